@@ -1,0 +1,42 @@
+// From tensors to pointers, with the checks that keep a kernel inside its memory whoever calls
+// the op. The Python face checks the same first, with messages for people.
+#pragma once
+
+#include <ATen/MemoryOverlap.h>
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+
+namespace fededge::cpu {
+
+inline void check_vector(const char* op, const char* name, const at::Tensor& t, int64_t n,
+                         at::ScalarType type = at::kFloat) {
+  TORCH_CHECK(t.device().is_cpu(), op, ": ", name, " is on ", t.device(), ", not on the CPU");
+  TORCH_CHECK(t.is_contiguous(), op, ": ", name, " is not contiguous: strides ", t.strides());
+  TORCH_CHECK(t.numel() == n, op, ": ", name, " has ", t.numel(), " elements, expected ", n);
+  TORCH_CHECK(t.scalar_type() == type, op, ": ", name, " is ", t.scalar_type(), ", expected ",
+              type);
+}
+
+// A vector that the op reads. It may be `written` itself, but must not lie partly across it.
+inline const float* input(const char* op, const char* name, const at::Tensor& t,
+                          const at::Tensor& written) {
+  check_vector(op, name, t, written.numel());
+  at::assert_no_partial_overlap(written, t);
+  return t.const_data_ptr<float>();
+}
+
+inline const float* input(const char* op, const char* name, const std::optional<at::Tensor>& t,
+                          const at::Tensor& written) {
+  return t.has_value() ? input(op, name, *t, written) : nullptr;
+}
+
+// A checked vector that the op changes. Counting the change lets a backward pass that saved the
+// old values notice; torch does it by itself only for ops that return what they changed.
+template <typename T>
+T* output(const at::Tensor& t) {
+  t.unsafeGetTensorImpl()->bump_version();
+  return t.mutable_data_ptr<T>();
+}
+
+}  // namespace fededge::cpu

@@ -1,0 +1,46 @@
+// One step of SGD with momentum, weight decay and an affine pull on the gradient.
+#pragma once
+
+#include "kernels/host_device.h"
+
+namespace fededge {
+
+struct SgdVectors {
+  float* w;
+  const float* grad;
+  float* buffer;        // momentum, or null
+  const float* anchor;  // null without a pull
+  const float* bias;    // or null
+  const float* mask;    // or null: every element moves
+  float lr;
+  float momentum;
+  float weight_decay;
+  float kappa;
+};
+
+// g = grad + weight_decay * w + kappa * (w - anchor) + bias
+// buffer = momentum * buffer + g
+// w -= lr * buffer            (lr * g without momentum)
+//
+// Which vectors are there is known at compile time, so that the loop has no branch to decide.
+template <bool kBuffer, bool kAnchor, bool kBias, bool kMask>
+struct SgdStep {
+  SgdVectors v;
+
+  FEDEDGE_HD void operator()(int64_t i) const {
+    const float w = v.w[i];
+    float g = v.grad[i] + v.weight_decay * w;
+    if constexpr (kAnchor) g += v.kappa * (w - v.anchor[i]);
+    if constexpr (kBias) g += v.bias[i];
+    bool moves = true;
+    if constexpr (kMask) moves = v.mask[i] != 0.0f;
+    if constexpr (kBuffer) {
+      const float old = v.buffer[i];
+      g += v.momentum * old;
+      v.buffer[i] = moves ? g : old;
+    }
+    v.w[i] = moves ? w - v.lr * g : w;
+  }
+};
+
+}  // namespace fededge

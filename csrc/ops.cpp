@@ -1,0 +1,38 @@
+// The ops that torch knows: their schemas, and what autograd does about them.
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/core/stack.h>
+#include <torch/library.h>
+
+namespace {
+
+// torch's own fallbacks see only what an op returns. These return nothing, and a gradient through
+// them would be silently wrong: refuse it at once.
+void refuse_gradients(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                      torch::jit::Stack* stack) {
+  const auto& arguments = op.schema().arguments();
+  for (size_t i = 0; at::GradMode::is_enabled() && i < arguments.size(); ++i) {
+    const c10::IValue& value = torch::jit::peek(*stack, i, arguments.size());
+    TORCH_CHECK(!value.isTensor() || !value.toTensor().requires_grad(), op.schema().name(), ": ",
+                arguments[i].name(), " requires a gradient, which this op cannot give");
+  }
+  at::AutoDispatchBelowAutograd guard;
+  op.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
+}
+
+}  // namespace
+
+TORCH_LIBRARY(fededge, m) {
+  m.def("accumulate_(Tensor(a!) acc, Tensor x, float weight) -> ()");
+  m.def("ema_(Tensor(a!) target, Tensor source, float mu) -> ()");
+  m.def(
+      "sgd_step_(Tensor(a!) w, Tensor grad, Tensor(b!)? momentum_buffer, float lr, "
+      "float momentum, float weight_decay, float kappa, Tensor? anchor, Tensor? bias, "
+      "Tensor? mask) -> ()");
+}
+
+TORCH_LIBRARY_IMPL(fededge, Autograd, m) {
+  for (const char* op : {"accumulate_", "ema_", "sgd_step_"}) {
+    m.impl(op, torch::CppFunction::makeFromBoxedFunction<&refuse_gradients>());
+  }
+}

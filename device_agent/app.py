@@ -1,0 +1,229 @@
+"""The agent's shell: carries the commands of its life out, over MQTT, on disk and in a worker.
+
+Training and export run in one worker thread, so that the broker's messages are answered meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fededge import __version__
+from fededge.config import AgentConfig
+from fededge.errors import FedEdgeError, RefusedError, TransportError, WireError
+from fededge.training import prepare_threads
+from fededge.transport import session as mqtt
+from fededge.transport.presence import claim_name
+from fededge.wire.messages import Claim, Reply, State, Status, TaskMessage, decode, encode
+from fededge.wire.topics import Topics
+from fededge_agent import life
+from fededge_agent.egress import Egress
+from fededge_agent.life import Life, Pending
+from fededge_agent.store import AgentStore
+from fededge_agent.work import Work
+
+__all__ = ["Agent"]
+
+log = logging.getLogger("agent")
+
+TICK = 0.5
+SESSION_KEPT = 24 * 3600
+
+
+class Failure:
+    """The worker met an error: the loop raises it."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+class Agent:
+    """One device's agent. The constructor only stores; `run` does."""
+
+    def __init__(self, config: AgentConfig) -> None:
+        self.config = config
+        self.topics = Topics(config.federation)
+        self.inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.jobs: queue.Queue[Callable[[], None] | None] = queue.Queue()
+        self.store = AgentStore(Path(config.state))
+        self.work = Work(config, self.store)
+        self.stopping = False
+
+    def stop(self) -> None:
+        """Ask `run` to return; safe from a signal handler."""
+        self.stopping = True
+        self.inbox.put(life.Tick())
+
+    def run(self) -> None:
+        """Take part in the federation until stopped."""
+        prepare_threads()
+        self.work.check_data()
+        self.store.open()
+        try:
+            self._connect()
+            worker = threading.Thread(target=self._work, name="worker", daemon=True)
+            worker.start()
+            try:
+                self._loop()
+            finally:
+                self.egress.save()
+                self.session.stop(mqtt.Will(self._status_topic, encode(self._status(online=False))))
+        finally:
+            self.store.close()
+
+    # Set-up
+
+    @property
+    def _status_topic(self) -> str:
+        return self.topics.device(self.config.device, "status")
+
+    def _connect(self) -> None:
+        config, topics, device = self.config, self.topics, self.config.device
+        index = self.store.index
+        turn = index.turn
+        pending = Pending(turn.report.run, turn.report.version) if turn else None
+        self.life = Life(device, held=index.held, pending=pending)
+        what = f"device '{device}' of federation '{config.federation}'"
+        claim_name(config.broker, topics.device(device), index.instance, what, Status)
+        will = mqtt.Will(self._status_topic, encode(self._status(online=False)))
+        name = f"fededge-{config.federation}-{device}"
+        self.session = mqtt.Session(config.broker, name, self.inbox, will, SESSION_KEPT)
+        ledger = Path(config.state) / "ledger.json"
+        self.egress = Egress(self.session, topics, device, ledger)
+        self.egress.open()
+        self.session.subscribe(topics.state)
+        for kind in ("task", "reply", "claim"):
+            self.session.subscribe(topics.device(device, kind))
+        self.session.start()
+        log.info("connected to %s as device '%s'", self.session.address, device)
+
+    def _status(self, online: bool, answers: str = "") -> Status:
+        return Status(
+            instance=self.store.index.instance,
+            online=online,
+            answers=answers,
+            device=self.config.device,
+            activity=self.life.activity if online else "offline",
+            layout=self.work.layout_hash,
+            examples=self.work.examples,
+            software=__version__,
+        )
+
+    # The loop: one thread decides
+
+    def _loop(self) -> None:
+        next_tick = time.monotonic() + TICK
+        while not self.stopping:
+            try:
+                self._take(self.inbox.get(timeout=max(0.0, next_tick - time.monotonic())))
+            except queue.Empty:
+                pass
+            if time.monotonic() >= next_tick:
+                next_tick = time.monotonic() + TICK
+                self._handle(life.Tick())
+
+    def _take(self, event: Any) -> None:
+        match event:
+            case mqtt.Message():
+                try:
+                    self._message(event)
+                except WireError as error:
+                    log.warning("%s: message dropped: %s", event.topic, error)
+                event.ack()
+            case mqtt.Connected():
+                self._handle(life.Connected())
+            case mqtt.Lost():
+                log.warning("connection to %s lost (%s)", self.session.address, event.reason)
+            case mqtt.Failed():
+                raise TransportError(event.reason)
+            case Failure():
+                raise event.error
+            case _:
+                self._handle(event)
+
+    def _message(self, message: mqtt.Message) -> None:
+        address = self.topics.parse(message.topic)
+        payload = message.payload
+        if address.kind == "state" and payload:
+            self._handle(life.StateCame(decode(payload, State)))
+        elif address.kind == "task":
+            self._handle(life.TaskCame(decode(payload, TaskMessage)))
+        elif address.kind == "reply":
+            self._handle(life.ReplyCame(decode(payload, Reply)))
+        elif address.kind == "claim":
+            self._handle(life.ClaimCame(decode(payload, Claim).instance))
+        elif address.kind == "model" and payload:
+            self._handle(life.ChunkCame(address.version, payload))
+
+    def _handle(self, event: life.Event) -> None:
+        for command in self.life.handle(event, time.monotonic()):
+            self._do(command)
+
+    def _do(self, command: life.Command) -> None:
+        match command:
+            case life.Announce(answers):
+                self.egress.status(self._status(online=True, answers=answers))
+            case life.Prepare(state):
+                self._job(lambda: self._prepare(state))
+            case life.Follow(version):
+                self.session.subscribe(self.topics.model(version))
+            case life.Unfollow(version):
+                self.session.unsubscribe(self.topics.model(version))
+            case life.Keep(version, offset, data):
+                self.store.keep(version, offset, data)
+            case life.CheckModel():
+                self._check_model(command)
+            case life.Train(task, state):
+                self._job(lambda: self._train(task, state))
+            case life.SendUpdate(only):
+                self._send(only)
+            case life.Settle(accepted):
+                self.store.settle(accepted)
+                log.info("update %s", "accepted" if accepted else "dropped")
+            case life.Halt(reason):
+                raise RefusedError(f"the federation refuses this agent: {reason}")
+            case life.Note(text):
+                log.info("%s", text)
+
+    def _check_model(self, command: life.CheckModel) -> None:
+        try:
+            self.work.check_model(command.version, command.manifest)
+        except WireError as error:
+            self._handle(life.Spoiled(command.version, str(error)))
+        else:
+            self._handle(life.Fetched(command.version))
+
+    def _send(self, only: tuple[int, ...] | None) -> None:
+        turn = self.store.index.turn
+        if turn is not None:
+            self.egress.update(turn.report, self.store.update(), self.work.scalars, only)
+
+    # The worker: what takes long
+
+    def _job(self, job: Callable[[], None]) -> None:
+        self.jobs.put(job)
+
+    def _work(self) -> None:
+        while (job := self.jobs.get()) is not None:
+            try:
+                job()
+            except FedEdgeError as error:
+                self.inbox.put(Failure(error))
+            except Exception as error:  # a bug in the worker must stop the agent, not hang it
+                log.exception("the worker failed")
+                self.inbox.put(Failure(error))
+
+    def _prepare(self, state: State) -> None:
+        self.work.prepare(state)
+        self.inbox.put(life.Prepared(state))
+
+    def _train(self, task: TaskMessage, state: State) -> None:
+        log.info("round %d: training from %s", task.round + 1, task.version)
+        answer = self.work.train(task, state)
+        self.inbox.put(life.Trained(Pending(state.run, task.version)))
+        self.work.export(answer, task, state)

@@ -1,0 +1,113 @@
+"""What an agent does between messages: build, fetch, train, save, export. No MQTT here."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from fededge import methods
+from fededge.config import AgentConfig
+from fededge.data.local import device_examples
+from fededge.errors import DataError, LayoutError
+from fededge.flat import FlatModel
+from fededge.methods import Hyper
+from fededge.models import Preprocess, build
+from fededge.training import Answer, Examples, Task, Trainer
+from fededge.wire import chunks, tensors
+from fededge.wire.messages import Manifest, Report, State, TaskMessage
+from fededge_agent.exporting import Exporting
+from fededge_agent.store import AgentStore
+
+__all__ = ["Work"]
+
+log = logging.getLogger("agent")
+
+
+class Work:
+    """A device's network, data and method, as the federation's state describes them."""
+
+    def __init__(self, config: AgentConfig, store: AgentStore) -> None:
+        self.config = config
+        self.store = store
+        self.data: Examples | None = None
+        self.trainer: Trainer | None = None
+        self.exporting: Exporting | None = None
+
+    @property
+    def layout_hash(self) -> str:
+        return self.trainer.net.layout.hash if self.trainer else ""
+
+    @property
+    def examples(self) -> int:
+        return len(self.data.y) if self.data else 0
+
+    @property
+    def scalars(self) -> frozenset[str]:
+        return self._ready.method.scalars
+
+    @property
+    def _ready(self) -> Trainer:
+        assert self.trainer is not None, "not prepared"
+        return self.trainer
+
+    def check_data(self) -> None:
+        """Fail early, before anything is connected, where the data section is plainly wrong."""
+        root = self.config.data.root
+        if root and not Path(root).exists():
+            raise DataError(f"{root}: there is no such data; correct [data] root")
+
+    def prepare(self, state: State) -> None:
+        """Build the network, load the data, and make everything warm before saying ready."""
+        spec = state.model
+        name = self.config.model.name if self.config.model else spec.name
+        self.data = device_examples(self.config.data, spec)
+        net = FlatModel(build(name, spec.classes, spec.shape, seed=0))
+        method = methods.method(state.method)
+        self.trainer = Trainer(self.config.device, net, Preprocess(spec), self.data, method)
+        if net.layout.hash != state.layout:
+            log.error("our layout %s is not the federation's %s", net.layout.hash, state.layout)
+            return  # the coordinator refuses our status, with both hashes
+        self.exporting = Exporting(self.config, spec, self.trainer)
+        self.exporting.warm_up()
+        log.info("ready: %d examples, network %s, method %s", self.examples, name, method)
+
+    def check_model(self, version: str, manifest: Manifest) -> None:
+        method = self._ready.method
+        layout = self._ready.net.layout
+        self.store.check_model(version, manifest, layout, ("model", *method.sends))
+
+    def train(self, task: TaskMessage, state: State) -> Answer:
+        """Take a turn, and save its update and private state together."""
+        trainer = self._ready
+        layout, method = trainer.net.layout, trainer.method
+        if layout.hash != state.layout:
+            raise LayoutError(f"our layout is {layout.hash}, the federation's {state.layout}")
+        sent = self.store.model(task.version, layout, ("model", *method.sends))
+        received = sent.pop("model")
+        training = state.training
+        hyper = Hyper(
+            training.epochs,
+            training.batch_size,
+            training.lr,
+            training.momentum,
+            training.weight_decay,
+        )
+        before = self.store.private()
+        answer = trainer.turn(Task(state.seed, task.round, hyper, received, sent), before)
+        payload = tensors.encode(layout, {"model": answer.upload})
+        report = Report(
+            device=self.config.device,
+            run=state.run,
+            round=task.round,
+            version=task.version,
+            layout=layout.hash,
+            manifest=chunks.manifest(payload, state.manifest.chunk_bytes),
+            scalars=answer.scalars,
+        )
+        at_once = method.kept_at_once(before, answer.private)
+        self.store.save_turn(at_once, answer.private, payload, report)
+        return answer
+
+    def export(self, answer: Answer, task: TaskMessage, state: State) -> None:
+        if self.exporting is not None:
+            self.exporting.publish(answer, task, state)

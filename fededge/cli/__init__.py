@@ -1,0 +1,59 @@
+"""The `fededge` command. Each subcommand is a module here, imported only when it is called."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from fededge import __version__
+from fededge.errors import FedEdgeError
+
+__all__ = ["main"]
+
+COMMANDS = {
+    "demo": "a whole federation on this machine: broker, coordinator, agents, real data, ONNX",
+    "coordinator": "run the coordinator of a federation",
+    "agent": "run the agent of a device",
+    "init": "write a commented configuration file",
+    "partition": "show, and plot, how a label-skew split shares a data set among devices",
+    "doctor": "say what this installation can do, and what is missing",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a subcommand; a mistake of the user's is one sentence and exit code 2."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    parser = _parser(given)
+    options = parser.parse_args(given)
+    try:
+        return int(options.run(options) or 0)
+    except FedEdgeError as error:
+        print(f"fededge: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader of our output is gone (`| head`): also keep Python's last flush quiet.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+
+
+def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
+    """The parser; only the subcommand that is called has to be imported."""
+    parser = argparse.ArgumentParser(
+        prog="fededge",
+        description="Train one model across a fleet of edge boxes; their data stays on them.",
+        epilog="Begin with: fededge demo",
+    )
+    parser.add_argument("--version", action="version", version=f"fededge {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    wanted = next((word for word in given if word in COMMANDS), None)
+    for name, text in COMMANDS.items():
+        formatter = argparse.RawDescriptionHelpFormatter
+        command = commands.add_parser(name, help=text, formatter_class=formatter)
+        if name == wanted:
+            importlib.import_module(f"fededge.cli.{name}").add_to(command)
+    return parser

@@ -1,0 +1,33 @@
+"""`fededge coordinator`: run the rounds of a federation."""
+
+from __future__ import annotations
+
+import argparse
+
+from fededge.cli.services import add_service_options, run_until_signal
+from fededge.config import CoordinatorConfig, load
+
+__all__ = ["add_to"]
+
+TEXT = """\
+Run the coordinator of a federation until its rounds are done or SIGTERM comes.
+Started again, it goes on where its state folder stands.
+
+examples:
+  fededge init coordinator > coordinator.toml
+  fededge coordinator --config coordinator.toml
+  FEDEDGE_PASSWORD=... fededge coordinator --config coordinator.toml
+"""
+
+
+def add_to(parser: argparse.ArgumentParser) -> None:
+    parser.description = TEXT
+    add_service_options(parser)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> None:
+    config = load(options.config, CoordinatorConfig)
+    from fededge_server.app import Coordinator
+
+    run_until_signal(Coordinator(config), options.verbose)

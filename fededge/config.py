@@ -1,0 +1,288 @@
+"""The TOML file of each side: its keys, their meaning, and errors that name the key.
+
+Every field carries its help, so that `fededge init` can write a commented file.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import Meta, Struct
+
+from fededge.errors import ConfigError
+from fededge.wire.topics import check_name
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+__all__ = [
+    "AgentConfig",
+    "BrokerConfig",
+    "CoordinatorConfig",
+    "DataConfig",
+    "ModelConfig",
+    "RoundsConfig",
+    "TrainingConfig",
+    "load",
+    "template",
+]
+
+PASSWORD_VARIABLE = "FEDEDGE_PASSWORD"
+
+
+def _help(text: str, **limits: Any) -> Meta:
+    return Meta(description=text, **limits)
+
+
+class Section(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Base of all sections: immutable, and closed to keys that it does not name."""
+
+
+class BrokerConfig(Section):
+    """The MQTT broker that connects the coordinator and the agents."""
+
+    host: Annotated[str, _help("name or address of the broker", min_length=1)] = "localhost"
+    port: Annotated[int, _help("1883, or 8883 with TLS", ge=1, le=65535)] = 1883
+    username: Annotated[str, _help("empty: connect anonymously")] = ""
+    password: Annotated[str, _help(f"better left empty, and set in {PASSWORD_VARIABLE}")] = ""
+    protocol: Annotated[
+        Literal["5", "3.1.1"], _help("MQTT version; 3.1.1 for brokers that lack MQTT 5")
+    ] = "5"
+    keepalive: Annotated[int, _help("seconds between signs of life", ge=5, le=3600)] = 30
+    wait: Annotated[float, _help("seconds to wait for the broker at start", ge=0, le=86400)] = 10.0
+
+
+class ModelConfig(Section):
+    """The network that is trained, and what it is for; left out, taken from the data."""
+
+    name: Annotated[str, _help("a network of the zoo: lenet, mlpnet, tfcnn")] = "lenet"
+    labels: Annotated[tuple[str, ...], _help("the classes, in order")] = ()
+    shape: Annotated[tuple[int, ...], _help("channels, height, width of an image")] = ()
+    mean: Annotated[tuple[float, ...], _help("of a channel, of 1: for normalisation")] = ()
+    std: Annotated[tuple[float, ...], _help("of a channel, of 1: for normalisation")] = ()
+
+
+class TrainingConfig(Section):
+    """How each device trains in its turn."""
+
+    epochs: Annotated[int, _help("passes over the device's data a round", ge=1, le=10_000)] = 1
+    batch_size: Annotated[int, _help("examples a step", ge=1, le=1_000_000)] = 32
+    lr: Annotated[float, _help("learning rate", gt=0, le=1e6)] = 0.01
+    momentum: Annotated[float, _help("of SGD", ge=0, lt=1)] = 0.9
+    weight_decay: Annotated[float, _help("of SGD", ge=0, le=1e6)] = 1e-5
+
+
+class RoundsConfig(Section):
+    """When a round begins, whom it asks, and when it ends."""
+
+    count: Annotated[int, _help("rounds to run", ge=1, le=100_000)] = 10
+    participants: Annotated[
+        int, _help("devices whose updates a round wants; 0: all present", ge=0)
+    ] = 0
+    min_devices: Annotated[int, _help("wait for so many before a round", ge=1)] = 2
+    over_select: Annotated[float, _help("ask so many times more than wanted", ge=1, le=10)] = 1.0
+    quorum: Annotated[int, _help("a deadline needs so many updates to end a round", ge=1)] = 1
+    deadline: Annotated[float, _help("seconds that a round may take", gt=0, le=1e7)] = 600.0
+
+
+class DataConfig(Section):
+    """Labelled examples: a device's own, or the coordinator's for evaluation."""
+
+    source: Annotated[
+        Literal[
+            "embedded",
+            "fashion-mnist",
+            "mnist",
+            "cifar10",
+            "cifar100",
+            "folder",
+            "npz",
+            "csv",
+            "none",
+        ],
+        _help("where the examples come from; a coordinator may have none"),
+    ] = "embedded"
+    root: Annotated[str, _help("folder or file of the source; relative to this file")] = ""
+    split: Annotated[
+        str, _help("for experiments: share one set among devices, as 'dirichlet:0.1'")
+    ] = ""
+    devices: Annotated[int, _help("with split: how many devices share the set", ge=0)] = 0
+    index: Annotated[int, _help("with split: which of them this is, from 0", ge=0)] = 0
+    seed: Annotated[int, _help("of the split", ge=0)] = 0
+    test_share: Annotated[float, _help("share of the examples that is held out", ge=0, lt=1)] = 0.2
+
+
+class CoordinatorConfig(Section):
+    """The coordinator of a federation."""
+
+    federation: Annotated[str, _help("name of the federation, the same on all sides")]
+    state: Annotated[str, _help("folder for models and the journal; relative to this file")]
+    method: Annotated[str, _help("how to train, such as 'fedavg' or 'fedprox(mu=0.1)'")] = "fedavg"
+    seed: Annotated[int, _help("decides the first model, the selection, the batches", ge=0)] = 0
+    chunk_bytes: Annotated[
+        int, _help("size of a chunk of a model on the wire", ge=1024, le=16 * 1024 * 1024)
+    ] = 256 * 1024
+    broker: BrokerConfig = BrokerConfig()
+    model: ModelConfig = ModelConfig()
+    training: TrainingConfig = TrainingConfig()
+    rounds: RoundsConfig = RoundsConfig()
+    data: DataConfig = DataConfig()
+
+
+class AgentConfig(Section):
+    """An agent: one per device."""
+
+    federation: Annotated[str, _help("name of the federation, the same on all sides")]
+    device: Annotated[str, _help("this device's id, unique in the federation")]
+    state: Annotated[str, _help("folder for private state and models; relative to this file")]
+    broker: BrokerConfig = BrokerConfig()
+    data: DataConfig = DataConfig()
+    model: Annotated[
+        ModelConfig | None, _help("insist on a network; left out: the federation's")
+    ] = None
+
+
+S = TypeVar("S", CoordinatorConfig, AgentConfig)
+
+
+def load(path: Path, kind: type[S], environment: Mapping[str, str] = os.environ) -> S:
+    """Read a configuration; a mistake is one sentence with the file, the key and what is allowed."""
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: there is no such file") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not a TOML file: {error}") from None
+    _check_keys(path, values, kind, "")
+    try:
+        config = msgspec.convert(values, kind)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{path}: {_readable(str(error), kind)}") from None
+    try:
+        return _finished(config, path.parent, environment)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def _finished(config: S, folder: Path, environment: Mapping[str, str]) -> S:
+    """Names checked, paths made absolute, the password taken from the environment."""
+    check_name("federation", config.federation)
+    if isinstance(config, AgentConfig):
+        check_name("device", config.device)
+    else:
+        _check_rounds(config.rounds)
+    replace = msgspec.structs.replace
+    data = config.data
+    if data.root:
+        data = replace(data, root=str(folder.absolute() / Path(data.root).expanduser()))
+    broker = config.broker
+    if PASSWORD_VARIABLE in environment:
+        broker = replace(broker, password=environment[PASSWORD_VARIABLE])
+    state = str(folder.absolute() / Path(config.state).expanduser())
+    return replace(config, data=data, broker=broker, state=state)
+
+
+def _check_rounds(rounds: RoundsConfig) -> None:
+    """A quorum that the devices asked cannot make would leave every round open for ever."""
+    most = rounds.participants or rounds.min_devices
+    if rounds.quorum > most:
+        raise ConfigError(
+            f"rounds.quorum is {rounds.quorum}, but a round may begin with {most} devices; "
+            "raise rounds.min_devices and rounds.participants, or lower the quorum"
+        )
+    if rounds.participants > rounds.min_devices:
+        raise ConfigError(
+            f"rounds.participants is {rounds.participants}, but a round may begin with "
+            f"rounds.min_devices = {rounds.min_devices} devices; raise rounds.min_devices"
+        )
+
+
+def _check_keys(path: Path, values: Mapping[str, Any], kind: type[Struct], where: str) -> None:
+    """Refuse unknown keys before anything else, with the nearest known one."""
+    hints = get_type_hints(kind)
+    for key, value in values.items():
+        if key not in hints:
+            close = difflib.get_close_matches(key, hints, n=1)
+            guess = f"did you mean '{close[0]}'?" if close else f"known: {', '.join(hints)}"
+            place = f" in [{where}]" if where else ""
+            raise ConfigError(f"{path}: unknown key '{key}'{place}; {guess}")
+        section = _section(hints[key])
+        if section is not None and isinstance(value, Mapping):
+            _check_keys(path, value, section, key)
+
+
+def _section(hint: Any) -> type[Struct] | None:
+    """The section class in a type hint, also where it is optional."""
+    for part in (hint, *getattr(hint, "__args__", ())):
+        if isinstance(part, type) and issubclass(part, Section):
+            return part
+    return None
+
+
+def _readable(error: str, kind: type[Struct]) -> str:
+    """`Expected `int` … - at `$.broker.port`` as `broker.port: expected int …`, with the choices."""
+    text, _, place = error.replace("`", "").partition(" - at $.")
+    text = text[0].lower() + text[1:].replace("object", "a table")
+    choices = ", ".join(map(repr, _choices(kind, place.split("."))))
+    return (f"{place}: {text}" if place else text) + (f"; allowed: {choices}" if choices else "")
+
+
+def _choices(kind: type[Struct], keys: list[str]) -> tuple[Any, ...]:
+    """The values that a key with a closed set of them may take."""
+    hint = get_type_hints(kind).get(keys[0])
+    section = _section(hint)
+    if section is not None:
+        return _choices(section, keys[1:]) if keys[1:] else ()
+    return get_args(hint) if get_origin(hint) is Literal else ()
+
+
+def template(kind: type[S], values: Mapping[str, Any]) -> str:
+    """A commented TOML file with every key: given ones set, the others shown with their default."""
+    lines = [f"# {kind.__doc__}"]
+    sections: list[str] = []
+    hints = get_type_hints(kind, include_extras=True)
+    for field in msgspec.structs.fields(kind):
+        section = _section(get_type_hints(kind)[field.name])
+        if section is None:
+            lines += _lines(field, hints, values)
+        else:
+            given = values.get(field.name, {})
+            sections += ["", f"# {section.__doc__}", *_section_lines(field.name, section, given)]
+    return "\n".join(lines + sections) + "\n"
+
+
+def _section_lines(name: str, section: type[Struct], values: Mapping[str, Any]) -> list[str]:
+    hints = get_type_hints(section, include_extras=True)
+    lines = [line for f in msgspec.structs.fields(section) for line in _lines(f, hints, values)]
+    optional = not values and name == "model"
+    return [f"{'# ' if optional else ''}[{name}]", *lines]
+
+
+def _lines(
+    field: msgspec.structs.FieldInfo, hints: Mapping[str, Any], values: Mapping[str, Any]
+) -> list[str]:
+    meta = hints[field.name].__metadata__[0]
+    value = values.get(field.name, field.default)
+    mark = "" if field.name in values or field.required else "# "
+    shown = "" if value is msgspec.NODEFAULT else value
+    return [f"{mark}{field.name} = {_toml(shown)}  # {meta.description}"]
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return msgspec.json.encode(value).decode()
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_toml, value))}]"
+    return str(value)

@@ -1,0 +1,74 @@
+"""Images in memory, as pixels, with their labels and the statistics that normalise them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fededge.errors import DataError
+
+__all__ = ["Dataset", "statistics"]
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Pixels `x` (uint8 [N, C, H, W]) and class numbers `y` (int64 [N]).
+
+    `mean` and `std` hold one value a channel, of pixels scaled to 0..1, over the training images.
+    """
+
+    x: Tensor
+    y: Tensor
+    labels: tuple[str, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        x, y, classes = self.x, self.y, len(self.labels)
+        if x.dtype != torch.uint8 or x.ndim != 4:
+            raise DataError(f"images must be uint8 [N, C, H, W], got {x.dtype} {list(x.shape)}")
+        if y.dtype != torch.int64 or y.shape != x.shape[:1]:
+            raise DataError(f"{len(x)} images need int64 labels, got {y.dtype} {list(y.shape)}")
+        if len(y) and not 0 <= int(y.min()) <= int(y.max()) < classes:
+            raise DataError(f"labels {y.min()} to {y.max()} do not fit {classes} classes")
+        if not len(self.mean) == len(self.std) == x.shape[1]:
+            raise DataError(f"mean and std must have one value for each of {x.shape[1]} channels")
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of every image."""
+        _, channels, height, width = self.x.shape
+        return channels, height, width
+
+    def subset(self, indices: Sequence[int] | np.ndarray | Tensor) -> Dataset:
+        """The images at these positions, in this order, with the statistics of the whole."""
+        index = torch.as_tensor(indices, dtype=torch.int64)
+        return replace(self, x=self.x[index], y=self.y[index])
+
+    def counts(self) -> Tensor:
+        """How many images each class has (int64 [classes])."""
+        return torch.bincount(self.y, minlength=len(self.labels))
+
+
+def statistics(x: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of each channel, of pixels scaled to 0..1.
+
+    Made from a histogram of the 256 values, hence exact and the same on every machine. A channel
+    that never changes gets one grey level, 1/255, for its deviation: zero could not divide.
+    """
+    values = np.arange(256) / 255
+    mean, std = [], []
+    for channel in range(x.shape[1]):
+        histogram = torch.bincount(x[:, channel].flatten(), minlength=256).numpy()
+        share = histogram / histogram.sum()
+        centre = float(share @ values)
+        mean.append(centre)
+        std.append(max(float(share @ (values - centre) ** 2) ** 0.5, 1 / 255))
+    return tuple(mean), tuple(std)

@@ -1,0 +1,137 @@
+"""Images from files: one picture, a list of them, or a folder with a sub-folder for each class."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fededge.data.raw import Arrays, Raw, Request, Shape, check_bytes, numbering, reading
+from fededge.errors import DataError
+
+__all__ = ["read_folder", "read_images"]
+
+# Formats whose decoders are simple and quiet; TIFF and others stay out on purpose.
+FORMATS = ("BMP", "JPEG", "PNG", "PPM", "WEBP")
+SUFFIXES = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".webp")
+MOST_FILE_BYTES = 256 * 2**20
+MOST_PIXELS_A_SIDE = 8192
+GREY = ("1", "L", "LA")
+COLOUR = ("P", "RGB", "RGBA", "CMYK", "YCbCr")
+
+
+def read_folder(request: Request) -> Raw:
+    """Read `root/<class>/<image>`, or `root/train/…` and `root/test/…` when it holds just those."""
+    folder = request.needed("folder", "the folder with one sub-folder for each class")
+    parts = {path.name: path for path in _folders(folder)}
+    if set(parts) != {"train", "test"}:
+        parts = {"train": folder}
+    names = sorted({path.name for part in parts.values() for path in _folders(part)})
+    if not names:
+        raise DataError(f"{folder}: it must hold one sub-folder of images for each class")
+    numbers = numbering(names, request.labels, folder)
+    arrays = {name: _read_classes(part, request.shape, numbers) for name, part in parts.items()}
+    return Raw(folder, request.labels or tuple(names), arrays["train"], arrays.get("test"))
+
+
+def read_images(paths: Sequence[Path], shape: Shape | None) -> np.ndarray:
+    """Pixels [N, C, H, W], fitted to the shape; without one, all must be alike."""
+    if shape is not None and shape[0] not in (1, 3):
+        raise DataError(f"image files have 1 channel (grey) or 3 (RGB), not {shape[0]} as wanted")
+    first = _read_image(paths[0], shape)
+    check_bytes(len(paths) * first.size, paths[0].parent)
+    x = np.empty((len(paths), *first.shape), np.uint8)
+    for row, path in zip(x, paths, strict=True):
+        image = _read_image(path, shape)
+        if image.shape != first.shape:
+            raise DataError(
+                f"{path}: its shape {image.shape} differs from {first.shape} of {paths[0].name}; "
+                "set model.shape to have all images fitted to it"
+            )
+        row[:] = image
+    return x
+
+
+def _folders(folder: Path) -> list[Path]:
+    with reading(folder):
+        return sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
+
+
+def _read_classes(folder: Path, shape: Shape | None, numbers: dict[str, int]) -> Arrays:
+    paths: list[Path] = []
+    y: list[int] = []
+    for name, number in numbers.items():
+        found = _image_files(folder / name)
+        paths += found
+        y += [number] * len(found)
+    if not paths:
+        raise DataError(f"{folder}: none of its class folders holds an image ({_suffixes()})")
+    return Arrays(read_images(paths, shape), np.asarray(y, np.int64))
+
+
+def _image_files(folder: Path) -> list[Path]:
+    if not folder.is_dir():  # a class of the training part may be absent from the test part
+        return []
+    nested = _folders(folder)
+    if nested:
+        raise DataError(f"{nested[0]}: a class folder holds images only, no further folders")
+    with reading(folder):
+        return sorted(p for p in folder.iterdir() if p.suffix.lower() in SUFFIXES)
+
+
+def _suffixes() -> str:
+    return ", ".join(SUFFIXES)
+
+
+def _read_image(path: Path, shape: Shape | None) -> np.ndarray:
+    pil = _pillow()
+    with reading(path):
+        if path.stat().st_size > MOST_FILE_BYTES:
+            raise DataError(f"{path}: larger than the {MOST_FILE_BYTES:,} bytes that are allowed")
+    try:
+        with pil.Image.open(path, formats=FORMATS) as image:
+            _check_header(image, path)
+            return _pixels(pil, image, shape)
+    except (
+        pil.Image.DecompressionBombError,
+        pil.Image.DecompressionBombWarning,
+    ) as error:
+        raise DataError(f"{path}: the image is too large; scale it down") from error
+    except (OSError, SyntaxError, ValueError) as error:
+        raise DataError(f"{path}: not a readable image; replace or remove it") from error
+
+
+def _pillow() -> Any:
+    try:
+        import PIL.Image
+        import PIL.ImageOps
+    except ImportError as error:
+        raise DataError(
+            f"reading image files takes Pillow, which cannot be imported ({error}); install "
+            "fededge[vision]"
+        ) from error
+    return PIL
+
+
+def _check_header(image: Any, path: Path) -> None:
+    """Refuse what is too large or cannot be brought to 8 bits without loss, before decoding it."""
+    if max(image.size) > MOST_PIXELS_A_SIDE:
+        raise DataError(
+            f"{path}: {image.size[0]}x{image.size[1]} pixels are more than the "
+            f"{MOST_PIXELS_A_SIDE} a side that are allowed; scale it down"
+        )
+    if image.mode not in (*GREY, *COLOUR):
+        raise DataError(f"{path}: its pixels are of kind {image.mode}; save it with 8 bits each")
+
+
+def _pixels(pil: Any, image: Any, shape: Shape | None) -> np.ndarray:
+    """Upright, grey or RGB, scaled to cover the shape and cropped around the centre: [C, H, W]."""
+    image = pil.ImageOps.exif_transpose(image)
+    grey = image.mode in GREY if shape is None else shape[0] == 1
+    image = image.convert("L" if grey else "RGB")
+    if shape is not None and image.size != (shape[2], shape[1]):
+        image = pil.ImageOps.fit(image, (shape[2], shape[1]), pil.Image.Resampling.BILINEAR)
+    pixels = np.asarray(image, np.uint8)
+    return pixels[None] if grey else pixels.transpose(2, 0, 1)

@@ -1,0 +1,75 @@
+"""From a `[data]` section to examples: a device's own, a simulated device's share, a test set."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from fededge.config import DataConfig, ModelConfig
+from fededge.data.dataset import Dataset
+from fededge.data.partition import local_split, partition
+from fededge.data.sources import load
+from fededge.errors import ConfigError, DataError
+from fededge.spec import ModelSpec
+from fededge.training import Examples
+
+__all__ = ["device_examples", "model_spec", "share_examples", "test_set"]
+
+
+def device_examples(config: DataConfig, spec: ModelSpec) -> Examples:
+    """The examples of the device that this section describes."""
+    if config.source == "none":
+        raise DataError("a device cannot train without data: set [data] source")
+    train, test = load(config.source, _root(config), shape=spec.shape, labels=spec.labels)
+    if config.split:
+        if config.index >= config.devices:
+            raise ConfigError(
+                f"data.index is {config.index}, but data.devices says {config.devices} devices; "
+                "the first device has index 0"
+            )
+        return share_examples(train, config)[config.index]
+    if test is None:
+        return _held_out(train, np.arange(len(train)), config)
+    return Examples(train.x, train.y, test.x, test.y, spec.classes)
+
+
+def share_examples(train: Dataset, config: DataConfig) -> list[Examples]:
+    """One training set shared among devices as `split` says, each with its held-out part."""
+    shares = partition(train.y.numpy(), config.devices, config.split, config.seed)
+    return [_held_out(train, share, config) for share in shares]
+
+
+def test_set(config: DataConfig, spec: ModelSpec) -> Dataset:
+    """What a global model is measured on: the source's test set, or all of it if it has none."""
+    train, test = load(config.source, _root(config), shape=spec.shape, labels=spec.labels)
+    return train if test is None else test
+
+
+def model_spec(model: ModelConfig, data: DataConfig) -> ModelSpec:
+    """The network, labels and normalisation of a federation: as configured, else as in the data."""
+    given = (model.labels, model.shape, model.mean, model.std)
+    if all(given):
+        labels, shape, mean, std = given
+    elif data.source == "none":
+        raise ConfigError(
+            "without [data], [model] must give labels, shape, mean and std: "
+            "nothing else says what the federation is about"
+        )
+    else:
+        train, _ = load(data.source, _root(data))
+        labels, shape = model.labels or train.labels, model.shape or train.shape
+        mean, std = model.mean or train.mean, model.std or train.std
+    if len(shape) != 3:
+        raise ConfigError(f"model.shape must be channels, height and width, got {list(shape)}")
+    return ModelSpec(model.name, labels, (shape[0], shape[1], shape[2]), mean, std)
+
+
+def _held_out(train: Dataset, share: np.ndarray, config: DataConfig) -> Examples:
+    kept, held = local_split(train.y.numpy(), share, config.test_share, config.seed)
+    mine, test = train.subset(kept), train.subset(held)
+    return Examples(mine.x, mine.y, test.x, test.y, len(train.labels))
+
+
+def _root(config: DataConfig) -> Path | None:
+    return Path(config.root) if config.root else None

@@ -1,0 +1,132 @@
+"""From the name of a source to a training set and, where the source has one, a test set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from fededge.data.archive import read_npz
+from fededge.data.cifar import read_cifar10, read_cifar100
+from fededge.data.dataset import Dataset, statistics
+from fededge.data.idx import FASHION, read_fashion_mnist, read_mnist
+from fededge.data.images import read_folder
+from fededge.data.raw import Arrays, Raw, Request, Shape, numbering
+from fededge.data.table import read_csv
+from fededge.errors import ConfigError, DataError
+from fededge.models.choices import unknown
+
+__all__ = ["embedded", "load", "sources"]
+
+Reader = Callable[[Request], Raw]
+
+
+def embedded() -> tuple[Dataset, Dataset]:
+    """Real data that is always there: 600 + 100 Fashion-MNIST images of each of its ten classes."""
+    train, test = load("embedded", None)
+    assert test is not None
+    return train, test
+
+
+def sources() -> tuple[str, ...]:
+    """The names that `load` knows."""
+    return tuple(SOURCES)
+
+
+def load(
+    source: str,
+    root: Path | None,
+    *,
+    shape: tuple[int, int, int] | None = None,
+    labels: Sequence[str] | None = None,
+) -> tuple[Dataset, Dataset | None]:
+    """Read a source into memory.
+
+    Args:
+        source: one of `sources()`.
+        root: the folder or file that the source reads; "embedded" has none.
+        shape: channels, height and width that the federation's network takes. Image files are
+            fitted to it; arrays must have it already.
+        labels: the federation's labels. They decide the class numbers; a class that the source
+            lacks is fine, one that the federation does not know is an error.
+
+    Returns:
+        The training set, and the test set, or None if the source has no such part of its own
+        (see `local_split`). Both carry the training set's mean and std.
+    """
+    if source not in SOURCES:
+        raise ConfigError(unknown("data source", source, SOURCES))
+    wanted = None if labels is None else _checked(labels)
+    raw = SOURCES[source](Request(root, shape, wanted))
+    for part in (raw.train, raw.test):
+        if part is not None:
+            _check(part, raw, shape)
+    raw = _relabelled(raw, wanted)
+    mean, std = statistics(torch.from_numpy(raw.train.x))
+    train = _dataset(raw.train, raw.labels, mean, std)
+    return train, raw.test and _dataset(raw.test, raw.labels, mean, std)
+
+
+def _read_embedded(request: Request) -> Raw:
+    if request.root is not None:
+        raise ConfigError(
+            f"data source 'embedded' reads no `root`; remove it (it is {request.root})"
+        )
+    file = resources.files("fededge.data") / "embedded" / "fashion-mnist.npz"
+    with resources.as_file(file) as path:
+        return read_npz(Request(path, labels=FASHION))
+
+
+SOURCES: dict[str, Reader] = {
+    "embedded": _read_embedded,
+    "fashion-mnist": read_fashion_mnist,
+    "mnist": read_mnist,
+    "cifar10": read_cifar10,
+    "cifar100": read_cifar100,
+    "folder": read_folder,
+    "npz": read_npz,
+    "csv": read_csv,
+}
+
+
+def _checked(labels: Sequence[str]) -> tuple[str, ...]:
+    if not labels or len(set(labels)) != len(labels):
+        raise DataError(f"the list of labels must name each class once, got {list(labels)}")
+    return tuple(labels)
+
+
+def _check(part: Arrays, raw: Raw, shape: Shape | None) -> None:
+    x, y = part
+    if len(y) == 0:
+        raise DataError(f"{raw.where}: it holds no images")
+    wanted = shape or raw.train.x.shape[1:]
+    if x.shape[1:] != wanted:
+        raise DataError(
+            f"{raw.where}: its images have shape {list(x.shape[1:])}, but {list(wanted)} is wanted"
+        )
+    wrong = y[(y < 0) | (y >= len(raw.labels))]
+    if len(wrong):
+        raise DataError(
+            f"{raw.where}: label {wrong[0]} is out of range for {len(raw.labels)} classes"
+        )
+
+
+def _relabelled(raw: Raw, labels: tuple[str, ...] | None) -> Raw:
+    """Count the classes in the order of the federation's labels."""
+    if labels is None or labels == raw.labels:
+        return raw
+    numbers = np.asarray(list(numbering(raw.labels, labels, raw.where).values()))
+    train = raw.train._replace(y=numbers[raw.train.y])
+    return Raw(raw.where, labels, train, raw.test and raw.test._replace(y=numbers[raw.test.y]))
+
+
+def _dataset(
+    part: Arrays,
+    labels: tuple[str, ...],
+    mean: tuple[float, ...],
+    std: tuple[float, ...],
+) -> Dataset:
+    return Dataset(torch.from_numpy(part.x), torch.from_numpy(part.y), labels, mean, std)

@@ -1,0 +1,19 @@
+"""Federated methods, one file each; `method("fedprox(mu=0.1)")` makes one from its name."""
+
+from __future__ import annotations
+
+from fededge.methods import compose
+from fededge.methods.base import Hyper, Merged, Method, Round
+from fededge.methods.compose import Stack
+from fededge.methods.fedavg import FedAvg
+from fededge.methods.fedprox import FedProx
+from fededge.methods.private import Private
+
+__all__ = ["METHODS", "Hyper", "Merged", "Method", "Private", "Round", "Stack", "method"]
+
+METHODS: dict[str, type[Method]] = {kind.name: kind for kind in (FedAvg, FedProx)}
+
+
+def method(text: str) -> Stack:
+    """The method, or composition of methods, that this text names."""
+    return compose.parse(text, METHODS)

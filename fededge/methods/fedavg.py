@@ -1,0 +1,17 @@
+"""FedAvg: McMahan et al. 2017, "Communication-efficient learning from decentralized data"."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from fededge.methods.base import Method
+
+__all__ = ["FedAvg"]
+
+
+@dataclass(frozen=True)
+class FedAvg(Method):
+    """Train locally from the global model; average by number of examples. The interface's defaults."""
+
+    name: ClassVar[str] = "fedavg"

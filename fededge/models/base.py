@@ -1,0 +1,65 @@
+"""What every network of the zoo is made of: a body, a head, and the normalisation before them."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from fededge.errors import ConfigError
+from fededge.spec import ModelSpec
+
+__all__ = ["Classifier", "Preprocess"]
+
+
+class Classifier(nn.Module):
+    """`forward(x) = head(body(x))`; the features are what the body gives to the head."""
+
+    def __init__(self, body: nn.Module, head: nn.Module) -> None:
+        super().__init__()
+        self.body = body
+        self.head = head
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.features(x))
+        return logits
+
+    def features(self, x: Tensor) -> Tensor:
+        features: Tensor = self.body(x)
+        return features
+
+
+class Preprocess(nn.Module):
+    """Pixels 0..255 [N, C, H, W] to float32: (x/255 - mean)/std of each channel.
+
+    The two buffers are not persistent: they belong to the spec, not to the weights that travel.
+    """
+
+    offset: Tensor
+    scale: Tensor
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
+        _check_statistics(spec)
+        for name, values in (("offset", spec.mean), ("scale", spec.std)):
+            # float64 until the last step, so that 255*std is rounded once
+            in_pixels = 255 * torch.tensor(values, dtype=torch.float64).view(1, -1, 1, 1)
+            self.register_buffer(name, in_pixels.to(torch.float32), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x.to(torch.float32) - self.offset) / self.scale
+
+
+def _check_statistics(spec: ModelSpec) -> None:
+    channels = spec.shape[0]
+    for name, values in (("mean", spec.mean), ("std", spec.std)):
+        if len(values) != channels:
+            raise ConfigError(
+                f"the model's {name} has {len(values)} values, but its images have {channels} "
+                "channels; give one value for each channel"
+            )
+    if not all(map(math.isfinite, (*spec.mean, *spec.std))) or min(spec.std) <= 0:
+        raise ConfigError(
+            f"the model's mean {spec.mean} must be finite, and its std {spec.std} above zero"
+        )

@@ -1,0 +1,12 @@
+"""The kernels' Python face: compiled where they were built, pure torch everywhere else.
+
+Every op exists twice with the same meaning: in C++ (`csrc/`) and in `fededge.ops.reference`.
+`facts()` says which one runs, and why.
+"""
+
+from __future__ import annotations
+
+from fededge.ops._backend import facts
+from fededge.ops.vectors import accumulate_, ema_, sgd_step_
+
+__all__ = ["accumulate_", "ema_", "facts", "sgd_step_"]

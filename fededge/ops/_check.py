@@ -1,0 +1,56 @@
+"""What the ops demand of their arguments, with messages that print what was given."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from fededge.errors import LayoutError, MethodError
+
+__all__ = ["check_numbers", "check_vectors"]
+
+
+def check_vectors(
+    op: str, *dtypes: torch.dtype, like: Tensor | None = None, **vectors: Tensor | None
+) -> None:
+    """Demand dense 1-D vectors of one of these types, all as long as `like`, on its device.
+
+    Args:
+        op: who asks, for the message.
+        dtypes: what the vectors may be.
+        like: the op's first vector; left out when it is itself what is checked.
+        vectors: by their argument's name; None is one that the caller left out.
+    """
+    for name, vector in vectors.items():
+        if vector is None:
+            continue
+        problem = _problem(vector, dtypes, like)
+        if problem:
+            raise LayoutError(f"{op}: {name} {problem}")
+
+
+def _problem(vector: Tensor, dtypes: tuple[torch.dtype, ...], like: Tensor | None) -> str | None:
+    if vector.dtype not in dtypes:
+        return f"is {vector.dtype}, it must be {' or '.join(map(str, dtypes))}"
+    if vector.dim() != 1:
+        return f"has shape {tuple(vector.shape)}, it must be a flat vector"
+    if not vector.is_contiguous():
+        return f"is not contiguous (stride {vector.stride(0)}): call .contiguous() first"
+    if vector.requires_grad:
+        return "requires a gradient, which this op cannot give: call .detach() first"
+    if like is None:
+        return None
+    if vector.shape != like.shape:
+        return f"has {vector.numel()} elements, expected {like.numel()}"
+    if vector.device != like.device:
+        return f"is on {vector.device}, expected {like.device}"
+    return None
+
+
+def check_numbers(op: str, **numbers: float) -> None:
+    """Demand finite numbers."""
+    for name, number in numbers.items():
+        if not math.isfinite(number):
+            raise MethodError(f"{op}: {name} is {number}, it must be a finite number")

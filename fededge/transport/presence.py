@@ -1,0 +1,91 @@
+"""One holder per name: a starting coordinator or agent first asks whether its name is taken.
+
+The holder of a name keeps a retained presence beside it (`…/status`, with a last will) and
+answers claims (`…/claim`). A presence that answers nothing is a leftover of a lost broker. Of two
+that start at the same moment, the broker's rule for client ids leaves one.
+"""
+
+from __future__ import annotations
+
+import queue
+import time
+import uuid
+from typing import Any, TypeVar
+
+from fededge.config import BrokerConfig
+from fededge.errors import RefusedError, WireError
+from fededge.transport.session import Failed, Message, Session
+from fededge.wire.messages import Claim, Presence, decode, encode
+
+__all__ = ["claim_name"]
+
+P = TypeVar("P", bound=Presence)
+
+AWAIT_ANSWER = 3.0
+
+
+def claim_name(
+    broker: BrokerConfig, base: str, instance: str, what: str, kind: type[Presence] = Presence
+) -> None:
+    """Return if the name below `base` is free or our own; raise RefusedError if it is taken.
+
+    Asks under a client id of its own, so that the holder's session is not disturbed.
+    """
+    inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    session = Session(broker, f"claim-{uuid.uuid4().hex[:16]}", inbox)
+    session.subscribe(f"{base}/status")
+    session.subscribe(f"{base}/claim")
+    session.start()
+    try:
+        _ask(session, inbox, base, instance, what, kind)
+    finally:
+        session.stop()
+
+
+def _ask(
+    session: Session,
+    inbox: queue.SimpleQueue[Any],
+    base: str,
+    instance: str,
+    what: str,
+    kind: type[Presence],
+) -> None:
+    """Publish a claim and listen. The broker sends us the retained presence before the echo of
+    our own claim: once that is back, a name without a presence is free."""
+    session.publish(f"{base}/claim", encode(Claim(instance)))
+    holder = ""
+    deadline = time.monotonic() + AWAIT_ANSWER
+    while (left := deadline - time.monotonic()) > 0:
+        try:
+            event = inbox.get(timeout=left)
+        except queue.Empty:
+            break
+        if isinstance(event, Failed):
+            raise RefusedError(event.reason)
+        if not isinstance(event, Message):
+            continue
+        event.ack()
+        if event.topic.endswith("/claim"):
+            if _claimant(event.payload) == instance and not holder:
+                return
+            continue
+        presence = _read(event.payload, kind)
+        if presence is None or not presence.online or presence.instance == instance:
+            continue
+        if presence.answers == instance:
+            raise RefusedError(f"{what} is already running (instance {presence.instance})")
+        holder = presence.instance
+
+
+def _claimant(payload: bytes) -> str:
+    try:
+        return decode(payload, Claim).instance
+    except WireError:
+        return ""
+
+
+def _read(payload: bytes, kind: type[P]) -> P | None:
+    try:
+        return decode(payload, kind)
+    except WireError:
+        return None

@@ -1,0 +1,257 @@
+"""An MQTT session that outlives its connections. The one file that knows paho.
+
+Callbacks only put events into the inbox; the thread that reads it decides. Subscriptions are data
+and are sent again on every connect; the owner hears of every connect and announces itself anew.
+A message is acknowledged to the broker only once its reader has handled it.
+"""
+
+from __future__ import annotations
+
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import paho.mqtt.client as mqtt
+from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+from paho.mqtt.reasoncodes import ReasonCode
+
+from fededge.config import BrokerConfig
+from fededge.errors import TransportError
+
+__all__ = ["Connected", "Event", "Failed", "Lost", "Message", "Session", "Will"]
+
+MOST_UNREAD = 64
+"""Messages that the broker may have on the way to us: bounds memory at 64 chunks."""
+
+NOT_AUTHORISED = {0x86, 0x87}
+TAKEN_OVER = 0x8E
+
+
+@dataclass(frozen=True)
+class Will:
+    """What the broker says for us, retained, when our connection breaks."""
+
+    topic: str
+    payload: bytes
+
+
+@dataclass(frozen=True)
+class Connected:
+    """The broker took us in, for the first time or again."""
+
+
+@dataclass(frozen=True)
+class Lost:
+    """The connection is gone; paho is trying to get it back."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The connection is gone for good: a human has to look at it."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Message:
+    topic: str
+    payload: bytes
+    retained: bool
+    ack: Callable[[], None] = field(repr=False, compare=False)
+
+
+Event = Connected | Lost | Failed | Message
+
+
+class Session:
+    """One client of the broker. The constructor only stores; `start` and `stop` do."""
+
+    def __init__(
+        self,
+        broker: BrokerConfig,
+        client_id: str,
+        inbox: queue.SimpleQueue[Any],
+        will: Will | None = None,
+        keep_seconds: int = 0,
+    ) -> None:
+        """`keep_seconds`: how long the broker keeps subscriptions and messages for us."""
+        self.broker = broker
+        self.client_id = client_id
+        self.inbox = inbox
+        self.will = will
+        self.keep_seconds = keep_seconds
+        self._subscriptions: dict[str, int] = {}
+        self._lock = threading.Lock()
+        self._verdict: queue.Queue[str] = queue.Queue()
+        self._client: mqtt.Client | None = None
+        self._stopping = False
+
+    @property
+    def address(self) -> str:
+        return f"mqtt://{self.broker.host}:{self.broker.port}"
+
+    def start(self) -> None:
+        """Connect, waiting for the broker as long as configured; then keep connected."""
+        client = self._client = self._make_client()
+        deadline = time.monotonic() + self.broker.wait
+        while True:
+            try:
+                self._connect(client)
+                break
+            except OSError as error:
+                if time.monotonic() >= deadline:
+                    raise TransportError(
+                        f"{self.address}: no broker answers ({_words(error)}); "
+                        "start it, or correct [broker] host and port"
+                    ) from None
+                time.sleep(0.2)
+        client.loop_start()
+        self._await_verdict(max(deadline - time.monotonic(), 5.0))
+
+    def stop(self, last_words: Will | None = None) -> None:
+        """Say goodbye: the last words are delivered before the connection closes."""
+        self._stopping = True
+        client = self._client
+        if client is None:
+            return
+        if last_words is not None and client.is_connected():
+            client.publish(last_words.topic, last_words.payload, qos=1, retain=True).wait_for_publish(5)
+        client.disconnect()
+        client.loop_stop()
+
+    def subscribe(self, topic: str) -> None:
+        with self._lock:
+            self._subscriptions[topic] = 1
+            if self._client is not None and self._client.is_connected():
+                self._client.subscribe(topic, qos=1)
+
+    def unsubscribe(self, topic: str) -> None:
+        with self._lock:
+            self._subscriptions.pop(topic, None)
+            if self._client is not None and self._client.is_connected():
+                self._client.unsubscribe(topic)
+
+    def publish(
+        self, topic: str, payload: bytes, retain: bool = False, expiry: int | None = None
+    ) -> None:
+        """Hand a message to paho, at least once; it waits there while the connection is down."""
+        assert self._client is not None, "publish before start"
+        properties = None
+        if expiry is not None and self.broker.protocol == "5":
+            properties = Properties(PacketTypes.PUBLISH)
+            properties.MessageExpiryInterval = expiry
+        self._client.publish(topic, payload, qos=1, retain=retain, properties=properties)
+
+    def _make_client(self) -> mqtt.Client:
+        five = self.broker.protocol == "5"
+        client = mqtt.Client(
+            CallbackAPIVersion.VERSION2,
+            client_id=self.client_id,
+            clean_session=None if five else not self.keep_seconds,
+            protocol=mqtt.MQTTv5 if five else mqtt.MQTTv311,
+            reconnect_on_failure=True,
+            manual_ack=True,
+        )
+        client.max_queued_messages_set(0)
+        client.reconnect_delay_set(min_delay=1, max_delay=30)
+        if self.broker.username:
+            client.username_pw_set(self.broker.username, self.broker.password)
+        if self.will is not None:
+            client.will_set(self.will.topic, self.will.payload, qos=1, retain=True)
+        client.on_connect = self._on_connect
+        client.on_disconnect = self._on_disconnect
+        client.on_message = self._on_message
+        client.on_socket_open = _no_delay
+        return client
+
+    def _connect(self, client: mqtt.Client) -> None:
+        host, port, keepalive = self.broker.host, self.broker.port, self.broker.keepalive
+        if self.broker.protocol != "5":
+            client.connect(host, port, keepalive)
+            return
+        properties = Properties(PacketTypes.CONNECT)
+        properties.SessionExpiryInterval = self.keep_seconds
+        properties.ReceiveMaximum = MOST_UNREAD
+        clean = not self.keep_seconds
+        client.connect(host, port, keepalive, clean_start=clean, properties=properties)
+
+    def _await_verdict(self, seconds: float) -> None:
+        try:
+            refusal = self._verdict.get(timeout=seconds)
+        except queue.Empty:
+            refusal = (
+                f"the broker at {self.address} does not speak MQTT {self.broker.protocol}; "
+                "set [broker] protocol"
+            )
+        if refusal:
+            self.stop()
+            raise TransportError(refusal)
+
+    def _on_connect(
+        self, client: mqtt.Client, userdata: Any, flags: Any, code: ReasonCode, properties: Any
+    ) -> None:
+        if code.is_failure:
+            self._refused(client, code)
+            return
+        with self._lock:
+            for topic, qos in self._subscriptions.items():
+                client.subscribe(topic, qos=qos)
+        self._verdict.put("")
+        self.inbox.put(Connected())
+
+    def _refused(self, client: mqtt.Client, code: ReasonCode) -> None:
+        """A wrong password does not get right by trying again; a busy broker may."""
+        if code.value not in NOT_AUTHORISED:
+            self._verdict.put(f"{self.address}: the broker refuses the connection ({code})")
+            return
+        user = f"user '{self.broker.username}'" if self.broker.username else "an anonymous client"
+        reason = (
+            f"{self.address}: the broker refuses {user} ({code}); "
+            "correct [broker] username, and the password in FEDEDGE_PASSWORD"
+        )
+        self._give_up(client, reason)
+        self._verdict.put(reason)
+
+    def _on_disconnect(
+        self, client: mqtt.Client, userdata: Any, flags: Any, code: ReasonCode, properties: Any
+    ) -> None:
+        if self._stopping:
+            return
+        if code.value == TAKEN_OVER:
+            self._give_up(client, f"another client took over the name '{self.client_id}'")
+        else:
+            self.inbox.put(Lost(str(code)))
+
+    def _give_up(self, client: mqtt.Client, reason: str) -> None:
+        self._stopping = True
+        client.disconnect()  # also ends paho's reconnecting
+        self.inbox.put(Failed(reason))
+
+    def _on_message(self, client: mqtt.Client, userdata: Any, message: mqtt.MQTTMessage) -> None:
+        mid, qos = message.mid, message.qos
+        self.inbox.put(
+            Message(message.topic, message.payload, message.retain, lambda: _ack(client, mid, qos))
+        )
+
+
+def _ack(client: mqtt.Client, mid: int, qos: int) -> None:
+    if qos and client.ack(mid, qos) not in (MQTTErrorCode.MQTT_ERR_SUCCESS, None):
+        return  # the connection is gone: the broker will send it again
+
+
+def _no_delay(client: mqtt.Client, userdata: Any, sock: Any) -> None:
+    """Without it a small message waits for the previous one's TCP acknowledgement, 40 ms or more."""
+    if isinstance(sock, socket.socket):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def _words(error: OSError) -> str:
+    return (error.strerror or str(error) or type(error).__name__).lower()

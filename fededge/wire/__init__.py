@@ -1,0 +1,1 @@
+"""Bytes that travel: topics, messages, chunks and tensors. No sockets here."""

@@ -1,0 +1,156 @@
+"""Every JSON message, as a schema: what is not in it does not pass, in either direction."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+from fededge.errors import WireError
+from fededge.spec import ModelSpec
+
+__all__ = [
+    "Claim",
+    "Manifest",
+    "Presence",
+    "Reply",
+    "Report",
+    "State",
+    "Status",
+    "TaskMessage",
+    "decode",
+    "encode",
+]
+
+MOST_BYTES = 4 * 1024 * 1024
+"""A state message names every label; everything else is far smaller."""
+
+Hash = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+Version = Annotated[str, Meta(pattern="^[0-9]{6}-[0-9a-f]{16}$")]
+DeviceId = Annotated[str, Meta(pattern="^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+Text = Annotated[str, Meta(max_length=2000)]
+Count = Annotated[int, Meta(ge=0, le=2**53)]
+Chunks = Annotated[int, Meta(ge=1, le=1_000_000)]
+ScalarName = Annotated[str, Meta(pattern="^[a-z][a-z0-9_]{0,39}$")]
+
+
+class Message(Struct, frozen=True, forbid_unknown_fields=True):
+    """Base of all messages: immutable, and closed to fields that the schema does not name."""
+
+
+class Manifest(Message):
+    """How to check a transfer: its chunks, its bytes and their SHA-256."""
+
+    chunks: Chunks
+    chunk_bytes: Annotated[int, Meta(ge=1024, le=16 * 1024 * 1024)]
+    bytes: Count
+    sha256: Hash
+
+
+class Training(Message):
+    """`Hyper` on the wire."""
+
+    epochs: Annotated[int, Meta(ge=1, le=10_000)]
+    batch_size: Annotated[int, Meta(ge=1, le=1_000_000)]
+    lr: Annotated[float, Meta(gt=0, le=1e6)]
+    momentum: Annotated[float, Meta(ge=0, lt=1)]
+    weight_decay: Annotated[float, Meta(ge=0, le=1e6)]
+
+
+class State(Message):
+    """The coordinator's retained word: where the federation stands and what it trains.
+
+    `deadline` is seconds from its publication, not a clock time: the coordinator's clock decides.
+    """
+
+    federation: DeviceId
+    run: Text
+    seed: Count
+    round: Count
+    rounds: Count
+    phase: Literal["waiting", "open", "done"]
+    version: Version
+    sha256: Hash
+    layout: Hash
+    method: Text
+    training: Training
+    model: ModelSpec
+    manifest: Manifest
+    deadline: float
+    devices: tuple[DeviceId, ...] = ()
+    accuracy: float | None = None
+
+
+class Presence(Message):
+    """Who holds a name: retained, with a last will of `online: false`.
+
+    `answers` repeats the instance of a claim that this presence answers.
+    """
+
+    instance: Text
+    online: bool
+    answers: Text = ""
+
+
+class Status(Presence):
+    """A device's retained word about itself."""
+
+    device: DeviceId = ""
+    activity: Literal["offline", "starting", "ready", "fetching", "training", "sending"] = "offline"
+    layout: Annotated[str, Meta(pattern="^([0-9a-f]{64})?$")] = ""
+    examples: Count = 0
+    software: Text = ""
+
+
+class Claim(Message):
+    """A starting process asks whether its name is taken."""
+
+    instance: Text
+
+
+class TaskMessage(Message):
+    """The coordinator invites a device to train from this version."""
+
+    device: DeviceId
+    round: Count
+    version: Version
+
+
+class Report(Message):
+    """A device has an update: the scalars of its turn, and how to check the chunks."""
+
+    device: DeviceId
+    run: Text
+    round: Count
+    version: Version
+    layout: Hash
+    manifest: Manifest
+    scalars: Annotated[dict[ScalarName, float], Meta(max_length=64)]
+
+
+class Reply(Message):
+    """The coordinator's answer to a report or a status."""
+
+    kind: Literal["accepted", "resend", "late", "refused"]
+    version: Annotated[str, Meta(pattern="^([0-9]{6}-[0-9a-f]{16})?$")] = ""
+    reason: Text = ""
+    chunks: Annotated[tuple[Count, ...], Meta(max_length=1_000_000)] = ()
+    fatal: bool = False
+
+
+M = TypeVar("M", bound=Message)
+
+
+def encode(message: Message) -> bytes:
+    return msgspec.json.encode(message)
+
+
+def decode(data: bytes, kind: type[M]) -> M:
+    """Read a message of this kind, or say in one sentence why it is none."""
+    if len(data) > MOST_BYTES:
+        raise WireError(f"a {kind.__name__} of {len(data)} bytes is over the limit of {MOST_BYTES}")
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise WireError(f"not a {kind.__name__}: {str(error)[:300]}") from None

@@ -1,0 +1,322 @@
+"""The coordinator's shell: carries the commands of the rounds out, over MQTT and on disk."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from torch import Tensor
+
+from fededge import methods
+from fededge.aggregation import aggregate
+from fededge.config import CoordinatorConfig
+from fededge.data.local import model_spec, test_set
+from fededge.errors import TransportError, WireError
+from fededge.evaluation import accuracy
+from fededge.flat import FlatModel
+from fededge.models import Preprocess, build
+from fededge.training import prepare_threads
+from fededge.transport.presence import claim_name
+from fededge.transport.session import Connected, Failed, Lost, Message, Session, Will
+from fededge.wire import chunks, tensors
+from fededge.wire.messages import (
+    Claim,
+    Presence,
+    Report,
+    State,
+    Status,
+    TaskMessage,
+    Training,
+    decode,
+    encode,
+)
+from fededge.wire.topics import Topics
+from fededge_server import rounds
+from fededge_server.rounds import Rounds
+from fededge_server.store import Progress, Store
+
+__all__ = ["Coordinator"]
+
+log = logging.getLogger("coordinator")
+
+TICK = 0.5
+CHUNK_EXPIRY = 7 * 24 * 3600
+SESSION_KEPT = 24 * 3600
+
+
+class Coordinator:
+    """One federation's coordinator. The constructor only stores; `run` does."""
+
+    def __init__(self, config: CoordinatorConfig) -> None:
+        self.config = config
+        self.topics = Topics(config.federation)
+        self.instance = uuid.uuid4().hex
+        self.inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.store = Store(Path(config.state))
+        self.stopping = False
+
+    def stop(self) -> None:
+        """Ask `run` to return; safe from a signal handler."""
+        self.stopping = True
+        self.inbox.put(rounds.Tick())
+
+    def run(self) -> Progress:
+        """Run the rounds that are left, and return where the run stands then."""
+        prepare_threads()
+        self._prepare_model()
+        self.store.open()
+        try:
+            self._resume()
+            self._connect()
+            try:
+                self._loop()
+            finally:
+                self.session.stop(self._presence(online=False))
+            return self.progress
+        finally:
+            self.store.close()
+
+    # Set-up
+
+    def _prepare_model(self) -> None:
+        config = self.config
+        self.method = methods.method(config.method)
+        self.spec = model_spec(config.model, config.data)
+        self.test = None if config.data.source == "none" else test_set(config.data, self.spec)
+        module = build(self.spec.name, self.spec.classes, self.spec.shape, config.seed)
+        self.net = FlatModel(module)
+        self.preprocess = Preprocess(self.spec)
+
+    def _resume(self) -> None:
+        """Go on where the journal stands, or begin a run."""
+        config, layout = self.config, self.net.layout
+        run = self.store.fact("run") or uuid.uuid4().hex
+        self.store.agree(
+            {
+                "run": run,
+                "federation": config.federation,
+                "method": str(self.method),
+                "seed": str(config.seed),
+                "model": self.spec.name,
+                "layout": layout.hash,
+            }
+        )
+        progress = self.store.progress()
+        if progress is None:
+            self.model, self.memory = self.net.vector.clone(), self.method.initial(layout)
+            self._advance(0, {}, None)
+        else:
+            self.progress = progress
+            self.model, self.memory = self.store.load(progress.version, layout)
+            log.info("resuming after round %d", progress.rounds_done)
+        facts = rounds.Facts(
+            run=run,
+            seed=config.seed,
+            layout=layout.hash,
+            scalars=self.method.scalars,
+            chunk_bytes=config.chunk_bytes,
+            payload_limit=tensors.payload_limit(layout),
+        )
+        done, version = self.progress.rounds_done, self.progress.version
+        self.rounds = Rounds(facts, config.rounds, done, version)
+
+    def _connect(self) -> None:
+        config, topics = self.config, self.topics
+        what = f"a coordinator of federation '{config.federation}'"
+        claim_name(config.broker, topics.coordinator, self.instance, what)
+        name = f"fededge-{config.federation}-coordinator"
+        will = self._presence(online=False)
+        self.session = Session(config.broker, name, self.inbox, will, SESSION_KEPT)
+        self.session.subscribe(f"{topics.coordinator}/claim")
+        for kind in ("status", "report"):
+            self.session.subscribe(topics.device("+", kind))
+        self.session.subscribe(topics.update("+", "+"))
+        self.session.start()
+
+    def _presence(self, online: bool, answers: str = "") -> Will:
+        presence = Presence(self.instance, online, answers)
+        return Will(f"{self.topics.coordinator}/status", encode(presence))
+
+    # The loop: one thread decides
+
+    def _loop(self) -> None:
+        next_tick = time.monotonic() + TICK
+        while not self.stopping:
+            if self.rounds.phase == "done" and self._announced:
+                return
+            try:
+                event = self.inbox.get(timeout=max(0.0, next_tick - time.monotonic()))
+                self._take(event)
+            except queue.Empty:
+                pass
+            if time.monotonic() >= next_tick:
+                next_tick = time.monotonic() + TICK
+                self._handle(rounds.Tick())
+
+    def _take(self, event: Any) -> None:
+        match event:
+            case Message():
+                try:
+                    self._message(event)
+                except WireError as error:
+                    log.warning("%s: message dropped: %s", event.topic, error)
+                event.ack()
+            case Connected():
+                self._announce_all()
+            case Lost():
+                log.warning("connection to %s lost (%s)", self.session.address, event.reason)
+            case Failed():
+                raise TransportError(event.reason)
+
+    def _message(self, message: Message) -> None:
+        address = self.topics.parse(message.topic)
+        if address.kind == "coordinator claim":
+            claim = decode(message.payload, Claim)
+            self._publish_presence(answers=claim.instance)
+        elif address.kind == "status" and message.payload:
+            status = decode(message.payload, Status)
+            self._handle(rounds.StatusCame(address.device, status))
+        elif address.kind == "report":
+            report = decode(message.payload, Report)
+            self._handle(rounds.ReportCame(address.device, report))
+        elif address.kind == "update":
+            self._handle(rounds.ChunkCame(address.device, address.version, message.payload))
+
+    def _handle(self, event: rounds.Event) -> None:
+        for command in self.rounds.handle(event, time.monotonic()):
+            self._do(command)
+
+    def _do(self, command: rounds.Command) -> None:
+        match command:
+            case rounds.Open():
+                self.opened = time.monotonic()
+                log.info("round %d: asking %s", command.round + 1, ", ".join(command.devices))
+                self._publish_state()
+            case rounds.Invite(device, number, version):
+                task = TaskMessage(device, number, version)
+                self._publish(self.topics.device(device, "task"), task)
+            case rounds.Answer(device, reply):
+                self._publish(self.topics.device(device, "reply"), reply)
+            case rounds.Keep(device, version, offset, data):
+                self.store.keep(version, device, offset, data)
+            case rounds.Check(device, report):
+                self._check(device, report)
+            case rounds.Discard(device, version):
+                self.store.discard(version, device)
+            case rounds.Merge(number, reports):
+                self._merge(number, {d: dict(r.scalars) for d, r in reports.items()})
+            case rounds.Finish():
+                log.info("all %d rounds are done", self.config.rounds.count)
+            case rounds.Note(text, device):
+                log.info("%s", f"{device}: {text}" if device else text)
+
+    # Commands that take more than a line
+
+    def _check(self, device: str, report: Report) -> None:
+        try:
+            self.store.check(report.version, device, report.manifest, self.net.layout)
+        except WireError as error:
+            self._handle(rounds.Bad(device, str(error)))
+        else:
+            self._handle(rounds.Stored(device, report))
+
+    def _merge(self, number: int, reports: dict[str, dict[str, float]]) -> None:
+        old, layout = self.progress.version, self.net.layout
+        self.model, self.memory = aggregate(
+            self.method,
+            self.model,
+            self.memory,
+            reports,
+            lambda device: self.store.update(old, device, layout),
+            devices=len(self.rounds.present),
+        )
+        self._advance(number + 1, reports, time.monotonic() - self.opened)
+        self.store.clear_spool(old)
+        commands = self.rounds.handle(rounds.Merged(self.progress.version), time.monotonic())
+        self._publish_model()
+        if self.rounds.phase != "open":
+            self._publish_state()
+        self._clear_model(old)
+        for command in commands:
+            self._do(command)
+
+    def _advance(
+        self, done: int, reports: dict[str, dict[str, float]], seconds: float | None
+    ) -> None:
+        """Evaluate the model as it stands, and make it the current version."""
+        sha256 = self.net.layout.sha256(self.model)
+        version = f"{done:06d}-{sha256[:16]}"
+        score = self._accuracy(self.model)
+        self.progress = Progress(done, version, sha256, score)
+        self.store.advance(
+            self.progress, self.net.layout, self.model, self.memory, reports, seconds
+        )
+        shown = "" if score is None else f", global accuracy {score:.1%}"
+        log.info("version %s from %d updates%s", version, len(reports), shown)
+
+    def _accuracy(self, model: Tensor) -> float | None:
+        if self.test is None:
+            return None
+        self.net.load(model)
+        return accuracy(self.net.module, self.preprocess, self.test.x, self.test.y)
+
+    # What the world is told
+
+    _announced = False
+
+    def _announce_all(self) -> None:
+        """Every connect is the first: a new broker may know nothing of us."""
+        self._publish_presence()
+        self._publish_model()
+        self._publish_state()
+
+    def _publish(self, topic: str, message: Any, retain: bool = False) -> None:
+        self.session.publish(topic, encode(message), retain)
+
+    def _publish_presence(self, answers: str = "") -> None:
+        presence = self._presence(online=True, answers=answers)
+        self.session.publish(presence.topic, presence.payload, retain=True)
+
+    def _publish_model(self) -> None:
+        """The current version in retained chunks: the broker fans them out, also to late joiners."""
+        payload = tensors.encode(
+            self.net.layout, {"model": self.model, **self.method.send(self.memory)}
+        )
+        self.manifest = chunks.manifest(payload, self.config.chunk_bytes)
+        for index in range(self.manifest.chunks):
+            topic = self.topics.model(self.progress.version, index)
+            chunk = chunks.pack(payload, self.manifest, index)
+            self.session.publish(topic, chunk, retain=True, expiry=CHUNK_EXPIRY)
+
+    def _clear_model(self, version: str) -> None:
+        for index in range(self.manifest.chunks):
+            self.session.publish(self.topics.model(version, index), b"", retain=True)
+
+    def _publish_state(self) -> None:
+        machine, config = self.rounds, self.config
+        deadline = machine.deadline - time.monotonic()
+        state = State(
+            federation=config.federation,
+            run=machine.facts.run,
+            seed=config.seed,
+            round=machine.round,
+            rounds=config.rounds.count,
+            phase="waiting" if machine.phase == "merging" else machine.phase,
+            version=self.progress.version,
+            sha256=self.progress.sha256,
+            layout=machine.facts.layout,
+            method=str(self.method),
+            training=Training(**msgspec.structs.asdict(config.training)),
+            model=self.spec,
+            manifest=self.manifest,
+            deadline=deadline if machine.phase == "open" else 0.0,
+            devices=tuple(sorted(machine.invited)),
+            accuracy=self.progress.accuracy,
+        )
+        self._publish(self.topics.state, state, retain=True)
+        self._announced = True

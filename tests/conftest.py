@@ -1,0 +1,30 @@
+"""What every test relies on: the installed package is what is tested, and one thread is used."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import sys
+from pathlib import Path
+
+import torch
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def drop_checkout() -> None:
+    """Keep the checkout from hiding an installed package: it has no compiled module of its own.
+
+    After `pip install .`, `python -m pytest` puts the checkout first on the path, and the tests
+    would quietly run the pure-torch ops. An editable install finds the checkout without the path.
+    """
+    before = list(sys.path)
+    sys.path[:] = [entry for entry in before if Path(entry or os.curdir).resolve() != ROOT]
+    try:
+        importlib.metadata.distribution("fededge")
+    except importlib.metadata.PackageNotFoundError:
+        sys.path[:] = before
+
+
+drop_checkout()
+torch.set_num_threads(1)

@@ -1,0 +1,216 @@
+"""Which implementation is chosen, what is said about it, and what the compiled module promises."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch.library import opcheck
+
+from fededge import ops
+from fededge.errors import ConfigError
+from fededge.ops import _backend, reference
+from fededge.ops._backend import Choice, choose
+
+compiled = pytest.mark.skipif(_backend.CHOICE.build is None, reason=_backend.CHOICE.reason)
+BUILD = {"compiler": "some"}
+
+
+def loads() -> Mapping[str, Any]:
+    return BUILD
+
+
+def fails() -> Mapping[str, Any]:
+    raise ImportError("no such file")
+
+
+def test_the_compiled_module_is_taken_when_it_loads() -> None:
+    assert choose({}, loads) == Choice("cpu", "the compiled module loaded", BUILD)
+
+
+@pytest.mark.parametrize("name", ["cpu", "reference"])
+def test_the_environment_forces_one(name: str) -> None:
+    assert choose({"FEDEDGE_OPS": name}, loads) == Choice(name, f"FEDEDGE_OPS={name}", BUILD)
+
+
+def test_reference_by_wish_gives_no_warning() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert choose({"FEDEDGE_OPS": "reference"}, fails).name == "reference"
+
+
+def test_a_missing_module_is_one_warning_that_names_the_error() -> None:
+    with pytest.warns(RuntimeWarning, match="do not load .ImportError: no such file.") as seen:
+        choice = choose({}, fails)
+    assert len(seen) == 1
+    assert choice.name == "reference"
+    assert "no such file" in choice.reason
+
+
+@pytest.mark.parametrize(
+    ("environ", "message"),
+    [
+        ({"FEDEDGE_OPS": "gpu"}, "FEDEDGE_OPS is 'gpu', it must be one of: reference, cpu"),
+        ({"FEDEDGE_OPS": ""}, "FEDEDGE_OPS is ''"),
+        ({"FEDEDGE_OPS": "cpu"}, "FEDEDGE_OPS=cpu, but .*no such file"),
+        ({"FEDEDGE_REQUIRE_EXT": "1"}, "FEDEDGE_REQUIRE_EXT=1, but .*no such file"),
+    ],
+)
+def test_what_cannot_be_had_is_a_configuration_error(environ: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        choose(environ, fails)
+
+
+def test_the_choice_is_made_at_import() -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", "import fededge.ops"],
+        env={**os.environ, "FEDEDGE_OPS": "nonsense"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode != 0
+    assert "FEDEDGE_OPS is 'nonsense'" in result.stderr
+
+
+def test_facts_say_which_one_runs_and_why() -> None:
+    facts = ops.facts()
+    assert facts["implementation"] in _backend.NAMES
+    assert facts["reason"]
+    assert facts["threads"] == torch.get_num_threads()
+
+
+@compiled
+def test_facts_of_the_build_name_compiler_torch_flags_and_instruction_set() -> None:
+    build = ops.facts()["build"]
+    assert build["torch"] == torch.__version__.split("+")[0]
+    assert "-ffp-contract=off" in build["flags"]
+    assert "native" not in build["flags"]
+    assert build["simd"] == build["simd_levels"][-1]
+    assert build["compiler"].split()[0] in ("gcc", "clang")
+
+
+def test_a_module_built_for_another_torch_counts_as_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Stub:
+        @staticmethod
+        def facts() -> dict[str, str]:
+            return {"torch": "1.0.0"}
+
+    monkeypatch.setattr(_backend.importlib, "import_module", lambda name: Stub)
+    with pytest.raises(ImportError, match=r"built for torch 1\.0\.0, but torch .* runs"):
+        _backend.load_module()
+
+
+def test_other_devices_use_pure_torch() -> None:
+    assert _backend.kernels(torch.device("cuda")) is reference
+
+
+@compiled
+def test_every_instruction_set_gives_the_same_bits() -> None:
+    """Contraction is off, so that a Jetson and a server agree: here, all that this machine has."""
+    from fededge import _C
+
+    levels = _C.facts()["simd_levels"]
+    digests = set()
+    try:
+        for level in levels:
+            _C.limit_simd(level)
+            assert _C.facts()["simd"] == level
+            digests.add(digest_of_all_ops())
+    finally:
+        _C.limit_simd(levels[-1])
+    assert len(digests) == 1
+
+
+def digest_of_all_ops() -> str:
+    generator = torch.Generator().manual_seed(5)
+    w, g, buffer, anchor, bias = (torch.randn(10_007, generator=generator) for _ in range(5))
+    wide = w.double()
+    torch.ops.fededge.accumulate_(wide, g, 0.1)
+    torch.ops.fededge.ema_(anchor, g, 0.3)
+    torch.ops.fededge.sgd_step_(w, g, buffer, 0.1, 0.9, 0.01, 0.2, anchor, bias, None)
+    parts = [t.numpy().tobytes() for t in (w, buffer, anchor, wide)]
+    return hashlib.sha256(b"".join(parts)).hexdigest()
+
+
+@compiled
+def test_an_instruction_set_that_is_not_there_is_refused() -> None:
+    from fededge import _C
+
+    with pytest.raises(ValueError, match="SIMD level 'mmx' is not one of this processor's: "):
+        _C.limit_simd("mmx")
+
+
+def arguments(full: bool) -> dict[str, tuple[Any, ...]]:
+    v = [torch.rand(9) for _ in range(6)]
+    rest = (v[2], 0.1, 0.9, 0.01, 0.2, v[3], v[4], v[5]) if full else (None, 0.1, 0.0, 0.0, 0.0)
+    return {
+        "accumulate_": (v[0], v[1], 0.5),
+        "ema_": (v[0], v[1], 0.5),
+        "sgd_step_": (v[0], v[1], *rest) if full else (v[0], v[1], *rest, None, None, None),
+    }
+
+
+@compiled
+@pytest.mark.parametrize("full", [True, False], ids=["all vectors", "few vectors"])
+@pytest.mark.parametrize("op", ["accumulate_", "ema_", "sgd_step_"])
+def test_torch_understands_the_op(op: str, full: bool) -> None:
+    opcheck(getattr(torch.ops.fededge, op).default, arguments(full)[op])
+
+
+@compiled
+def test_the_step_can_be_part_of_a_compiled_function() -> None:
+    def step(w: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
+        ops.sgd_step_(w, g, lr=0.5)
+        return w * 2
+
+    w, g = torch.tensor([1.0, 2.0]), torch.tensor([2.0, 2.0])
+    result = torch.compile(step, backend="aot_eager", fullgraph=True)(w, g)
+    assert w.tolist() == [0.0, 1.0]
+    assert result.tolist() == [0.0, 2.0]
+
+
+@compiled
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda o: o.ema_(torch.zeros(3), torch.zeros(4), 0.5), "source has 4 elements, expec"),
+        (lambda o: o.ema_(torch.zeros(3), torch.zeros(6)[::2], 0.5), "source is not contiguous"),
+        (lambda o: o.accumulate_(torch.zeros(3).half(), torch.zeros(3), 0.5), "acc is Half"),
+        (lambda o: o.accumulate_(torch.zeros(3), torch.zeros(3).double(), 0.5), "x is Double"),
+    ],
+)
+def test_the_registered_op_stays_inside_its_memory_whoever_calls_it(
+    call: Any, message: str
+) -> None:
+    with pytest.raises(RuntimeError, match=message):
+        call(torch.ops.fededge)
+
+
+@compiled
+def test_vectors_that_lie_partly_across_each_other_are_refused() -> None:
+    base = torch.zeros(5)
+    with pytest.raises(RuntimeError, match="single memory location"):
+        ops.accumulate_(base[:4], base[1:], 1.0)
+    with pytest.raises(RuntimeError, match="single memory location"):
+        ops.sgd_step_(base, torch.zeros(5), base, lr=0.1, momentum=0.9)
+
+
+@compiled
+def test_a_gradient_through_the_registered_op_is_refused_at_once() -> None:
+    leaf = torch.ones(3, requires_grad=True)
+    for vectors in ((leaf * 1, torch.zeros(3)), (torch.zeros(3), leaf)):
+        with pytest.raises(RuntimeError, match="requires a gradient, which this op cannot give"):
+            torch.ops.fededge.ema_(*vectors, 0.5)
+    with torch.no_grad():
+        torch.ops.fededge.ema_(leaf, torch.zeros(3), 0.5)
+    assert leaf.tolist() == [0.5] * 3
