@@ -33,6 +33,8 @@ log = logging.getLogger("agent")
 
 TICK = 0.5
 SESSION_KEPT = 24 * 3600
+LAST_JOB = 10.0
+"""Seconds that a stop waits for the worker: an export may finish, a long training may not."""
 
 
 class Failure:
@@ -71,6 +73,8 @@ class Agent:
             try:
                 self._loop()
             finally:
+                self.jobs.put(None)
+                worker.join(LAST_JOB)
                 self.egress.save()
                 self.session.stop(mqtt.Will(self._status_topic, encode(self._status(online=False))))
         finally:

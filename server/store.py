@@ -6,6 +6,7 @@ synced before the entry that names them, so an entry never names a file that is 
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import json
@@ -104,6 +105,18 @@ class Store:
             "SELECT number, version, sha256, accuracy FROM rounds ORDER BY number DESC LIMIT 1"
         ).fetchone()
         return None if row is None else Progress(*row)
+
+    def history(self) -> list[Progress]:
+        """Every version of the run, oldest first; read without taking the folder."""
+        path = self.folder / "journal.sqlite"
+        try:
+            with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as journal:
+                rows = journal.execute(
+                    "SELECT number, version, sha256, accuracy FROM rounds ORDER BY number"
+                ).fetchall()
+        except sqlite3.Error as error:
+            raise StoreError(f"{path}: {error}") from None
+        return [Progress(*row) for row in rows]
 
     def advance(
         self,

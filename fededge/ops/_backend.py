@@ -6,7 +6,6 @@ compiled module an error instead of a warning.
 
 from __future__ import annotations
 
-import importlib
 import os
 import warnings
 from collections.abc import Callable, Mapping
@@ -66,8 +65,9 @@ def _without_module(environ: Mapping[str, str], wanted: str | None, error: Impor
 
 def load_module() -> Mapping[str, Any]:
     """Import the compiled module, which registers `torch.ops.fededge`; return its facts."""
-    module = importlib.import_module("fededge._C")
-    build: dict[str, Any] = module.facts()
+    from fededge._C import facts as build_facts
+
+    build = build_facts()
     built, running = _minor(build["torch"]), _minor(torch.__version__)
     if built != running:
         # torch keeps no binary compatibility between minor versions: it may load and misbehave.

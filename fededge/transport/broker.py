@@ -79,8 +79,8 @@ class Broker:
     @property
     def pid(self) -> int | None:
         """The broker's process, or None if it does not run."""
-        alive = self._process is not None and self._process.poll() is None
-        return self._process.pid if self._process is not None and alive else None
+        process = self._process
+        return None if process is None or process.poll() is not None else process.pid
 
     @property
     def protocol(self) -> Literal["5", "3.1.1"]:
@@ -178,6 +178,7 @@ class Broker:
         """Start the child; give back the length of the log before it."""
         self.port = _free_port(self.host, wanted)
         command = ["sh", "-c", _WITH_READER, "sh", *self._command(passwords)]
+        before = self.log.stat().st_size
         with self.log.open("ab") as log:
             # A session of its own: Ctrl-C ends the demo, which then ends its broker last of all.
             self._process = subprocess.Popen(
@@ -188,7 +189,7 @@ class Broker:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-            return log.tell()
+        return before
 
     def _command(self, passwords: Path | None) -> list[str]:
         if self.kind == "python":
@@ -196,7 +197,7 @@ class Broker:
             users = [] if passwords is None else [str(passwords)]
             return [*program, self.host, str(self.port), *users]
         acl = None if self.acl is None else self._path("acl")
-        database = self._path("") if self.persistent else None
+        database = self.folder.resolve() if self.persistent else None
         text = _mosquitto.configuration(self.host, self.port, passwords, acl, database)
         path = _write_private(self._path("mosquitto.conf"), text)
         return [_mosquitto.find() or "mosquitto", "-c", str(path)]
@@ -251,11 +252,13 @@ def _handshake(host: str, port: int, user: tuple[str, str] | None) -> bool:
         body += struct.pack("!H", len(data)) + data
     with socket.create_connection((host, port), timeout=2.0) as connection:
         connection.sendall(b"\x10" + _length(len(body)) + body)
-        answer = connection.recv(4, socket.MSG_WAITALL)
+        answer = connection.recv(4)
         if len(answer) < 4:
             raise ConnectionResetError
-        connection.sendall(b"\xe0\x00")
-    return answer == b"\x20\x02\x00\x00"
+        accepted = answer == b"\x20\x02\x00\x00"
+        if accepted:
+            connection.sendall(b"\xe0\x00")
+    return accepted
 
 
 def _length(number: int) -> bytes:

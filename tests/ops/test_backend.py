@@ -8,6 +8,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -100,12 +101,9 @@ def test_facts_of_the_build_name_compiler_torch_flags_and_instruction_set() -> N
 def test_a_module_built_for_another_torch_counts_as_missing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    class Stub:
-        @staticmethod
-        def facts() -> dict[str, str]:
-            return {"torch": "1.0.0"}
-
-    monkeypatch.setattr(_backend.importlib, "import_module", lambda name: Stub)
+    module = ModuleType("fededge._C")
+    module.__dict__["facts"] = lambda: {"torch": "1.0.0"}
+    monkeypatch.setitem(sys.modules, "fededge._C", module)
     with pytest.raises(ImportError, match=r"built for torch 1\.0\.0, but torch .* runs"):
         _backend.load_module()
 

@@ -237,7 +237,7 @@ def test_a_wrong_vector_is_named_with_what_it_is(
 @pytest.mark.parametrize("name", ["lr", "momentum", "weight_decay", "kappa"])
 def test_a_number_that_is_not_finite_is_refused(name: str, number: float) -> None:
     v = torch.zeros(3)
-    numbers = {"lr": 0.1, name: number}
+    numbers: dict[str, Any] = {"lr": 0.1, name: number}
     with pytest.raises(MethodError, match=f"{name} is {number}, it must be a finite number"):
         ops.sgd_step_(v, v.clone(), v.clone(), anchor=v.clone(), **numbers)
 

@@ -1,0 +1,214 @@
+"""A federation on this machine: a broker, a coordinator and agents, each a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from fededge import methods
+from fededge.config import AgentConfig, BrokerConfig, CoordinatorConfig, DataConfig, template
+from fededge.data import sources
+from fededge.errors import ConfigError, FedEdgeError
+from fededge.processes import Child
+from fededge.transport.broker import Broker
+from fededge.transport.session import Message, Session
+from fededge.wire.messages import Report, State, Status, decode
+from fededge.wire.topics import Topics
+
+__all__ = ["Fleet", "FleetOptions", "Watcher", "split_source"]
+
+SPLIT = "dirichlet:0.1"
+FEDERATION = "demo"
+MARK = "fededge-demo.txt"
+POLL = 0.2
+LAST_EXPORT = 60.0
+
+
+class Watcher(Protocol):
+    """Hears what the federation publishes while it runs."""
+
+    def status(self, device: str, status: Status) -> None: ...
+    def state(self, state: State) -> None: ...
+    def report(self, device: str, report: Report) -> None: ...
+
+
+@dataclass(frozen=True)
+class FleetOptions:
+    method: str
+    rounds: int
+    agents: int
+    seed: int
+    source: str
+    root: str
+    folder: Path
+
+
+def split_source(text: str) -> tuple[str, str]:
+    """`cifar10:/data` as source and root."""
+    source, _, root = text.partition(":")
+    if source not in sources():
+        raise ConfigError(f"--data {text}: no such source; known: {', '.join(sources())}")
+    return source, str(Path(root).absolute()) if root else ""
+
+
+class Fleet:
+    """The constructor only stores; `run` starts the processes, waits for them and ends them."""
+
+    def __init__(self, options: FleetOptions) -> None:
+        self.options = options
+        self.devices = [f"device-{index + 1}" for index in range(options.agents)]
+        self.topics = Topics(FEDERATION)
+
+    def run(self, watcher: Watcher) -> None:
+        self._check()
+        self._clear_folder()
+        folder = self.options.folder
+        with Broker(folder / "broker") as broker:
+            self.broker = BrokerConfig(
+                host=broker.host, port=broker.port, protocol=broker.protocol, wait=30.0
+            )
+            self._write_configs()
+            with self._processes() as children:
+                self._watch(children, watcher)
+
+    def device_folder(self, device: str) -> Path:
+        return self.options.folder / device
+
+    def data(self, index: int) -> DataConfig:
+        """The data section of one agent."""
+        options = self.options
+        section = {
+            "source": options.source,
+            "root": options.root,
+            "split": SPLIT,
+            "devices": options.agents,
+            "index": index,
+            "seed": options.seed,
+        }
+        return msgspec.convert(section, DataConfig)
+
+    def _check(self) -> None:
+        """Say what is wrong before anything is started."""
+        options = self.options
+        methods.method(options.method)
+        for name, value, least in (("agents", options.agents, 1), ("rounds", options.rounds, 1)):
+            if not least <= value <= 1000:
+                raise ConfigError(f"--{name} {value}: must be {least} to 1000")
+        if options.seed < 0:
+            raise ConfigError(f"--seed {options.seed}: must not be negative")
+
+    def _clear_folder(self) -> None:
+        """Begin with an empty folder; only what an earlier demo made is removed."""
+        folder = self.options.folder
+        if folder.exists() and any(folder.iterdir()) and not (folder / MARK).exists():
+            raise ConfigError(f"--out {folder}: not empty, and not made by a demo; choose another")
+        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            folder.mkdir(parents=True)
+            (folder / MARK).write_text("Made by `fededge demo`, which clears this folder.\n")
+        except OSError as error:
+            raise ConfigError(f"--out {folder}: cannot be made ({error.strerror})") from None
+
+    def _write_configs(self) -> None:
+        options = self.options
+        broker = msgspec.structs.asdict(self.broker)
+        common = {"federation": FEDERATION, "state": "state", "broker": broker}
+        coordinator = {
+            **common,
+            "method": options.method,
+            "seed": options.seed,
+            "rounds": {"count": options.rounds, "min_devices": options.agents},
+            "data": {"source": options.source, "root": options.root},
+        }
+        self._write_config("coordinator", template(CoordinatorConfig, coordinator))
+        for index, device in enumerate(self.devices):
+            data = msgspec.structs.asdict(self.data(index))
+            agent = {**common, "device": device, "data": data}
+            self._write_config(device, template(AgentConfig, agent))
+
+    def _write_config(self, name: str, text: str) -> None:
+        folder = self.options.folder / name
+        folder.mkdir()
+        (folder / "config.toml").write_text(text, encoding="utf-8")
+
+    @contextlib.contextmanager
+    def _processes(self) -> Iterator[dict[str, Child]]:
+        """The coordinator and the agents; all are gone afterwards, whatever happens."""
+        children: dict[str, Child] = {}
+        try:
+            for name in ("coordinator", *self.devices):
+                folder = self.options.folder / name
+                command = "coordinator" if name == "coordinator" else "agent"
+                child = Child(
+                    [
+                        *(sys.executable, "-m", "fededge", command),
+                        *("--config", str(folder / "config.toml")),
+                    ],
+                    folder / "log.txt",
+                )
+                children[name] = child
+                child.start()
+            yield children
+            for child in children.values():
+                child.terminate()
+            for child in children.values():
+                child.stop(LAST_EXPORT)
+        finally:
+            for child in children.values():
+                child.kill()
+
+    def _watch(self, children: dict[str, Child], watcher: Watcher) -> None:
+        """Pass on what is published until the coordinator has ended well."""
+        inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        session = Session(self.broker, f"fededge-{FEDERATION}-watcher", inbox)
+        for topic in (
+            self.topics.state,
+            self.topics.device("+", "status"),
+            self.topics.device("+", "report"),
+        ):
+            session.subscribe(topic)
+        session.start()
+        try:
+            while children["coordinator"].exit_code is None:
+                self._raise_for_the_dead(children)
+                self._pass_on(inbox, watcher)
+            if children["coordinator"].exit_code != 0:
+                self._raise_for_the_dead(children)
+            self._pass_on(inbox, watcher)
+        finally:
+            session.stop()
+
+    def _pass_on(self, inbox: queue.SimpleQueue[Any], watcher: Watcher) -> None:
+        deadline = time.monotonic() + POLL
+        while (left := deadline - time.monotonic()) > 0:
+            try:
+                event = inbox.get(timeout=left)
+            except queue.Empty:
+                return
+            if not isinstance(event, Message):
+                continue
+            event.ack()
+            address = self.topics.parse(event.topic)
+            if address.kind == "state":
+                watcher.state(decode(event.payload, State))
+            elif address.kind == "status":
+                watcher.status(address.device, decode(event.payload, Status))
+            elif address.kind == "report":
+                watcher.report(address.device, decode(event.payload, Report))
+
+    def _raise_for_the_dead(self, children: dict[str, Child]) -> None:
+        for name, child in children.items():
+            if child.exit_code not in (None, 0):
+                raise FedEdgeError(
+                    f"{name} stopped with exit code {child.exit_code}; "
+                    f"the end of {child.log}:\n{child.said()}"
+                )

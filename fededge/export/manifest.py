@@ -1,0 +1,92 @@
+"""What is written about an exported model: into the ONNX file, and beside it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from fededge import __version__
+from fededge.errors import StoreError
+from fededge.flat import Layout
+from fededge.spec import ModelSpec
+
+__all__ = ["Facts", "Input", "Manifest", "Origin"]
+
+Count = Annotated[int, Meta(ge=0)]
+Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+
+
+class Origin(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where a personal model comes from; `accuracy` is the one on the device's held-out data."""
+
+    federation: str
+    device: str
+    method: str
+    version: str
+    round: Count
+    accuracy: Annotated[float, Meta(ge=0, le=1)] | None
+    created: Annotated[datetime, Meta(tz=True)]
+
+
+class Input(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What an app feeds: `shape` is channels, height and width; the batch comes before it."""
+
+    name: str = "image"
+    shape: tuple[int, int, int]
+    dtype: Literal["uint8"] = "uint8"
+    range: tuple[int, int] = (0, 255)
+
+
+class Facts(Origin, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is known before the file is written, and so can stand in it."""
+
+    labels: tuple[str, ...]
+    input: Input
+    layout: Sha256
+    fededge: str
+
+    @classmethod
+    def of(cls, origin: Origin, spec: ModelSpec, layout: Layout) -> Facts:
+        return cls(
+            **msgspec.structs.asdict(origin),
+            labels=spec.labels,
+            input=Input(shape=spec.shape),
+            layout=layout.hash,
+            fededge=__version__,
+        )
+
+    def metadata(self) -> dict[str, str]:
+        """For ONNX's `metadata_props`: texts as they are, everything else as JSON."""
+        values = msgspec.to_builtins(self)
+        return {
+            key: value if isinstance(value, str) else _json(value) for key, value in values.items()
+        }
+
+
+class Manifest(Facts, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`manifest.json`: the facts, and what is known only of the finished and compared file."""
+
+    sha256: Sha256
+    size: Count
+    compared: Count
+    difference: Annotated[float, Meta(ge=0)]
+
+    def encode(self) -> bytes:
+        return msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n"
+
+    @classmethod
+    def read(cls, path: Path) -> Manifest:
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=cls)
+        except OSError as error:
+            raise StoreError(f"{path}: cannot be read ({error.strerror})") from error
+        except msgspec.MsgspecError as error:
+            raise StoreError(f"{path}: not a manifest of an exported model ({error})") from error
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()

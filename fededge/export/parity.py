@@ -1,0 +1,143 @@
+"""Whether ONNX Runtime, running the exported file, says what torch says."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from fededge.errors import DataError, ExportError
+from fededge.export.tracing import INPUT, OUTPUT, Deployed, first_line
+from fededge.spec import ModelSpec
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+__all__ = ["Parity", "check", "predict", "session"]
+
+# How many images go through the two networks at once: bounds the memory, changes no result.
+BATCH = 64
+
+
+@dataclass(frozen=True)
+class Parity:
+    """The exported file with this hash agreed with torch on so many samples."""
+
+    sha256: str
+    samples: int
+    difference: float
+    same_labels: int
+    predicted: Tensor = field(repr=False, compare=False)
+
+    def accuracy(self, labels: Tensor) -> float:
+        """The exported file's share of right answers, given the samples' true labels."""
+        if labels.shape != self.predicted.shape:
+            raise DataError(
+                f"{len(self.predicted)} samples were compared, but {len(labels)} labels are given"
+            )
+        return (self.predicted == labels).double().mean().item()
+
+
+def session(model: bytes | Path, threads: int = 1) -> onnxruntime.InferenceSession:
+    """Load a model into ONNX Runtime, on the CPU, without its log lines.
+
+    One thread is the fastest for the small networks of an edge device, and leaves it responsive.
+    """
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 4
+    source = model if isinstance(model, bytes) else str(model)
+    try:
+        return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # its exceptions have no common base
+        name = "the exported model" if isinstance(model, bytes) else model
+        raise ExportError(f"{name}: ONNX Runtime cannot load it ({first_line(error)})") from error
+
+
+def predict(loaded: onnxruntime.InferenceSession, images: Tensor) -> Tensor:
+    """The probabilities that ONNX Runtime gives for uint8 images [N, C, H, W]."""
+    pixels = images.detach().cpu().contiguous().numpy()
+    try:
+        (probabilities,) = loaded.run([OUTPUT], {INPUT: pixels})
+    except Exception as error:  # as above
+        raise ExportError(
+            f"ONNX Runtime cannot run the model on images {tuple(images.shape)} of "
+            f"{images.dtype} ({first_line(error)})"
+        ) from error
+    return torch.from_numpy(probabilities)
+
+
+def check(
+    model: bytes | Path, module: nn.Module, spec: ModelSpec, images: Tensor, atol: float = 1e-4
+) -> Parity:
+    """Compare an exported model with the module it was made from.
+
+    Labels may differ only where the two best are closer to each other than `2 * atol`: that
+    follows from the bound on the probabilities.
+
+    Args:
+        model: the ONNX file or its bytes.
+        module: the network, with its weights; it is neither changed nor moved.
+        spec: what the network takes and gives.
+        images: the device's own samples, uint8 [N, C, H, W].
+        atol: the largest difference of a probability that passes.
+
+    Raises:
+        ExportError: they do not agree, or there is nothing to compare.
+    """
+    _check_images(images, spec)
+    data = model if isinstance(model, bytes) else _read(model)
+    loaded, deployed = session(data), Deployed(module, spec)
+    with torch.inference_mode():
+        torchs = torch.cat([deployed(batch) for batch in _batches(images)])
+    onnxs = torch.cat([predict(loaded, batch) for batch in _batches(images)])
+    return _compare(data, torchs, onnxs, atol)
+
+
+def _batches(images: Tensor) -> Iterator[Tensor]:
+    """One image alone, as an app sends it, and the others together: both sizes must work."""
+    yield images[:1].cpu()
+    for start in range(1, len(images), BATCH):
+        yield images[start : start + BATCH].cpu()
+
+
+def _compare(model: bytes, torchs: Tensor, onnxs: Tensor, atol: float) -> Parity:
+    if not bool(torchs.isfinite().all()):
+        raise ExportError(
+            "the model gives probabilities that are not finite: it must not be exported"
+        )
+    difference = (torchs - onnxs).abs().max().item()
+    if not difference <= atol:  # also when ONNX Runtime gives NaN
+        raise ExportError(
+            f"the exported model differs from torch by {difference:.1e} in a probability "
+            f"(at most {atol:.0e} is allowed): it is not published"
+        )
+    predicted = onnxs.argmax(dim=1)
+    same = int((torchs.argmax(dim=1) == predicted).sum())
+    digest = hashlib.sha256(model).hexdigest()
+    return Parity(digest, len(predicted), difference, same, predicted)
+
+
+def _check_images(images: Tensor, spec: ModelSpec) -> None:
+    if images.dtype != torch.uint8 or tuple(images.shape[1:]) != spec.shape:
+        raise ExportError(
+            f"an export is compared on uint8 images of shape {spec.shape}, "
+            f"these are {images.dtype} {tuple(images.shape)}"
+        )
+    if not len(images):
+        raise ExportError("an export is compared on the device's own images, and there are none")
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ExportError(f"{path}: cannot be read ({error.strerror})") from error

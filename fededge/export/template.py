@@ -1,0 +1,195 @@
+"""A traced network without its weights: filling it with a flat vector gives an ONNX file."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fededge.errors import ExportError, StoreError
+from fededge.export.parity import check
+from fededge.export.protobuf import message, number, opening
+from fededge.export.tracing import EXPORTERS, Exporter, dry_run, open_graph
+from fededge.files import replace_file
+from fededge.flat import Entry, Layout
+from fededge.spec import ModelSpec
+
+__all__ = ["Template"]
+
+log = logging.getLogger(__name__)
+
+MAGIC = b"fededge template 1\n"
+# A graph without weights has some kilobytes; what is larger was not written by us.
+LARGEST_FILE = 64 << 20
+# What protobuf allows in one file.
+LARGEST_MODEL = (1 << 31) - 1
+
+# Fields of ONNX's messages, as in onnx.proto.
+MODEL_GRAPH, MODEL_METADATA = 7, 14
+METADATA_KEY, METADATA_VALUE = 1, 2
+GRAPH_INITIALIZER = 5
+TENSOR_DIMS, TENSOR_TYPE, TENSOR_NAME, TENSOR_DATA = 1, 2, 8, 9
+FLOAT = 1
+
+Saved = tuple[tuple[Entry, ...], ModelSpec, bytes, bytes]
+
+
+@dataclass(frozen=True)
+class Template:
+    """The bytes of an ONNX file, but for the weights and the metadata.
+
+    Tracing takes seconds and torch's exporters; filling takes neither them nor the onnx package:
+    the spans of the vector are put between ready bytes.
+    """
+
+    layout: Layout
+    spec: ModelSpec
+    head: bytes
+    graph: bytes
+
+    @classmethod
+    def trace(
+        cls, module: nn.Module, spec: ModelSpec, exporters: Sequence[Exporter] = EXPORTERS
+    ) -> Template:
+        """Trace a network with the first exporter whose result agrees with torch.
+
+        Args:
+            module: the network; it is neither changed nor moved.
+            spec: the images it takes and the labels it gives.
+            exporters: which of torch's exporters to try, in order.
+        """
+        dry_run(module, spec)
+        refusal = ExportError("no exporter was given")
+        for exporter in exporters:
+            try:
+                return cls._trace(module, spec, exporter)
+            except ExportError as error:
+                log.debug("exporter %s: %s", exporter.__name__, error)
+                refusal = error
+        raise refusal
+
+    @classmethod
+    def _trace(cls, module: nn.Module, spec: ModelSpec, exporter: Exporter) -> Template:
+        model = open_graph(module, spec, exporter)
+        graph = model.graph.SerializeToString()
+        model.ClearField("graph")
+        template = cls(Layout.of(module), spec, model.SerializeToString(), graph)
+        template.verify(module)
+        template._check_format(module)
+        return template
+
+    def fill(self, vector: Tensor, metadata: Mapping[str, str]) -> bytes:
+        """The ONNX file with these weights, and these entries in its `metadata_props`."""
+        self.layout.views(vector)
+        numbers = vector.detach().to("cpu", torch.float32).contiguous().numpy()
+        raw = numbers.astype("<f4", copy=False).view(np.uint8)
+        weights = [part for entry in self.layout.entries for part in _initializer(entry, raw)]
+        size = len(self.graph) + sum(map(len, weights))
+        if size > LARGEST_MODEL - (1 << 20):
+            raise ExportError(f"the model has {size:,} bytes, and an ONNX file holds at most 2 GiB")
+        start = opening(MODEL_GRAPH, size)
+        return b"".join([self.head, start, self.graph, *weights, *map(_entry, metadata.items())])
+
+    def verify(self, module: nn.Module) -> None:
+        """Check on random pixels that the template stands for this module."""
+        generator = torch.Generator().manual_seed(0)
+        images = torch.randint(
+            0, 256, (4, *self.spec.shape), generator=generator, dtype=torch.uint8
+        )
+        check(self.fill(_vector(module), {}), module, self.spec, images)
+
+    def _check_format(self, module: nn.Module) -> None:
+        import onnx
+
+        try:
+            onnx.checker.check_model(self.fill(_vector(module), {}), full_check=True)
+        except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+            raise ExportError(
+                f"'{self.spec.name}' gives an invalid ONNX graph ({error})"
+            ) from error
+
+    def save(self, path: Path) -> None:
+        """Write the template, atomically."""
+        saved: Saved = (self.layout.entries, self.spec, self.head, self.graph)
+        payload = msgspec.msgpack.encode(saved)
+        replace_file(path, MAGIC + hashlib.sha256(payload).digest() + payload)
+
+    @classmethod
+    def load(cls, path: Path) -> Template:
+        """Read what `save` wrote; a file that is not exactly that raises StoreError."""
+        try:
+            with path.open("rb") as file:
+                data = file.read(LARGEST_FILE)
+        except OSError as error:
+            raise StoreError(f"{path}: cannot be read ({error.strerror})") from error
+        digest, payload = data[len(MAGIC) :][:32], data[len(MAGIC) + 32 :]
+        if not data.startswith(MAGIC) or hashlib.sha256(payload).digest() != digest:
+            raise StoreError(f"{path}: not a template, or a damaged one")
+        try:
+            entries, *rest = msgspec.msgpack.decode(payload, type=Saved)
+        except msgspec.MsgspecError as error:
+            raise StoreError(f"{path}: not a template of this version ({error})") from error
+        return cls(Layout(entries), *rest)
+
+    @classmethod
+    def cached(cls, folder: Path, module: nn.Module, spec: ModelSpec) -> Template:
+        """The template of an earlier run, or else a new one, kept for the next run.
+
+        A file that is damaged, or no longer stands for this module, is traced anew.
+        """
+        layout = Layout.of(module)
+        path = folder / f"{layout.hash}.template"
+        if path.exists():
+            try:
+                return cls._fitting(path, layout, module, spec)
+            except (StoreError, ExportError) as error:
+                log.warning("the network is traced again: %s", error)
+        template = cls.trace(module, spec)
+        template.save(path)
+        return template
+
+    @classmethod
+    def _fitting(cls, path: Path, layout: Layout, module: nn.Module, spec: ModelSpec) -> Template:
+        template = cls.load(path)
+        if template.spec != spec or template.layout != layout:
+            raise StoreError(f"{path}: the template is for another network")
+        template.verify(module)
+        return template
+
+
+def _vector(module: nn.Module) -> Tensor:
+    """The module's tensors as a vector, whether or not it is bound to one."""
+    tensors = module.state_dict()
+    layout = Layout.of(module)
+    return layout.vector({e.name: tensors[e.name].detach().cpu() for e in layout.entries})
+
+
+def _initializer(
+    entry: Entry, raw: np.ndarray[tuple[int], np.dtype[np.uint8]]
+) -> Iterator[bytes | memoryview]:
+    """A TensorProto of the graph: its beginning, and the weights without a copy."""
+    data = raw[4 * entry.span.start : 4 * entry.span.stop]
+    about = (
+        b"".join(number(TENSOR_DIMS, size) for size in entry.shape)
+        + number(TENSOR_TYPE, FLOAT)
+        + message(TENSOR_NAME, entry.name.encode())
+        + opening(TENSOR_DATA, len(data))
+    )
+    yield opening(GRAPH_INITIALIZER, len(about) + len(data)) + about
+    yield data.data
+
+
+def _entry(pair: tuple[str, str]) -> bytes:
+    """A StringStringEntryProto of the model's metadata."""
+    key, value = pair
+    return message(
+        MODEL_METADATA,
+        message(METADATA_KEY, key.encode()) + message(METADATA_VALUE, value.encode()),
+    )
