@@ -44,7 +44,9 @@ def obstacle() -> str | None:
             return f"{error} (install {module} first, and use pip's --no-build-isolation)"
     compiler = (os.environ.get("CXX") or sysconfig.get_config_var("CXX") or "c++").split()[0]
     if shutil.which(compiler) is None:
-        return f"there is no C++ compiler '{compiler}'"
+        return f"there is no C++ compiler '{compiler}' (Debian: apt install g++)"
+    if not Path(sysconfig.get_path("include"), "Python.h").exists():
+        return "there is no Python.h (Debian: apt install python3-dev)"
     return None
 
 
@@ -53,6 +55,13 @@ def pure_python(reason: str) -> None:
     if REQUIRED:
         sys.exit(f"{text}; but FEDEDGE_REQUIRE_EXT=1 asks for them")
     print(text, file=sys.stderr)
+
+
+def announce() -> None:
+    """Say beforehand what an installer that hides its output would not."""
+    reason = obstacle()
+    if reason:
+        pure_python(reason)
 
 
 def extension() -> Extension:

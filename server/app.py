@@ -71,6 +71,7 @@ class Coordinator:
         self._prepare_model()
         self.store.open()
         try:
+            self._claim()
             self._resume()
             self._connect()
             try:
@@ -125,14 +126,17 @@ class Coordinator:
         done, version = self.progress.rounds_done, self.progress.version
         self.rounds = Rounds(facts, config.rounds, done, version)
 
+    def _claim(self) -> None:
+        what = f"a coordinator of federation '{self.config.federation}'"
+        claim_name(self.config.broker, self.topics.coordinator, self.instance, what)
+
     def _connect(self) -> None:
         config, topics = self.config, self.topics
-        what = f"a coordinator of federation '{config.federation}'"
-        claim_name(config.broker, topics.coordinator, self.instance, what)
         name = f"fededge-{config.federation}-coordinator"
         will = self._presence(online=False)
         self.session = Session(config.broker, name, self.inbox, will, SESSION_KEPT)
         self.session.subscribe(f"{topics.coordinator}/claim")
+        self.session.subscribe(topics.state)
         for kind in ("status", "report"):
             self.session.subscribe(topics.device("+", kind))
         self.session.subscribe(topics.update("+", "+"))
@@ -178,6 +182,8 @@ class Coordinator:
         if address.kind == "coordinator claim":
             claim = decode(message.payload, Claim)
             self._publish_presence(answers=claim.instance)
+        elif address.kind == "state" and message.payload:
+            self._forget(decode(message.payload, State))
         elif address.kind == "status" and message.payload:
             status = decode(message.payload, Status)
             self._handle(rounds.StatusCame(address.device, status))
@@ -241,7 +247,7 @@ class Coordinator:
         self._publish_model()
         if self.rounds.phase != "open":
             self._publish_state()
-        self._clear_model(old)
+        self._clear_model(old, self.manifest.chunks)
         for command in commands:
             self._do(command)
 
@@ -293,9 +299,14 @@ class Coordinator:
             chunk = chunks.pack(payload, self.manifest, index)
             self.session.publish(topic, chunk, retain=True, expiry=CHUNK_EXPIRY)
 
-    def _clear_model(self, version: str) -> None:
-        for index in range(self.manifest.chunks):
+    def _clear_model(self, version: str, count: int) -> None:
+        for index in range(count):
             self.session.publish(self.topics.model(version, index), b"", retain=True)
+
+    def _forget(self, state: State) -> None:
+        """A retained state of an earlier run names chunks that nobody else would ever clear."""
+        if state.run != self.rounds.facts.run:
+            self._clear_model(state.version, state.manifest.chunks)
 
     def _publish_state(self) -> None:
         machine, config = self.rounds, self.config

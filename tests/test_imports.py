@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -82,6 +82,9 @@ class Found(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.module}, line {self.line}: imports {self.target}"
+
+
+Rule = Callable[[Found], bool]
 
 
 def modules(folders: dict[str, str]) -> Iterator[tuple[str, Path]]:
@@ -180,8 +183,7 @@ def test_every_module_has_its_place_in_the_table() -> None:
 
 
 @pytest.mark.parametrize("rule", [wrong_layer, not_allowed, too_early, forbidden])
-def test_the_source_keeps_the_rule(rule: object) -> None:
-    assert callable(rule)
+def test_the_source_keeps_the_rule(rule: Rule) -> None:
     assert [str(found) for found in everything() if rule(found)] == []
 
 
@@ -205,8 +207,7 @@ def test_the_source_keeps_the_rule(rule: object) -> None:
         (forbidden, "fededge.training", "from pickle import loads"),
     ],
 )
-def test_the_rule_would_notice(rule: object, module: str, source: str) -> None:
-    assert callable(rule)
+def test_the_rule_would_notice(rule: Rule, module: str, source: str) -> None:
     assert any(rule(found) for found in imports_of(module, source))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tokenize
 import zipfile
 import zlib
 from pathlib import Path
@@ -76,7 +77,8 @@ def _read_array(archive: zipfile.ZipFile, path: Path, name: str) -> np.ndarray:
             raise ValueError(f"{dtype} {list(shape)} in {member.file_size} bytes")
         with archive.open(member) as stream:
             return np.lib.format.read_array(stream, allow_pickle=False)
-    except (KeyError, ValueError) as error:
+    # what numpy's reader of headers raises on damaged ones, as seen with mutated files
+    except (KeyError, MemoryError, SyntaxError, ValueError, tokenize.TokenError) as error:
         raise DataError(f"{path}: array `{name}` cannot be read ({error})") from error
 
 

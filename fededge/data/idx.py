@@ -68,8 +68,8 @@ def _parse(stream: IO[bytes], path: Path, dimensions: int) -> np.ndarray:
     if len(data) != count:
         problem = "fewer" if len(data) < count else "more"
         raise DataError(f"{path}: holds {problem} bytes than its header says; copy it again")
-    array: np.ndarray = np.frombuffer(data, np.uint8).reshape(shape)
-    return array.copy()
+    array: np.ndarray = np.frombuffer(data, np.uint8).reshape(shape).copy()
+    return array
 
 
 def _read_all(root: Path, folder: str, labels: tuple[str, ...]) -> Raw:

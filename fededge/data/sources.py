@@ -100,8 +100,8 @@ def _checked(labels: Sequence[str]) -> tuple[str, ...]:
 
 def _check(part: Arrays, raw: Raw, shape: Shape | None) -> None:
     x, y = part
-    if len(y) == 0:
-        raise DataError(f"{raw.where}: it holds no images")
+    if x.size == 0:
+        raise DataError(f"{raw.where}: it holds no images, or images without pixels")
     wanted = shape or raw.train.x.shape[1:]
     if x.shape[1:] != wanted:
         raise DataError(

@@ -33,7 +33,7 @@ def read_csv(request: Request) -> Raw:
     except (csv.Error, UnicodeDecodeError) as error:
         raise DataError(f"{path}: not a CSV file in UTF-8 ({error})") from error
     own = request.labels or _in_order(names)
-    numbers = _by_number(names, own) or numbering(_in_order(names), own, path)
+    numbers = _numbers(names, own, path)
     return Raw(path, own, Arrays(x, np.asarray([numbers[name] for name in names], np.int64)))
 
 
@@ -116,9 +116,10 @@ def _in_order(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(sorted(set(names)))
 
 
-def _by_number(names: Sequence[str], labels: tuple[str, ...]) -> dict[str, int] | None:
-    """Instead of naming classes, the label column may count them from 0, if no name is a number."""
-    numbers = {str(number): number for number in range(len(labels))}
-    if any(label.isdecimal() for label in labels) or not set(names) <= set(numbers):
-        return None
-    return numbers
+def _numbers(names: Sequence[str], labels: tuple[str, ...], path: Path) -> dict[str, int]:
+    """The class of each text: its name or, if no class is named by a number, its number from 0."""
+    by_number = {str(number): number for number in range(len(labels))}
+    if any(label.isdecimal() for label in labels):
+        by_number = {}
+    others = [name for name in _in_order(names) if name not in by_number]
+    return by_number | numbering(others, labels, path)

@@ -133,10 +133,10 @@ class Template:
         if not data.startswith(MAGIC) or hashlib.sha256(payload).digest() != digest:
             raise StoreError(f"{path}: not a template, or a damaged one")
         try:
-            entries, *rest = msgspec.msgpack.decode(payload, type=Saved)
+            entries, spec, head, graph = msgspec.msgpack.decode(payload, type=Saved)
         except msgspec.MsgspecError as error:
             raise StoreError(f"{path}: not a template of this version ({error})") from error
-        return cls(Layout(entries), *rest)
+        return cls(Layout(entries), spec, head, graph)
 
     @classmethod
     def cached(cls, folder: Path, module: nn.Module, spec: ModelSpec) -> Template:

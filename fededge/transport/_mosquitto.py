@@ -16,12 +16,7 @@ from fededge.errors import ConfigError
 __all__ = ["configuration", "find", "password_file", "password_matches"]
 
 # Debian keeps daemons out of an ordinary user's PATH; Homebrew does the same on macOS.
-_FOLDERS = (
-    "/usr/sbin",
-    "/usr/local/sbin",
-    "/opt/homebrew/sbin",
-    "/home/linuxbrew/.linuxbrew/sbin",
-)
+_FOLDERS = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin", "/home/linuxbrew/.linuxbrew/sbin")
 
 # Passwords of a fleet are random, so iterations add nothing against guessing, and each login
 # holds up the broker's only thread: 1000 cost about 1 ms.
@@ -57,11 +52,7 @@ def find() -> str | None:
 
 
 def configuration(
-    host: str,
-    port: int,
-    passwords: Path | None,
-    acl: Path | None,
-    database: Path | None,
+    host: str, port: int, passwords: Path | None, acl: Path | None, database: Path | None
 ) -> str:
     """The text of a mosquitto.conf with one listener."""
     lines = [f"listener {port} {host}", f"allow_anonymous {_word(passwords is None)}"]

@@ -28,10 +28,7 @@ _START_SECONDS = 20.0
 _STOP_SECONDS = 5.0
 _PORT_TRIES = 5
 
-_REMEDIES = {
-    "mosquitto": "`apt install mosquitto`",
-    "python": "`pip install fededge[broker]`",
-}
+_REMEDIES = {"mosquitto": "`apt install mosquitto`", "python": "`pip install fededge[broker]`"}
 
 # The broker must die with this process, even if that is killed with -9, on which no code of ours
 # runs. So the shell leaves a reader on a pipe behind before it becomes the broker: the kernel

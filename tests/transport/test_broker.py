@@ -103,7 +103,7 @@ class Client:
     def subscribe(self, topic: str) -> None:
         self.subscribed.clear()
         self.paho.subscribe(topic, qos=1)
-        assert self.subscribed.wait(WAIT)
+        assert self.subscribed.wait(WAIT / 2)
 
     def publish(self, topic: str, payload: bytes, retain: bool = False) -> None:
         self.paho.publish(topic, payload, qos=1, retain=retain).wait_for_publish(WAIT)
@@ -167,8 +167,7 @@ def test_start_returns_when_it_accepts_and_stop_ends_it(kind: Kind, tmp_path: Pa
     broker.start()
     assert broker.kind == kind
     assert broker.protocol == {"mosquitto": "5", "python": "3.1.1"}[kind]
-    assert broker.port > 0
-    assert broker.pid is not None
+    assert min(broker.port, broker.pid or 0) > 0
     assert accepts(broker.port)
     broker.stop()
     broker.stop()
@@ -342,6 +341,7 @@ def test_what_was_not_acknowledged_comes_again_after_a_broken_connection(connect
     device.vanish()
     back = connect("device", keep=True)
     assert back.get() == ("task", b"not done", False)
+    back.subscribe("other")
     assert back.nothing()
 
 

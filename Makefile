@@ -1,0 +1,53 @@
+# `make demo` and `make test` need nothing but Python 3.10 to 3.13; a C++ compiler makes it faster.
+
+PYTHON ?= python3
+ARGS ?=
+PYTEST_ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.fededge-ready
+SOURCES := pyproject.toml setup.py $(shell find csrc -type f)
+
+.PHONY: setup demo test lint clean distclean
+
+setup: $(READY)
+
+$(READY): $(SOURCES)
+	@command -v $(PYTHON) >/dev/null || \
+	  { echo "There is no '$(PYTHON)': install Python 3.10 to 3.13, or name one: make PYTHON=..." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 14))' || \
+	  { echo "$(PYTHON) is $$($(PYTHON) -V): FedEdge needs 3.10 to 3.13; name one: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+	  { echo "$(PYTHON) cannot make virtual environments (Debian: apt install python3-venv)" >&2; exit 1; }
+	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --upgrade pip
+	$(BIN)/python -m pip install torch torchvision 'setuptools>=77' wheel 'pybind11>=2.13' ninja
+	@$(BIN)/python -c 'import setup; setup.announce()'
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --no-build-isolation -e '.[dev]'
+	@$(BIN)/python -c 'from fededge import ops; f = ops.facts(); print("Kernels:", f["implementation"], "-", f["reason"])'
+	@touch $@
+
+demo: setup
+	$(BIN)/fededge demo $(ARGS)
+
+test: setup lint
+	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+
+# mypy sees the two services under the names that they are installed as through links.
+lint: setup
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	@mkdir -p build/mypy
+	@ln -sfn ../../server build/mypy/fededge_server
+	@ln -sfn ../../device_agent build/mypy/fededge_agent
+	$(BIN)/mypy -p fededge -p fededge_server -p fededge_agent
+	$(BIN)/mypy setup.py benchmarks tests
+
+clean:
+	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis $(READY)
+	rm -f fededge/_C.*.so
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+distclean: clean
+	rm -rf $(VENV)

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from torch import Tensor, nn
+
+from fededge.export import Manifest, Models, Origin, Template
+from fededge.flat import FlatModel
+from fededge.spec import ModelSpec
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "onnx.md").read_text("utf-8")
+
+
+def test_the_code_of_the_page_runs_as_it_stands(
+    network: nn.Module,
+    spec: ModelSpec,
+    origin: Origin,
+    images: Tensor,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """All blocks, one after the other; the first, an app's, does so without FedEdge."""
+    flat = FlatModel(network)
+    monkeypatch.chdir(tmp_path)
+    Models(Path("models")).export(flat, Template.trace(network, spec), origin, images)
+    blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    assert len(blocks) == 3
+    assert "fededge" not in blocks[0]
+    assert len(list(filter(None, blocks[0].splitlines()))) == 6
+    names = {"flat": flat, "spec": spec, "origin": origin, "images": images}
+    for block in blocks:
+        exec(block, names)
+    assert capsys.readouterr().out.strip() in spec.labels
+    assert Path("models/current").readlink() == Path("2")
+    assert len(list(Path("templates").iterdir())) == 1
+
+
+def test_every_key_of_the_manifest_is_explained_and_no_other() -> None:
+    rows = re.findall(r"^\| (`.*?) \|", PAGE, re.MULTILINE)
+    explained = {key for row in rows for key in re.findall(r"`(\w+)`", row)}
+    assert explained == set(Manifest.__struct_fields__)
