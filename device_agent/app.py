@@ -64,7 +64,6 @@ class Agent:
     def run(self) -> None:
         """Take part in the federation until stopped."""
         prepare_threads()
-        self.work.check_data()
         self.store.open()
         try:
             self._connect()

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 
 from fededge import methods
 from fededge.config import AgentConfig
 from fededge.data.local import device_examples
-from fededge.errors import DataError, LayoutError
+from fededge.errors import LayoutError
 from fededge.flat import FlatModel
 from fededge.methods import Hyper
 from fededge.models import Preprocess, build
@@ -49,12 +48,6 @@ class Work:
     def _ready(self) -> Trainer:
         assert self.trainer is not None, "not prepared"
         return self.trainer
-
-    def check_data(self) -> None:
-        """Fail early, before anything is connected, where the data section is plainly wrong."""
-        root = self.config.data.root
-        if root and not Path(root).exists():
-            raise DataError(f"{root}: there is no such data; correct [data] root")
 
     def prepare(self, state: State) -> None:
         """Build the network, load the data, and make everything warm before saying ready."""

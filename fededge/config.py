@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_t
 import msgspec
 from msgspec import Meta, Struct
 
-from fededge.errors import ConfigError
+from fededge.errors import ConfigError, FedEdgeError
 from fededge.wire.topics import check_name
 
 if sys.version_info >= (3, 11):
@@ -169,9 +169,11 @@ def load(path: Path, kind: type[S], environment: Mapping[str, str] = os.environ)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{path}: {_readable(str(error), kind)}") from None
     try:
-        return _finished(config, path.parent, environment)
-    except ConfigError as error:
+        finished = _finished(config, path.parent, environment)
+        _check_choices(finished)
+    except FedEdgeError as error:
         raise ConfigError(f"{path}: {error}") from None
+    return finished
 
 
 def _finished(config: S, folder: Path, environment: Mapping[str, str]) -> S:
@@ -190,6 +192,18 @@ def _finished(config: S, folder: Path, environment: Mapping[str, str]) -> S:
         broker = replace(broker, password=environment[PASSWORD_VARIABLE])
     state = str(folder.absolute() / Path(config.state).expanduser())
     return replace(config, data=data, broker=broker, state=state)
+
+
+def _check_choices(config: CoordinatorConfig | AgentConfig) -> None:
+    """Names that are looked up elsewhere: better refused now than after the broker has answered."""
+    from fededge import methods, models
+
+    if isinstance(config, CoordinatorConfig):
+        methods.method(config.method)
+    if config.model is not None:
+        models.check_name(config.model.name)
+    if config.data.root and not Path(config.data.root).exists():
+        raise ConfigError(f"data.root: there is no '{config.data.root}'")
 
 
 def _check_rounds(rounds: RoundsConfig) -> None:

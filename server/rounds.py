@@ -14,7 +14,7 @@ from fededge.config import RoundsConfig
 from fededge.errors import WireError
 from fededge.wire.chunks import Assembly, unpack
 from fededge.wire.messages import Reply, Report, Status
-from fededge_server.selection import choose
+from fededge.selection import choose
 
 __all__ = [
     "Answer",

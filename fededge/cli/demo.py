@@ -37,6 +37,12 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=Path, default=Path("fededge-demo"), help="folder for everything it makes"
     )
+    parser.add_argument(
+        "--broker",
+        choices=("auto", "mosquitto", "python"),
+        default="auto",
+        help="auto: Mosquitto if it is installed, else the one in Python",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result as JSON too")
     parser.set_defaults(run=run)
 
@@ -52,6 +58,7 @@ def run(options: argparse.Namespace) -> None:
             source=source,
             root=root,
             folder=options.out.absolute(),
+            broker=options.broker,
         )
     )
     if options.json is not None and not options.json.absolute().parent.is_dir():
@@ -60,8 +67,9 @@ def run(options: argparse.Namespace) -> None:
 
     with report.Progress(options.rounds, options.agents) as progress:
         fleet.run(progress)
-    result = report.collect(fleet)
-    report.show(result)
+    outcome = report.collect(fleet)
+    report.show(outcome)
     if options.json is not None:
-        replace_file(options.json.absolute(), json.dumps(result, indent=2).encode() + b"\n")
+        text = json.dumps(outcome.as_json(), indent=2)
+        replace_file(options.json.absolute(), f"{text}\n".encode())
         print(f"result written to {options.json}")

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 
@@ -50,6 +50,7 @@ class FleetOptions:
     source: str
     root: str
     folder: Path
+    broker: Literal["auto", "mosquitto", "python"] = "auto"
 
 
 def split_source(text: str) -> tuple[str, str]:
@@ -72,7 +73,7 @@ class Fleet:
         self._check()
         self._clear_folder()
         folder = self.options.folder
-        with Broker(folder / "broker") as broker:
+        with Broker(folder / "broker", self.options.broker) as broker:
             self.broker = BrokerConfig(
                 host=broker.host, port=broker.port, protocol=broker.protocol, wait=30.0
             )
@@ -121,7 +122,7 @@ class Fleet:
     def _write_configs(self) -> None:
         options = self.options
         broker = msgspec.structs.asdict(self.broker)
-        common = {"federation": FEDERATION, "state": "state", "broker": broker}
+        common = {"federation": FEDERATION, "state": ".", "broker": broker}
         coordinator = {
             **common,
             "method": options.method,

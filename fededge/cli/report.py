@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -19,7 +22,9 @@ from fededge.export import Models, predict, session
 from fededge.training import Examples
 from fededge.wire.messages import Report, State, Status
 
-__all__ = ["Progress", "collect", "show"]
+__all__ = ["Outcome", "Progress", "collect", "show"]
+
+MOST_CLASSES_SHOWN = 20
 
 console = Console(highlight=False)
 
@@ -77,99 +82,144 @@ class Progress:
             console.print(text)
 
 
-def collect(fleet: Fleet) -> dict[str, Any]:
-    """The result as one object; every model is loaded and run with ONNX Runtime here."""
-    options = fleet.options
-    first, last = _journal(fleet)
-    return {
-        "seed": options.seed,
-        "method": options.method,
-        "rounds": last["rounds"],
-        "model_sha256": last["sha256"],
-        "global_accuracy": {"before": first["accuracy"], "after": last["accuracy"]},
-        "devices": [_device(fleet, index) for index in range(options.agents)],
-    }
+@dataclass(frozen=True)
+class DeviceOutcome:
+    """What a device holds at the end, and what left it."""
+
+    id: str
+    labels: tuple[str, ...]
+    counts: list[int]
+    torch_accuracy: float | None
+    onnx_accuracy: float | None
+    model: str | None
+    bytes_sent: dict[str, int]
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "classes": [label for label, n in zip(self.labels, self.counts, strict=True) if n],
+            "samples": sum(self.counts),
+            "torch_accuracy": self.torch_accuracy,
+            "onnx_accuracy": self.onnx_accuracy,
+            "model": self.model,
+            "bytes_sent": self.bytes_sent,
+        }
 
 
-def _journal(fleet: Fleet) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The first and the last entry of the coordinator's journal."""
+@dataclass(frozen=True)
+class Outcome:
+    """What a federation led to."""
+
+    seed: int
+    method: str
+    rounds: int
+    model_sha256: str
+    before: float | None
+    after: float | None
+    devices: list[DeviceOutcome]
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "seed": self.seed,
+            "method": self.method,
+            "rounds": self.rounds,
+            "model_sha256": self.model_sha256,
+            "global_accuracy": {"before": self.before, "after": self.after},
+            "devices": [device.as_json() for device in self.devices],
+        }
+
+
+def collect(fleet: Fleet) -> Outcome:
+    """Read what the processes left on disk; every model is run with ONNX Runtime here."""
     from fededge_server.store import Store
 
-    rows = Store(fleet.options.folder / "coordinator" / "state").history()
-    entries = [
-        {"rounds": row.rounds_done, "sha256": row.sha256, "accuracy": row.accuracy} for row in rows
-    ]
-    return entries[0], entries[-1]
+    options = fleet.options
+    history = Store(options.folder / "coordinator").history()
+    return Outcome(
+        options.seed,
+        options.method,
+        history[-1].rounds_done,
+        history[-1].sha256,
+        history[0].accuracy,
+        history[-1].accuracy,
+        [_device(fleet, index) for index in range(options.agents)],
+    )
 
 
-def _device(fleet: Fleet, index: int) -> dict[str, Any]:
-    device = fleet.devices[index]
-    state = fleet.device_folder(device) / "state"
+def _device(fleet: Fleet, index: int) -> DeviceOutcome:
+    state = fleet.device_folder(fleet.devices[index])
     spec = model_spec(ModelConfig(), fleet.data(index))
     data = device_examples(fleet.data(index), spec)
     models = Models(state / "models")
     manifest = models.current()
     path = models.folder / "current" / "model.onnx"
-    return {
-        "id": device,
-        "classes": [spec.labels[c] for c in data.counts.nonzero().flatten().tolist()],
-        "samples": len(data.y),
-        "torch_accuracy": None if manifest is None else manifest.accuracy,
-        "onnx_accuracy": None if manifest is None else _onnx_accuracy(path, data),
-        "model": None if manifest is None else str(path),
-        "bytes_sent": json.loads((state / "ledger.json").read_bytes()),
-    }
+    return DeviceOutcome(
+        fleet.devices[index],
+        spec.labels,
+        data.counts.tolist(),
+        None if manifest is None else manifest.accuracy,
+        None if manifest is None else _onnx_accuracy(path, data),
+        None if manifest is None else str(path),
+        json.loads((state / "ledger.json").read_bytes()),
+    )
 
 
-def _onnx_accuracy(path: Any, data: Examples) -> float | None:
+def _onnx_accuracy(path: Path, data: Examples) -> float | None:
     if not len(data.held_y):
         return None
     predicted = predict(session(path), data.held_x).argmax(1)
     return float((predicted == data.held_y).double().mean())
 
 
-def show(result: dict[str, Any]) -> None:
-    before, after = result["global_accuracy"]["before"], result["global_accuracy"]["after"]
-    console.print(_models_table(result))
-    console.print(_egress_table(result))
+def show(outcome: Outcome) -> None:
+    console.print(_models_table(outcome))
+    console.print(_egress_table(outcome))
     console.print(
-        f"global accuracy {_percent(before)} before, {_percent(after)} after "
-        f"{result['rounds']} rounds of {result['method']}"
+        f"global accuracy {_percent(outcome.before)} before, {_percent(outcome.after)} after "
+        f"{outcome.rounds} rounds of {outcome.method}"
     )
-    console.print(f"global model sha256 {result['model_sha256']}", soft_wrap=True)
+    console.print(f"global model sha256 {outcome.model_sha256}", soft_wrap=True)
 
 
-def _models_table(result: dict[str, Any]) -> Table:
+def _models_table(outcome: Outcome) -> Table:
     table = Table(title="personal models, on each device's own held-out images")
-    for name in ("device", "classes held", "samples", "torch", "ONNX Runtime", "model"):
-        numeric = name in ("samples", "torch", "ONNX Runtime")
-        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
-    for row in result["devices"]:
+    for name in ("device", "classes held", "samples", "torch", "ONNX"):
+        table.add_column(name, justify="left" if name in ("device", "classes held") else "right")
+    table.add_column("model", overflow="fold")
+    for device in outcome.devices:
         table.add_row(
-            row["id"],
-            f"{len(row['classes'])}: {', '.join(row['classes'])}",
-            str(row["samples"]),
-            _percent(row["torch_accuracy"]),
-            _percent(row["onnx_accuracy"]),
-            row["model"],
+            device.id,
+            f"{sum(map(bool, device.counts)):2} {_skyline(device.counts)}",
+            str(sum(device.counts)),
+            _percent(device.torch_accuracy),
+            _percent(device.onnx_accuracy),
+            "none" if device.model is None else os.path.relpath(device.model),
         )
     return table
 
 
-def _egress_table(result: dict[str, Any]) -> Table:
+def _skyline(counts: list[int]) -> str:
+    """A class a letter: how many examples of it the device holds, of its largest class."""
+    steps = " ▁▂▃▄▅▆▇█"
+    if len(counts) > MOST_CLASSES_SHOWN:
+        return ""
+    return "".join(steps[-(-8 * count // max(counts))] for count in counts)
+
+
+def _egress_table(outcome: Outcome) -> Table:
     """Bytes by kind of field; the JSON result has every tensor and scalar by name."""
     table = Table(title="what left each device, in bytes")
-    kinds = ("tensors", "scalars", "report", "status", "framing", "total")
+    kinds = ("tensors", "scalars", "report", "status", "claim", "framing", "total")
     table.add_column("device")
     for kind in kinds:
         table.add_column(kind, justify="right")
-    for row in result["devices"]:
+    for device in outcome.devices:
         sums: Counter[str] = Counter()
-        for field, count in row["bytes_sent"].items():
+        for field, count in device.bytes_sent.items():
             kind = field.split()[0]
             sums[{"tensor": "tensors", "scalar": "scalars"}.get(kind, kind)] += count
             sums["total"] += count
-        table.add_row(row["id"], *(f"{sums[kind]:,}" for kind in kinds))
+        table.add_row(device.id, *(f"{sums[kind]:,}" for kind in kinds))
     return table
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fededge import __version__
 from fededge.errors import ExportError
-from fededge.flat import FlatModel, Layout
+from fededge.flat import Layout
 from fededge.models import Preprocess
 from fededge.spec import ModelSpec
 
@@ -63,13 +63,13 @@ class Open(nn.Module):
 
     def __init__(self, deployed: Deployed) -> None:
         super().__init__()
-        flat = FlatModel(deployed.network)
-        # A tensor that the network reaches by another way than its attributes would stay in the
-        # graph as a constant: not a number, so that the first comparison shows it.
-        flat.vector.fill_(torch.nan)
         self.deployed = deployed
-        self.layout = flat.layout
-        self.places = list(_places(deployed.network, flat.layout))
+        self.layout = Layout.of(deployed.network)
+        self.places = list(_places(deployed.network, self.layout))
+        for _, owner, attribute in self.places:
+            # A tensor that the network reaches by another way than its attributes would stay in
+            # the graph as a constant: not a number, so that the first comparison shows it.
+            getattr(owner, attribute).data.fill_(torch.nan)
         for _, owner, attribute in self.places:
             owner._parameters.pop(attribute, None)
             owner._buffers.pop(attribute, None)

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from fededge.models.base import Classifier, Preprocess
-from fededge.models.zoo import build, names
+from fededge.models.zoo import build, check_name, names
 
-__all__ = ["Classifier", "Preprocess", "build", "names"]
+__all__ = ["Classifier", "Preprocess", "build", "check_name", "names"]

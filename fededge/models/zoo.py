@@ -14,7 +14,7 @@ from fededge.models import lenet, mlpnet, tfcnn
 from fededge.models.base import Classifier
 from fededge.models.choices import unknown
 
-__all__ = ["build", "names"]
+__all__ = ["build", "check_name", "names"]
 
 # 4 GB of float32: beyond any network here, and short of what would take a machine down.
 MOST_PARAMETERS = 1_000_000_000
@@ -44,6 +44,12 @@ def names() -> tuple[str, ...]:
     return tuple(ZOO)
 
 
+def check_name(name: str) -> None:
+    """Refuse a network that does not exist."""
+    if name not in ZOO:
+        raise ConfigError(unknown("network", name, ZOO))
+
+
 def build(
     name: str,
     classes: int,
@@ -61,8 +67,7 @@ def build(
         seed: decides the initial weights; the state of torch's own generators stays as it is.
         head: "linear", or "bias-free" for methods that compare the rows of the last layer.
     """
-    if name not in ZOO:
-        raise ConfigError(unknown("network", name, ZOO))
+    check_name(name)
     if head not in HEADS:
         raise ConfigError(unknown("head", head, HEADS))
     _check(name, classes, shape)

@@ -47,17 +47,17 @@ def dropout() -> nn.Module:
 
 
 class Unused(nn.Module):
-    """One layer takes no part in the answer; a top-level tensor; a name that exporters use too."""
+    """One layer takes no part in the answer; one tensor is a single number."""
 
     def __init__(self) -> None:
         super().__init__()
         self.projection = nn.Linear(192, 7)
         self.head = nn.Linear(192, 3)
-        self.relu = nn.Parameter(torch.full((192,), 0.3))
+        self.offset = nn.Parameter(torch.full((192,), 0.3))
         self.temperature = nn.Parameter(torch.tensor(2.0))
 
     def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.head(torch.relu(x.flatten(1) + self.relu))
+        logits: Tensor = self.head(torch.relu(x.flatten(1) + self.offset))
         return logits / self.temperature
 
 

@@ -41,7 +41,7 @@ def test_a_good_export_passes_and_says_by_how_much(
     model = template.fill(flat.vector, {})
     parity = check(model, flat.module, spec, images)
     assert parity.samples == parity.same_labels == 100
-    assert 0 <= parity.difference < 1e-6
+    assert 0 <= parity.difference < 1e-5
     assert parity.sha256 == hashlib.sha256(model).hexdigest()
 
 

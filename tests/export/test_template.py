@@ -27,7 +27,7 @@ def test_a_filled_template_answers_as_a_fresh_trace_with_the_same_weights(
     fresh = Template.trace(other.module, spec).fill(other.vector, {})
     assert torch.equal(predict(session(filled), images), predict(session(fresh), images))
     parity = check(filled, other.module, spec, images)
-    assert parity.difference < 1e-6
+    assert parity.difference < 1e-5
     assert parity.same_labels == len(images)
 
 

@@ -10,15 +10,19 @@ from torch import Tensor, nn
 
 from fededge.errors import ExportError
 from fededge.export import Template
-from fededge.export.tracing import EXPORTERS, Exporter, dynamo, open_graph
+from fededge.export.tracing import Exporter, dynamo, open_graph, torchscript
 from fededge.spec import ModelSpec
 
 # Before torch 2.6 the newer exporter fails on a batch of any size, and the older one serves.
 RELEASE = tuple(int(part) for part in torch.__version__.split(".")[:2])
-WORKING = [e for e in EXPORTERS if e is not dynamo or RELEASE >= (2, 6)]
+since_2_6 = pytest.mark.skipif(RELEASE < (2, 6), reason="cannot trace a batch of any size")
+every_exporter = pytest.mark.parametrize(
+    "exporter",
+    [torchscript, pytest.param(dynamo, marks=[pytest.mark.slow, since_2_6])],
+)
 
 
-@pytest.mark.parametrize("exporter", WORKING, ids=lambda exporter: exporter.__name__)
+@every_exporter
 def test_each_exporter_gives_a_graph_that_agrees_with_torch(
     exporter: Exporter, make: Callable[[int], nn.Module], spec: ModelSpec
 ) -> None:
@@ -26,7 +30,7 @@ def test_each_exporter_gives_a_graph_that_agrees_with_torch(
     assert Template.trace(make(1), spec, exporters=[exporter]).layout.size
 
 
-@pytest.mark.parametrize("exporter", WORKING, ids=lambda exporter: exporter.__name__)
+@every_exporter
 def test_the_graph_takes_pixels_in_any_number_and_gives_probabilities(
     exporter: Exporter, network: nn.Module, spec: ModelSpec
 ) -> None:
@@ -41,7 +45,7 @@ def test_the_graph_takes_pixels_in_any_number_and_gives_probabilities(
     assert model.ir_version == 8
 
 
-@pytest.mark.parametrize("exporter", WORKING, ids=lambda exporter: exporter.__name__)
+@every_exporter
 def test_the_graph_tells_nothing_about_the_machine_it_was_traced_on(
     exporter: Exporter, network: nn.Module, spec: ModelSpec
 ) -> None:
@@ -52,11 +56,11 @@ def test_the_graph_tells_nothing_about_the_machine_it_was_traced_on(
 
 def test_dropout_is_off(spec: ModelSpec) -> None:
     network = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(192, 3)).train()
-    nodes = open_graph(network, spec, EXPORTERS[0]).graph.node
+    nodes = open_graph(network, spec, torchscript).graph.node
     assert {node.op_type for node in nodes}.isdisjoint({"Dropout", "RandomUniformLike"})
 
 
-@pytest.mark.parametrize("exporter", WORKING, ids=lambda exporter: exporter.__name__)
+@every_exporter
 def test_a_user_sees_nothing_of_the_exporters(
     exporter: Exporter,
     network: nn.Module,
@@ -72,7 +76,7 @@ def test_a_user_sees_nothing_of_the_exporters(
 
 def test_levels_of_other_loggers_are_what_they_were(network: nn.Module, spec: ModelSpec) -> None:
     before = logging.getLogger("torch").level
-    open_graph(network, spec, EXPORTERS[0])
+    open_graph(network, spec, torchscript)
     assert logging.getLogger("torch").level == before
 
 
@@ -95,7 +99,7 @@ def test_the_next_exporter_serves_where_one_refuses(network: nn.Module, spec: Mo
         asked.append("refusing")
         raise RuntimeError("no such operator")
 
-    template = Template.trace(network, spec, exporters=[refusing, EXPORTERS[0]])
+    template = Template.trace(network, spec, exporters=[refusing, torchscript])
     assert asked == ["refusing"]
     assert template.layout.size
 
@@ -104,7 +108,7 @@ def test_an_exporter_that_loses_the_batch_is_refused(network: nn.Module, spec: M
     """The graph of two images and no other number is what a wrong trace looks like."""
 
     def fixed(*arguments: object) -> onnx.ModelProto:
-        model = EXPORTERS[0](*arguments)  # type: ignore[arg-type]
+        model = torchscript(*arguments)  # type: ignore[arg-type]
         reshape = next(node for node in model.graph.node if node.op_type == "Flatten")
         reshape.op_type = "Reshape"
         del reshape.attribute[:]
@@ -119,20 +123,48 @@ def test_an_exporter_that_loses_the_batch_is_refused(network: nn.Module, spec: M
 
 
 class Hidden(nn.Module):
-    """Reads its weight past its attributes, where no one can replace it."""
+    """Reads a tensor past its attributes, where no one can replace it."""
+
+    mask: Tensor
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.weight: Tensor = nn.Parameter(torch.rand(192, 3))
+        self.register_buffer("mask", torch.rand(192))
+        self.shortcut = [getattr(self, kind)]
+        self.kind = kind
+
+    def forward(self, x: Tensor) -> Tensor:
+        mask, weight = self.mask, self.weight
+        if self.kind == "mask":
+            (mask,) = self.shortcut
+        else:
+            (weight,) = self.shortcut
+        return (x.flatten(1) * mask) @ weight
+
+
+@pytest.mark.parametrize("kind", ["weight", "mask"])
+@every_exporter
+def test_a_tensor_that_would_stay_a_constant_is_refused(
+    kind: str, exporter: Exporter, spec: ModelSpec
+) -> None:
+    with pytest.raises(ExportError, match=r"cannot be traced to ONNX|differs from torch by nan"):
+        Template.trace(Hidden(kind), spec, exporters=[exporter])
+
+
+class Relu(nn.Module):
+    """A tensor is called as the exporters call what comes out of an operator."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.linear = nn.Linear(192, 3)
-        self.shortcut = [self.linear.weight]
+        self.relu = nn.Parameter(torch.rand(192, 3))
 
     def forward(self, x: Tensor) -> Tensor:
-        return x.flatten(1) @ self.shortcut[0].t()
+        return x.flatten(1).relu() @ self.relu
 
 
-def test_a_weight_that_would_stay_a_constant_is_refused(spec: ModelSpec) -> None:
-    with pytest.raises(ExportError, match="differs from torch by nan"):
-        Template.trace(Hidden(), spec, exporters=EXPORTERS[:1])
+def test_a_tensor_may_be_called_as_an_operator_is(spec: ModelSpec) -> None:
+    assert [e.name for e in Template.trace(Relu(), spec).layout.entries] == ["relu"]
 
 
 class Named(nn.Module):
@@ -179,7 +211,8 @@ def test_a_network_that_does_not_fit_is_refused_in_one_sentence(
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.skipif(RELEASE < (2, 6), reason="the newer exporter does not work before")
+@pytest.mark.slow
+@since_2_6
 def test_a_network_that_is_no_graph_is_refused_in_one_sentence(spec: ModelSpec) -> None:
     with pytest.raises(ExportError, match="'net' cannot be traced to ONNX") as caught:
         Template.trace(Branching(), spec, exporters=[dynamo])

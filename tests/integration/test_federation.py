@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import queue
-import signal
 import sqlite3
 import subprocess
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -199,20 +197,22 @@ def test_an_update_for_another_version_is_refused_with_a_reason(federation: Fede
     assert state["version"] in reply.reason
 
 
-def test_every_topic_but_chunks_is_readable_json(federation: Federation) -> None:
+def test_every_topic_but_chunks_is_readable_json(federation: Federation, tmp_path: Path) -> None:
     """`mosquitto_sub -v`, as an operator would use it, shows JSON on every topic but the chunks."""
     command = ["mosquitto_sub", "-h", federation.broker["host"], "-p"]
     command += [str(federation.broker["port"]), "-t", f"fededge/v1/{federation.name}/#"]
-    with subprocess.Popen([*command, "-F", "%t %x"], stdout=subprocess.PIPE) as subscriber:
-        coordinator = federation.coordinator(rounds={"count": 1, "min_devices": 1})
-        federation.agent("box", devices=1)
-        assert federation.ended(coordinator) == 0
-        time.sleep(0.5)
-        subscriber.send_signal(signal.SIGINT)
-        output, _ = subscriber.communicate(timeout=10)
+    output = tmp_path / "seen.txt"
+    with output.open("wb") as file:
+        subscriber = subprocess.Popen([*command, "-F", "%t %x"], stdout=file)
+    coordinator = federation.coordinator(rounds={"count": 1, "min_devices": 1})
+    federation.agent("box", devices=1)
+    assert federation.ended(coordinator) == 0
+    federation.wait_for(lambda: "/reply " in output.read_text(), "the reply to be seen")
+    subscriber.terminate()
+    subscriber.wait(10)
     topics = Topics(federation.name)
     kinds = set()
-    for line in output.decode().splitlines():
+    for line in output.read_text().splitlines():
         topic, _, payload = line.partition(" ")
         kind = topics.parse(topic).kind
         kinds.add(kind)

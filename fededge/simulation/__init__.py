@@ -1,0 +1,7 @@
+"""A whole federation in one process: what is between the two halves of a method is a loop here."""
+
+from __future__ import annotations
+
+from fededge.simulation.loop import Simulation, SimulatedRound
+
+__all__ = ["SimulatedRound", "Simulation"]

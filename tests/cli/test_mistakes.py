@@ -1,0 +1,116 @@
+"""Mistakes that a user makes at the command line: one sentence, exit code 2, no traceback."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fededge.cli import main
+from fededge.transport.broker import Broker
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    folder = tmp_path_factory.mktemp("broker")
+    with Broker(folder, kind="mosquitto", users={"box": "right"}) as running:
+        yield running
+
+
+def agent(folder: Path, port: int, more: str = "", username: str = "") -> list[str]:
+    path = folder / "agent.toml"
+    path.write_text(
+        f'federation = "lab"\ndevice = "box"\nstate = "state"\n{more}\n[broker]\n'
+        f'host = "127.0.0.1"\nport = {port}\nwait = 0.5\nusername = "{username}"\n'
+    )
+    return ["agent", "--config", str(path)]
+
+
+def coordinator(folder: Path, more: str) -> list[str]:
+    path = folder / "coordinator.toml"
+    path.write_text(f'federation = "lab"\nstate = "state"\n{more}\n')
+    return ["coordinator", "--config", str(path)]
+
+
+def complaint(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line that the command complains with."""
+    assert main(arguments) == 2
+    lines = [line for line in capsys.readouterr().err.splitlines() if line]
+    assert len(lines) == 1, lines
+    assert lines[0].startswith("fededge: ")
+    return lines[0]
+
+
+def unused_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def test_unknown_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = complaint(coordinator(tmp_path, "[roundz]"), capsys)
+    assert said.endswith("coordinator.toml: unknown key 'roundz'; did you mean 'rounds'?")
+
+
+def test_wrong_type(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = complaint(coordinator(tmp_path, '[rounds]\ncount = "ten"'), capsys)
+    assert said.endswith("rounds.count: expected int, got str")
+
+
+def test_unknown_method(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = complaint(coordinator(tmp_path, 'method = "fedprocks"'), capsys)
+    assert "unknown method 'fedprocks'; did you mean 'fedprox'?" in said
+
+
+def test_missing_data_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    more = '[data]\nsource = "folder"\nroot = "pictures"'
+    said = complaint(agent(tmp_path, 1, more), capsys)
+    assert f"data.root: there is no '{tmp_path / 'pictures'}'" in said
+
+
+def test_no_broker(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    port = unused_port()
+    said = complaint(agent(tmp_path, port), capsys)
+    assert f"mqtt://127.0.0.1:{port}: no broker answers (connection refused)" in said
+
+
+def test_broker_name_that_does_not_exist(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = agent(tmp_path, 1883)
+    path = Path(arguments[-1])
+    path.write_text(path.read_text().replace("127.0.0.1", "no-such-host.invalid"))
+    assert "mqtt://no-such-host.invalid:1883: no broker answers" in complaint(arguments, capsys)
+
+
+def test_wrong_password(
+    tmp_path: Path,
+    broker: Broker,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("FEDEDGE_PASSWORD", "wr0ng")
+    said = complaint(agent(tmp_path, broker.port, username="box"), capsys)
+    assert "the broker refuses user 'box' (Not authorized)" in said
+    assert "FEDEDGE_PASSWORD" in said
+    assert "wr0ng" not in said
+
+
+def test_anonymous_where_a_password_is_wanted(
+    tmp_path: Path, broker: Broker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = complaint(agent(tmp_path, broker.port), capsys)
+    assert "the broker refuses an anonymous client" in said
+
+
+def test_demo_flags(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--rounds 0: must be 1 to 1000" in complaint(["demo", "--rounds", "0"], capsys)
+    assert "unknown method 'x'" in complaint(["demo", "--method", "x"], capsys)
+    assert "--data nope: no such source" in complaint(["demo", "--data", "nope"], capsys)
+    (tmp_path / "mine.txt").write_text("precious")
+    said = complaint(["demo", "--out", str(tmp_path)], capsys)
+    assert "not empty, and not made by a demo" in said
+    assert (tmp_path / "mine.txt").read_text() == "precious"
+
+
+def test_split_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "dirichlet" in complaint(["partition", "--split", "dirichlt:1"], capsys)

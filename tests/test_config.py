@@ -1,0 +1,114 @@
+"""Configuration files: what they say is what is read, and every mistake is one clear sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fededge.config import AgentConfig, CoordinatorConfig, load, template
+from fededge.errors import ConfigError
+
+COORDINATOR = 'federation = "lab"\nstate = "state"\n'
+AGENT = COORDINATOR + 'device = "box-1"\n'
+
+
+def coordinator(folder: Path, text: str) -> CoordinatorConfig:
+    path = folder / "coordinator.toml"
+    path.write_text(text)
+    return load(path, CoordinatorConfig, {})
+
+
+def agent(folder: Path, text: str, environment: dict[str, str] | None = None) -> AgentConfig:
+    path = folder / "agent.toml"
+    path.write_text(text)
+    return load(path, AgentConfig, environment or {})
+
+
+def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
+    (tmp_path / "pictures").mkdir()
+    config = agent(tmp_path, AGENT + '[data]\nsource = "folder"\nroot = "pictures"\n')
+    assert config.state == str(tmp_path / "state")
+    assert config.data.root == str(tmp_path / "pictures")
+
+
+def test_the_password_comes_from_the_environment(tmp_path: Path) -> None:
+    text = AGENT + '[broker]\nusername = "box"\npassword = "in the file"\n'
+    assert agent(tmp_path, text).broker.password == "in the file"
+    assert agent(tmp_path, text, {"FEDEDGE_PASSWORD": "s3cret"}).broker.password == "s3cret"
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("[brokr]\n", "unknown key 'brokr'; did you mean 'broker'?"),
+        ("[broker]\nprt = 1\n", "unknown key 'prt' in [broker]; did you mean 'port'?"),
+        ('[broker]\nport = "x"\n', "broker.port: expected int, got str"),
+        ("[broker]\nport = 70000\n", "broker.port: expected int <= 65535"),
+        ("broker = 3\n", "broker: expected a table, got int"),
+        ('[broker]\nprotocol = "4"\n', "broker.protocol: invalid enum value '4'; allowed: '5', '3.1.1'"),
+        ('method = "fedavgg"\n', "unknown method 'fedavgg'; did you mean 'fedavg'?"),
+        ('method = "fedprox(m=1)"\n', "method 'fedprox' has no option 'm'"),
+        ('[model]\nname = "lenett"\n', "no network 'lenett'; did you mean 'lenet'?"),
+        ('[data]\nsource = "folder"\nroot = "nowhere"\n', "data.root: there is no"),
+        ("[rounds]\nquorum = 3\n", "rounds.quorum is 3, but a round may begin with 2 devices"),
+        ("[rounds]\nparticipants = 3\n", "rounds.participants is 3, but a round may begin with"),
+        ("[training]\nlr = -1.0\n", "training.lr: expected float"),
+        ("x = [\n", "not a TOML file"),
+    ],
+)
+def test_a_mistake_is_named_with_its_file_and_key(tmp_path: Path, text: str, sentence: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        coordinator(tmp_path, COORDINATOR + text)
+    assert str(error.value).startswith(f"{tmp_path / 'coordinator.toml'}: ")
+    assert sentence in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ('device = "box-1"\n', "missing required field federation"),
+        (COORDINATOR + 'device = "a/b"\n', "device 'a/b' must be 1 to 64 letters"),
+        (COORDINATOR + 'device = "+"\n', "device '+' must be 1 to 64 letters"),
+        ('federation = "x y"\nstate = "s"\ndevice = "d"\n', "federation 'x y' must be"),
+    ],
+)
+def test_names_that_cannot_be_topics_are_refused(tmp_path: Path, text: str, sentence: str) -> None:
+    with pytest.raises(ConfigError, match="agent.toml") as error:
+        agent(tmp_path, text)
+    assert sentence in str(error.value)
+
+
+def test_a_missing_file_and_a_folder_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no such file"):
+        load(tmp_path / "nothing.toml", AgentConfig, {})
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load(tmp_path, AgentConfig, {})
+
+
+@pytest.mark.parametrize("kind", [CoordinatorConfig, AgentConfig])
+def test_a_template_reads_back_as_what_it_was_made_of(
+    tmp_path: Path, kind: type[CoordinatorConfig] | type[AgentConfig]
+) -> None:
+    values = {"federation": "lab", "state": "here", "broker": {"port": 1884, "protocol": "3.1.1"}}
+    if kind is AgentConfig:
+        values |= {"device": 'box "1"'.replace('"', "").replace(" ", "-")}
+    path = tmp_path / "made.toml"
+    path.write_text(template(kind, values))
+    config = load(path, kind, {})
+    assert (config.federation, config.broker.port, config.broker.protocol) == ("lab", 1884, "3.1.1")
+    assert config.broker.keepalive == 30
+
+
+@pytest.mark.parametrize("kind", [CoordinatorConfig, AgentConfig])
+def test_every_key_of_a_template_is_true_when_its_comment_mark_is_removed(
+    tmp_path: Path, kind: type[CoordinatorConfig] | type[AgentConfig]
+) -> None:
+    """The defaults that a template shows in comments are values that the reader accepts."""
+    text = template(kind, {"federation": "lab", "state": "here", "device": "box"})
+    head, *rest = text.splitlines()
+    keys = [line[2:] if line.startswith("# ") and ("= " in line or "[" in line) else line for line in rest]
+    path = tmp_path / "all.toml"
+    path.write_text("\n".join([head, *keys]))
+    config = load(path, kind, {})
+    assert config.broker.host == "localhost"
