@@ -18,7 +18,7 @@ from fededge.config import AgentConfig
 from fededge.errors import FedEdgeError, RefusedError, TransportError, WireError
 from fededge.training import prepare_threads
 from fededge.transport import session as mqtt
-from fededge.transport.presence import claim_name
+from fededge.transport.presence import Holder, claim_name
 from fededge.wire.messages import Claim, Reply, State, Status, TaskMessage, decode, encode
 from fededge.wire.topics import Topics
 from fededge_agent import life
@@ -100,7 +100,8 @@ class Agent:
         self.egress = Egress(self.session, topics, device, ledger)
         self.egress.open()
         self.session.subscribe(topics.state)
-        for kind in ("task", "reply", "claim"):
+        self.holder = Holder(index.instance)
+        for kind in ("task", "reply", "claim", "status"):
             self.session.subscribe(topics.device(device, kind))
         self.session.start()
         log.info("connected to %s as device '%s'", self.session.address, device)
@@ -139,6 +140,7 @@ class Agent:
                     log.warning("%s: message dropped: %s", event.topic, error)
                 event.ack()
             case mqtt.Connected():
+                self.holder.connects += 1
                 self._handle(life.Connected())
             case mqtt.Lost():
                 log.warning("connection to %s lost (%s)", self.session.address, event.reason)
@@ -160,8 +162,17 @@ class Agent:
             self._handle(life.ReplyCame(decode(payload, Reply)))
         elif address.kind == "claim":
             self._handle(life.ClaimCame(decode(payload, Claim).instance))
+        elif address.kind == "status" and payload:
+            self._defend_name(decode(payload, Status), message.retained)
         elif address.kind == "model" and payload:
             self._handle(life.ChunkCame(address.version, payload))
+
+    def _defend_name(self, status: Status, retained: bool) -> None:
+        rival = self.holder.rival(status, retained)
+        if rival is not None and self.holder.must_go(rival):
+            raise RefusedError(f"another agent runs as device '{self.config.device}' ({rival})")
+        if rival is not None:
+            self._do(life.Announce())
 
     def _handle(self, event: life.Event) -> None:
         for command in self.life.handle(event, time.monotonic()):

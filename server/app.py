@@ -16,12 +16,12 @@ from fededge import methods
 from fededge.aggregation import aggregate
 from fededge.config import CoordinatorConfig
 from fededge.data.local import model_spec, test_set
-from fededge.errors import TransportError, WireError
+from fededge.errors import RefusedError, TransportError, WireError
 from fededge.evaluation import accuracy
 from fededge.flat import FlatModel
 from fededge.models import Preprocess, build
 from fededge.training import prepare_threads
-from fededge.transport.presence import claim_name
+from fededge.transport.presence import Holder, claim_name
 from fededge.transport.session import Connected, Failed, Lost, Message, Session, Will
 from fededge.wire import chunks, tensors
 from fededge.wire.messages import (
@@ -56,6 +56,7 @@ class Coordinator:
         self.config = config
         self.topics = Topics(config.federation)
         self.instance = uuid.uuid4().hex
+        self.holder = Holder(self.instance)
         self.inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.store = Store(Path(config.state))
         self.stopping = False
@@ -135,7 +136,8 @@ class Coordinator:
         name = f"fededge-{config.federation}-coordinator"
         will = self._presence(online=False)
         self.session = Session(config.broker, name, self.inbox, will, SESSION_KEPT)
-        self.session.subscribe(f"{topics.coordinator}/claim")
+        for kind in ("claim", "status"):
+            self.session.subscribe(f"{topics.coordinator}/{kind}")
         self.session.subscribe(topics.state)
         for kind in ("status", "report"):
             self.session.subscribe(topics.device("+", kind))
@@ -171,6 +173,7 @@ class Coordinator:
                     log.warning("%s: message dropped: %s", event.topic, error)
                 event.ack()
             case Connected():
+                self.holder.connects += 1
                 self._announce_all()
             case Lost():
                 log.warning("connection to %s lost (%s)", self.session.address, event.reason)
@@ -182,6 +185,8 @@ class Coordinator:
         if address.kind == "coordinator claim":
             claim = decode(message.payload, Claim)
             self._publish_presence(answers=claim.instance)
+        elif address.kind == "coordinator status":
+            self._defend_name(decode(message.payload, Presence), message.retained)
         elif address.kind == "state" and message.payload:
             self._forget(decode(message.payload, State))
         elif address.kind == "status" and message.payload:
@@ -192,6 +197,14 @@ class Coordinator:
             self._handle(rounds.ReportCame(address.device, report))
         elif address.kind == "update":
             self._handle(rounds.ChunkCame(address.device, address.version, message.payload))
+
+    def _defend_name(self, presence: Presence, retained: bool) -> None:
+        rival = self.holder.rival(presence, retained)
+        if rival is not None and self.holder.must_go(rival):
+            name = self.config.federation
+            raise RefusedError(f"another coordinator of federation '{name}' runs ({rival})")
+        if rival is not None:
+            self._publish_presence()
 
     def _handle(self, event: rounds.Event) -> None:
         for command in self.rounds.handle(event, time.monotonic()):

@@ -6,15 +6,38 @@ The MQTT shell and the tests drive the same machine. It never looks at a clock: 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
 from fededge.config import RoundsConfig
-from fededge.errors import WireError
-from fededge.wire.chunks import Assembly, unpack
-from fededge.wire.messages import Reply, Report, Status
 from fededge.selection import choose
+from fededge.wire.messages import Reply, Report, Status
+from fededge_server.events import (
+    Answer,
+    Bad,
+    Check,
+    ChunkCame,
+    Command,
+    Discard,
+    Event,
+    Facts,
+    Finish,
+    Invite,
+    Keep,
+    Memory,
+    Merge,
+    Merged,
+    Note,
+    Open,
+    Remember,
+    ReportCame,
+    StatusCame,
+    Stored,
+    Tick,
+)
+from fededge_server.reports import flaw, foreign
+from fededge_server.transfers import Transfers
 
 __all__ = [
     "Answer",
@@ -28,10 +51,12 @@ __all__ = [
     "Finish",
     "Invite",
     "Keep",
+    "Memory",
     "Merge",
     "Merged",
     "Note",
     "Open",
+    "Remember",
     "ReportCame",
     "Rounds",
     "StatusCame",
@@ -39,189 +64,47 @@ __all__ = [
     "Tick",
 ]
 
-STALLED = 5.0
-"""Seconds without a chunk after which the missing ones are asked for again."""
-
-MOST_ASKED = 1000
-"""Missing chunks named in one reply."""
-
-
-# Events
-
-
-@dataclass(frozen=True)
-class StatusCame:
-    device: str
-    status: Status
-
-
-@dataclass(frozen=True)
-class ReportCame:
-    device: str
-    report: Report
-
-
-@dataclass(frozen=True)
-class ChunkCame:
-    device: str
-    version: str
-    message: bytes
-
-
-@dataclass(frozen=True)
-class Stored:
-    """A complete update was checked and is on disk."""
-
-    device: str
-    report: Report
-
-
-@dataclass(frozen=True)
-class Bad:
-    """A complete update did not pass its check."""
-
-    device: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class Merged:
-    """The round's updates became this version, which is on disk."""
-
-    version: str
-
-
-@dataclass(frozen=True)
-class Tick:
-    """Time passed."""
-
-
-Event = StatusCame | ReportCame | ChunkCame | Stored | Bad | Merged | Tick
-
-
-# Commands
-
-
-@dataclass(frozen=True)
-class Open:
-    """Tell the world that a round begins."""
-
-    round: int
-    devices: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Invite:
-    device: str
-    round: int
-    version: str
-
-
-@dataclass(frozen=True)
-class Answer:
-    device: str
-    reply: Reply
-
-
-@dataclass(frozen=True)
-class Keep:
-    """Write a piece of an update to the spool."""
-
-    device: str
-    version: str
-    offset: int
-    data: bytes
-
-
-@dataclass(frozen=True)
-class Check:
-    """The update is complete: check it, make it durable, and answer with Stored or Bad."""
-
-    device: str
-    report: Report
-
-
-@dataclass(frozen=True)
-class Discard:
-    """Forget what was kept of an update."""
-
-    device: str
-    version: str
-
-
-@dataclass(frozen=True)
-class Merge:
-    """Make the next version of these updates, and answer with Merged."""
-
-    round: int
-    reports: Mapping[str, Report]
-
-
-@dataclass(frozen=True)
-class Finish:
-    """All rounds are done."""
-
-
-@dataclass(frozen=True)
-class Note:
-    """For the log: something happened that a person may ask about."""
-
-    text: str
-    device: str = ""
-
-
-Command = Open | Invite | Answer | Keep | Check | Discard | Merge | Finish | Note
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What does not change during a run."""
-
-    run: str
-    seed: int
-    layout: str
-    scalars: frozenset[str]
-    chunk_bytes: int
-    payload_limit: int
-
-
-@dataclass
-class Transfer:
-    """An update on its way: what was reported of it, and which chunks have come."""
-
-    report: Report
-    assembly: Assembly
-    touched: float
-
 
 @dataclass
 class Rounds:
-    """Who is there, who was asked, who has answered; and when a round is over."""
+    """Who is there, who was asked, who has answered; and when a round is over.
+
+    `stored` are the updates of this round; `accepted` is every device's last one, so that a device
+    which never heard its answer gets the same one again, however much later it asks.
+    """
 
     facts: Facts
     config: RoundsConfig
     round: int
     version: str
+    memory: Memory = field(default_factory=Memory)
     phase: Literal["waiting", "open", "merging", "done"] = "waiting"
     present: dict[str, Status] = field(default_factory=dict)
+    known: set[str] = field(default_factory=set)
+    counted: int = 0
     invited: set[str] = field(default_factory=set)
     failed: set[str] = field(default_factory=set)
+    transfers: Transfers = field(default_factory=Transfers)
+    checking: set[str] = field(default_factory=set)
     stored: dict[str, Report] = field(default_factory=dict)
-    transfers: dict[str, Transfer] = field(default_factory=dict)
+    accepted: dict[str, Report] = field(default_factory=dict)
     deadline: float = math.inf
 
     def __post_init__(self) -> None:
         if self.round >= self.config.count:
             self.phase = "done"
+        self.known |= self.memory.known
+        self.accepted.update(self.memory.accepted)
+        self.stored = {d: r for d, r in self.accepted.items() if r.version == self.version}
 
     def handle(self, event: Event, now: float) -> list[Command]:
         match event:
+            case ChunkCame():
+                return self._chunk(event, now)  # decides nothing by itself, and there are many
             case StatusCame():
                 commands = self._status(event.device, event.status)
             case ReportCame():
                 commands = self._report(event.device, event.report, now)
-            case ChunkCame():
-                commands = self._chunk(event, now)
             case Stored():
                 commands = self._stored(event.device, event.report)
             case Bad():
@@ -229,122 +112,99 @@ class Rounds:
             case Merged():
                 commands = self._merged(event.version)
             case Tick():
-                commands = self._stalled(now)
+                commands = self.transfers.stalled(self.present, now)
         return commands + self._advance(now)
 
     # Presence
 
     def _status(self, device: str, status: Status) -> list[Command]:
-        known = self.present.pop(device, None)
+        if status.device != device:
+            text = f"a status of device '{status.device}' came on this one's topic: dropped"
+            return [Note(text, device)]
+        before = self.present.pop(device, None)
         if not status.online:
-            return [Note("left", device)] if known else []
+            return [Note("left", device)] if before else []
         if status.activity == "starting":
             return []
         if status.layout != self.facts.layout:
-            reason = (
-                f"the device's layout is {status.layout or 'unknown'}, "
-                f"the federation's is {self.facts.layout}"
-            )
-            return [
-                Note(f"refused: {reason}", device),
-                Answer(device, Reply("refused", reason=reason, fatal=True)),
-            ]
+            return self._stranger(device, status)
         self.present[device] = status
-        if known is not None and known.instance == status.instance:
-            return []
-        joined: list[Command] = [Note(f"joined with {status.examples} examples", device)]
-        if self._awaited(device):
-            joined.append(Invite(device, self.round, self.version))
-        return joined
+        self.known.add(device)
+        asked = self._ask_if_free(device, status)
+        if before is not None and before.instance == status.instance:
+            return asked
+        return [Note(f"joined with {status.examples} examples", device), *asked]
 
-    def _awaited(self, device: str) -> bool:
-        return self.phase == "open" and device in self.invited - self.stored.keys() - self.failed
+    def _stranger(self, device: str, status: Status) -> list[Command]:
+        """A device with another network cannot take part: no round waits for it."""
+        if device in self.invited:
+            self.failed.add(device)
+        reason = (
+            f"the device's layout is {status.layout or 'unknown'}, "
+            f"the federation's is {self.facts.layout}"
+        )
+        refused = Reply("refused", reason=reason, fatal=True)
+        return [Note(f"refused: {reason}", device), Answer(device, refused)]
+
+    def _ask_if_free(self, device: str, status: Status) -> list[Command]:
+        """Ask a device that says it has nothing to do, if this round wants it.
+
+        It may have joined since the round began, or its task was lost on the way.
+        """
+        heard = (self.stored, self.failed, self.transfers.open, self.checking)
+        if self.phase != "open" or status.activity != "ready" or any(device in h for h in heard):
+            return []
+        if device in self.invited:
+            return self._invitations([device])
+        if self._places and len(self.invited - self.failed) >= self._places:
+            return []
+        self.invited.add(device)
+        return [self._remember(), *self._invitations([device])]
 
     # Updates
 
     def _report(self, device: str, report: Report, now: float) -> list[Command]:
-        reply = self._objection(device, report)
+        reply = self._verdict(device, report)
         if reply is not None:
-            self.transfers.pop(device, None)
-            note = Note(f"update {reply.kind}: {reply.reason}", device)
-            return [note, Answer(device, reply)]
-        if device in self.stored:
-            return [Answer(device, Reply("accepted", self.version))]
-        transfer = self.transfers.get(device)
-        if transfer is None or transfer.report.manifest != report.manifest:
-            self.transfers[device] = Transfer(report, Assembly(report.manifest), now)
-            return [Discard(device, report.version)]
-        return []
+            text = f"update {reply.kind}: {reply.reason}" if reply.reason else "asked again"
+            return [Note(text, device), Answer(device, reply)]
+        if self.phase == "waiting" or device in self.checking:
+            return []  # the device keeps its update, and is asked for it when the round opens
+        return self.transfers.begin(device, report, now)
 
-    def _objection(self, device: str, report: Report) -> Reply | None:
-        """Why this report is not for this round; None if it is."""
-
-        def refused(reason: str) -> Reply:
+    def _verdict(self, device: str, report: Report) -> Reply | None:
+        """What can be said to a report at once; None if its chunks are wanted."""
+        reason = foreign(self.facts, device, report)
+        if reason:
             return Reply("refused", report.version, reason)
-
-        facts, manifest = self.facts, report.manifest
-        if report.device != device:
-            return refused(f"the report names device '{report.device}', its topic '{device}'")
-        if report.run != facts.run:
-            return refused("the update is of another run of this federation")
-        if report.layout != facts.layout:
-            return refused(f"the update's layout is {report.layout}, ours is {facts.layout}")
-        if report.version != self.version or self.phase != "open":
-            if report.round < self.round or self.phase != "open":
-                return Reply("late", report.version, f"round {report.round} is over")
-            return refused(f"trained from version {report.version}, wanted is {self.version}")
-        if device not in self.invited:
-            return refused(f"the device was not asked in round {self.round}")
-        if device in self.failed:
-            return refused("an update of this device was refused in this round")
-        if manifest.chunk_bytes != facts.chunk_bytes or manifest.bytes > facts.payload_limit:
-            return refused(
-                f"{manifest.bytes} bytes in chunks of {manifest.chunk_bytes} are not what the "
-                f"federation takes: at most {facts.payload_limit} in chunks of {facts.chunk_bytes}"
-            )
-        if manifest.chunks != max(1, -(-manifest.bytes // manifest.chunk_bytes)):
-            return refused(f"{manifest.chunks} chunks do not make {manifest.bytes} bytes")
-        odd = sorted(report.scalars.keys() - facts.scalars)
-        if odd or "examples" not in report.scalars:
-            return refused(f"the scalars are not those of the method: {odd or 'no examples'}")
-        if not all(map(math.isfinite, report.scalars.values())) or report.scalars["examples"] < 0:
-            return refused("a scalar is not finite, or a count is negative")
-        return None
+        last = self.accepted.get(device)
+        if last is not None and last.version == report.version:
+            return Reply("accepted", report.version)
+        current = report.version == self.version
+        if self.phase in ("merging", "done") if current else report.round < self.round:
+            return Reply("late", report.version, f"round {report.round + 1} is over")
+        if not current:
+            reason = f"trained from version {report.version}, wanted is {self.version}"
+        elif self.phase == "open" and device not in self.invited:
+            reason = f"the device was not asked in round {self.round + 1}"
+        elif device in self.failed:
+            reason = "an update of this device was refused in this round"
+        else:
+            reason = flaw(self.facts, report)
+        return Reply("refused", report.version, reason) if reason else None
 
     def _chunk(self, event: ChunkCame, now: float) -> list[Command]:
-        device, transfer = event.device, self.transfers.get(event.device)
-        if transfer is None or transfer.report.version != event.version:
-            return []  # late, or before its report: what is missing will be asked for
-        try:
-            chunk = unpack(event.message)
-            offset = transfer.assembly.offset(chunk)
-        except WireError as error:
-            return [Note(f"chunk dropped: {error}", device)]
-        transfer.touched = now
-        if offset is None:
-            return []
-        transfer.assembly.have.add(chunk.index)
-        keep = Keep(device, event.version, offset, bytes(chunk.data))
-        if not transfer.assembly.complete:
-            return [keep]
-        del self.transfers[device]
-        return [keep, Check(device, transfer.report)]
-
-    def _stalled(self, now: float) -> list[Command]:
-        """Ask again for what has not come for a while."""
-        commands: list[Command] = []
-        for device, transfer in self.transfers.items():
-            if device in self.present and now - transfer.touched >= STALLED:
-                transfer.touched = now
-                missing = tuple(transfer.assembly.missing())[:MOST_ASKED]
-                commands.append(Answer(device, Reply("resend", self.version, chunks=missing)))
+        commands = self.transfers.take(event, now)
+        self.checking |= {command.device for command in commands if isinstance(command, Check)}
         return commands
 
     def _stored(self, device: str, report: Report) -> list[Command]:
-        self.stored[device] = report
-        return [Answer(device, Reply("accepted", self.version))]
+        self.checking.discard(device)
+        self.stored[device] = self.accepted[device] = report
+        return [Answer(device, Reply("accepted", report.version))]
 
     def _bad(self, device: str, reason: str) -> list[Command]:
+        self.checking.discard(device)
         self.failed.add(device)
         return [
             Note(f"update refused: {reason}", device),
@@ -355,25 +215,39 @@ class Rounds:
     # Rounds
 
     def _advance(self, now: float) -> list[Command]:
-        if self.phase == "waiting" and len(self.present) >= self.config.min_devices:
-            return self._open(now)
-        if self.phase == "open" and self._over(now):
-            reports = {device: self.stored[device] for device in sorted(self.stored)}
-            self.transfers.clear()
-            self.phase = "merging"
-            self.deadline = math.inf
-            return [Merge(self.round, reports)]
-        if self.phase == "open" and now >= self.deadline:
-            return self._extend(now)
-        return []
+        if self.phase == "waiting" and (
+            self.memory.invited or len(self.present) >= self.config.min_devices
+        ):
+            return self._open(now) + self._advance(now)
+        if self.phase != "open" or self.checking:
+            return []  # what is being checked came in time, and must not be acknowledged in vain
+        if self._over(now):
+            return self._close()
+        return self._extend(now) if now >= self.deadline else []
 
     def _open(self, now: float) -> list[Command]:
-        count = math.ceil(self.config.participants * self.config.over_select)
-        chosen = choose(self.present, count, self.facts.seed, self.round)
+        """Begin a round, or go on with the one that an earlier process had begun."""
+        begun, self.memory = self.memory.invited, Memory()
+        chosen = begun or choose(self.present, self._places, self.facts.seed, self.round)
+        self.invited = self.stored.keys() | chosen
         self.phase, self.deadline = "open", now + self.config.deadline
-        self.invited, self.failed, self.stored, self.transfers = set(chosen), set(), {}, {}
-        invitations = [Invite(device, self.round, self.version) for device in chosen]
-        return [Open(self.round, tuple(chosen)), *invitations]
+        return self._ask(self.invited & self.present.keys() - self.stored.keys())
+
+    @property
+    def _places(self) -> int:
+        """How many a round asks; 0: all. 10 · 1.1 is 11.000000000000002, and 11 are meant."""
+        return math.ceil(round(self.config.participants * self.config.over_select, 6))
+
+    def _ask(self, devices: Iterable[str]) -> list[Command]:
+        announced = Open(self.round, tuple(sorted(self.invited)))
+        return [self._remember(), announced, *self._invitations(devices)]
+
+    def _invitations(self, devices: Iterable[str]) -> list[Command]:
+        return [Invite(device, self.round, self.version) for device in sorted(devices)]
+
+    def _remember(self) -> Remember:
+        self.counted = len(self.known)
+        return Remember(self.round, tuple(sorted(self.invited)), tuple(sorted(self.known)))
 
     def _over(self, now: float) -> bool:
         """Enough have answered, all have, or the deadline has come with a quorum."""
@@ -387,13 +261,22 @@ class Rounds:
         """The deadline came without a quorum: keep what has come, ask all who are there again."""
         self.deadline = now + self.config.deadline
         self.failed.clear()
-        again = sorted(self.present.keys() - self.stored.keys())
-        self.invited |= set(again)
+        again = self.present.keys() - self.stored.keys() - self.transfers.open.keys()
+        self.invited |= again
         note = Note(
-            f"round {self.round}: deadline with {len(self.stored)} of "
+            f"round {self.round + 1}: deadline with {len(self.stored)} of "
             f"{self.config.quorum} updates; asking {len(again)} devices again"
         )
-        return [note, *(Invite(device, self.round, self.version) for device in again)]
+        return [note, *self._ask(again)]
+
+    def _close(self) -> list[Command]:
+        """Merge what has come; who is still sending hears at once that it is too late."""
+        reply = Reply("late", self.version, f"round {self.round + 1} is over")
+        late = [Answer(device, reply) for device in sorted(self.transfers.open)]
+        reports = {device: self.stored[device] for device in sorted(self.stored)}
+        self.transfers.open.clear()
+        self.phase, self.deadline = "merging", math.inf
+        return [*late, Merge(self.round, reports, self.counted)]
 
     def _merged(self, version: str) -> list[Command]:
         self.round += 1

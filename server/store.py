@@ -1,7 +1,8 @@
 """What the coordinator keeps on disk: a journal in SQLite, model files, and the spool of updates.
 
-The journal is one transaction per round, in WAL mode with full sync; model files are written and
-synced before the entry that names them, so an entry never names a file that is not there.
+The journal is in WAL mode with full sync: what a transaction wrote is there after a power cut.
+Files are written and synced before the entry that names them, so an entry never names a file that
+is not there. Entries of one round: whom it asks, each update when it is accepted, the new version.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ import contextlib
 import fcntl
 import hashlib
 import json
-import os
 import shutil
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import safetensors
 import safetensors.torch
 from torch import Tensor
@@ -25,7 +26,9 @@ from fededge.errors import ConfigError, StoreError, WireError
 from fededge.files import disk_error, fsync_folder, replace_file
 from fededge.flat import Layout
 from fededge.wire import tensors
-from fededge.wire.messages import Manifest
+from fededge.wire.messages import Manifest, Report
+from fededge.wire.pieces import read_whole, write_piece
+from fededge_server.events import Memory
 
 __all__ = ["Progress", "Store"]
 
@@ -37,7 +40,19 @@ CREATE TABLE IF NOT EXISTS rounds (
     sha256 TEXT NOT NULL,
     accuracy REAL,
     seconds REAL,
-    reports TEXT NOT NULL
+    reports TEXT NOT NULL,
+    state_sha256 TEXT NOT NULL
+);
+CREATE TABLE IF NOT EXISTS asked (
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    number INTEGER NOT NULL,
+    invited TEXT NOT NULL,
+    known TEXT NOT NULL
+);
+CREATE TABLE IF NOT EXISTS accepted (
+    device TEXT PRIMARY KEY,
+    version TEXT NOT NULL,
+    report TEXT NOT NULL
 );
 """
 
@@ -59,64 +74,88 @@ class Store:
         self.folder = folder
         self.models = folder / "models"
         self.spool = folder / "spool"
+        self.path = folder / "journal.sqlite"
 
     def open(self) -> None:
         """Take the folder for this process alone, and make what is missing in it."""
+        self._take_folder()
+        try:
+            self._journal = sqlite3.connect(self.path)
+            with self._transaction() as journal:
+                journal.executescript(
+                    "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;" + SCHEMA
+                )
+            self._sweep_spool()
+        except StoreError:
+            self.close()
+            raise
+
+    def _take_folder(self) -> None:
         try:
             self.models.mkdir(parents=True, exist_ok=True)
-            shutil.rmtree(self.spool, ignore_errors=True)
-            self.spool.mkdir()
+            self.spool.mkdir(exist_ok=True)
             self._lock = (self.folder / "lock").open("w")
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise StoreError(f"{self.folder}: another coordinator uses this state folder") from None
         except OSError as error:
             raise disk_error(self.folder, error) from None
         try:
-            self._journal = sqlite3.connect(self.folder / "journal.sqlite")
-            self._journal.executescript(
-                "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;" + SCHEMA
-            )
-        except sqlite3.Error as error:
-            raise StoreError(f"{self.folder / 'journal.sqlite'}: {error}") from None
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._lock.close()
+            raise StoreError(f"{self.folder}: another coordinator uses this state folder") from None
 
     def close(self) -> None:
         self._journal.close()
         self._lock.close()
 
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """All of it or nothing, on disk when it ends."""
+        try:
+            with self._journal:
+                yield self._journal
+        except sqlite3.Error as error:
+            raise StoreError(f"{self.path}: {error}") from None
+
+    # The run
+
     def agree(self, facts: Mapping[str, str]) -> None:
         """Write down what the run is, or check that it still is: a difference is refused."""
-        known = dict(self._journal.execute("SELECT name, value FROM facts"))
-        for name, value in facts.items():
-            if known.get(name, value) != value:
-                raise ConfigError(
-                    f"{self.folder}: this run was begun with {name} = {known[name]}, the "
-                    f"configuration now says {value}; put it back, or choose another state folder"
-                )
-        with self._journal:
-            self._journal.executemany("INSERT OR IGNORE INTO facts VALUES (?, ?)", facts.items())
+        with self._transaction() as journal:
+            known = dict(journal.execute("SELECT name, value FROM facts"))
+            journal.executemany("INSERT OR IGNORE INTO facts VALUES (?, ?)", facts.items())
+            for name, value in facts.items():
+                if known.get(name, value) != value:
+                    raise ConfigError(
+                        f"{self.folder}: this run was begun with {name} = {known[name]}, the "
+                        f"configuration now says {value}; put it back, or choose another state "
+                        "folder"
+                    )
 
     def fact(self, name: str) -> str | None:
-        row = self._journal.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
+        with self._transaction() as journal:
+            row = journal.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
         return None if row is None else str(row[0])
 
     def progress(self) -> Progress | None:
-        row = self._journal.execute(
-            "SELECT number, version, sha256, accuracy FROM rounds ORDER BY number DESC LIMIT 1"
-        ).fetchone()
+        with self._transaction() as journal:
+            row = journal.execute(
+                "SELECT number, version, sha256, accuracy FROM rounds ORDER BY number DESC LIMIT 1"
+            ).fetchone()
         return None if row is None else Progress(*row)
 
     def history(self) -> list[Progress]:
         """Every version of the run, oldest first; read without taking the folder."""
-        path = self.folder / "journal.sqlite"
+        address = f"{self.path.absolute().as_uri()}?mode=ro"
         try:
-            with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as journal:
+            with contextlib.closing(sqlite3.connect(address, uri=True)) as journal:
                 rows = journal.execute(
                     "SELECT number, version, sha256, accuracy FROM rounds ORDER BY number"
                 ).fetchall()
         except sqlite3.Error as error:
-            raise StoreError(f"{path}: {error}") from None
+            raise StoreError(f"{self.path}: {error}") from None
         return [Progress(*row) for row in rows]
+
+    # Versions
 
     def advance(
         self,
@@ -128,8 +167,9 @@ class Store:
         seconds: float | None,
     ) -> None:
         """Make a new version the current one: its files first, then the entry that names them."""
+        remembered = safetensors.torch.save(dict(state))
         replace_file(self._model(progress.version), tensors.encode(layout, {"model": model}))
-        replace_file(self._state(progress.version), safetensors.torch.save(dict(state)))
+        replace_file(self._state(progress.version), remembered)
         row = (
             progress.rounds_done,
             progress.version,
@@ -137,19 +177,59 @@ class Store:
             progress.accuracy,
             seconds,
             json.dumps(reports),
+            hashlib.sha256(remembered).hexdigest(),
         )
-        with self._journal:
-            self._journal.execute("INSERT INTO rounds VALUES (?, ?, ?, ?, ?, ?)", row)
+        with self._transaction() as journal:
+            journal.execute("INSERT INTO rounds VALUES (?, ?, ?, ?, ?, ?, ?)", row)
 
     def load(self, version: str, layout: Layout) -> tuple[Tensor, dict[str, Tensor]]:
         """The model of a version, and what the method's coordinator half remembers."""
-        path = self._model(version)
+        with self._transaction() as journal:
+            row = journal.execute(
+                "SELECT sha256, state_sha256 FROM rounds WHERE version = ?", (version,)
+            ).fetchone()
+        if row is None:
+            raise StoreError(f"{self.path}: there is no version {version}")
+        model_path, state_path = self._model(version), self._state(version)
         try:
-            model = tensors.decode(layout, path.read_bytes())["model"]
-            state = safetensors.torch.load(self._state(version).read_bytes())
+            model = tensors.decode(layout, model_path.read_bytes())["model"]
+            remembered = state_path.read_bytes()
+            state = safetensors.torch.load(remembered)
         except (OSError, WireError, safetensors.SafetensorError) as error:
-            raise StoreError(f"{path}: the journal's current model is unreadable ({error})") from None
+            raise StoreError(f"{model_path}: unreadable ({error}); restore a backup") from None
+        found = (layout.sha256(model), hashlib.sha256(remembered).hexdigest())
+        for path, expected, actual in zip((model_path, state_path), row, found, strict=True):
+            if actual != expected:
+                raise StoreError(f"{path}: damaged, its SHA-256 does not fit; restore a backup")
         return model, state
+
+    # The round that is open
+
+    def remember(self, number: int, invited: Iterable[str], known: Iterable[str]) -> None:
+        """Write down whom a round asks, and who is known."""
+        row = (number, json.dumps(list(invited)), json.dumps(list(known)))
+        with self._transaction() as journal:
+            journal.execute("INSERT OR REPLACE INTO asked VALUES (1, ?, ?, ?)", row)
+
+    def accept(self, device: str, report: Report) -> None:
+        """Write down that an update, which `check` has made durable, is taken."""
+        row = (device, report.version, msgspec.json.encode(report).decode())
+        with self._transaction() as journal:
+            journal.execute("INSERT OR REPLACE INTO accepted VALUES (?, ?, ?)", row)
+
+    def memory(self) -> Memory:
+        """What an earlier process knew of the round that is open, and of its devices."""
+        progress = self.progress()
+        done = 0 if progress is None else progress.rounds_done
+        with self._transaction() as journal:
+            row = journal.execute("SELECT number, invited, known FROM asked").fetchone()
+            reports = journal.execute("SELECT device, report FROM accepted").fetchall()
+        number, invited, known = row or (done, "[]", "[]")
+        return Memory(
+            invited=frozenset(json.loads(invited) if number == done else ()),
+            known=frozenset(json.loads(known)),
+            accepted={d: msgspec.json.decode(report, type=Report) for d, report in reports},
+        )
 
     # The spool: one file per device, written chunk by chunk.
 
@@ -157,33 +237,54 @@ class Store:
         path = self._update(version, device)
         try:
             path.parent.mkdir(exist_ok=True)
-            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-            try:
-                os.pwrite(handle, data, offset)
-            finally:
-                os.close(handle)
         except OSError as error:
             raise disk_error(path, error) from None
+        write_piece(path, offset, data)
 
     def check(self, version: str, device: str, facts: Manifest, layout: Layout) -> None:
         """Make a complete update durable, if it is what its report says and fits the layout."""
         path = self._update(version, device)
-        with path.open("rb") as file:
-            data = file.read(facts.bytes + 1)
-            if len(data) != facts.bytes or hashlib.sha256(data).hexdigest() != facts.sha256:
-                raise WireError("the SHA-256 of the update does not fit its report")
-            tensors.decode(layout, data)
-            os.fsync(file.fileno())
+        tensors.decode(layout, read_whole(path, facts))
         fsync_folder(path.parent)
+        fsync_folder(self.spool)
 
     def update(self, version: str, device: str, layout: Layout) -> Tensor:
-        return tensors.decode(layout, self._update(version, device).read_bytes())["model"]
+        path = self._update(version, device)
+        try:
+            return tensors.decode(layout, path.read_bytes())["model"]
+        except (OSError, WireError) as error:
+            raise StoreError(f"{path}: an accepted update is unreadable ({error})") from None
 
     def discard(self, version: str, device: str) -> None:
         self._update(version, device).unlink(missing_ok=True)
 
     def clear_spool(self, version: str) -> None:
         shutil.rmtree(self.spool / version, ignore_errors=True)
+
+    def _sweep_spool(self) -> None:
+        """Keep the accepted updates of the open round; forget what is damaged, late or half.
+
+        Whoever sent a damaged one still has it, and sends it when it is asked again.
+        """
+        progress = self.progress()
+        version = "" if progress is None else progress.version
+        whole: set[Path] = set()
+        for device, report in self.memory().accepted.items():
+            path = self._update(version, device)
+            if report.version != version:
+                continue
+            try:
+                read_whole(path, report.manifest)
+                whole.add(path)
+            except WireError:
+                with self._transaction() as journal:
+                    journal.execute("DELETE FROM accepted WHERE device = ?", (device,))
+        for folder in self.spool.iterdir():
+            for path in folder.iterdir():
+                if path not in whole:
+                    path.unlink()
+            if folder.name != version:
+                folder.rmdir()
 
     def _model(self, version: str) -> Path:
         return self.models / f"{version}.safetensors"

@@ -29,7 +29,8 @@ def partition(
       again until each device has `min_size` samples; after 100 draws, the last one is repaired: the
       largest devices give samples of their largest class. Every sample goes to a device.
     * `pathological:K`: each device holds K classes, each class is shared evenly among its holders,
-      whose numbers differ by one at most. Every sample goes to a device if devices x K reaches the
+      whose numbers differ by one at most (of a class with fewer samples than holders, some of
+      them get none). Every sample goes to a device if devices x K reaches the
       number of classes; otherwise the classes that nobody holds are left out.
     * `incomplete:LOW-HIGH`: as pathological, but each device draws its own K between LOW and HIGH;
       plain `incomplete` draws from 2 to all classes.

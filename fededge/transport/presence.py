@@ -1,8 +1,9 @@
 """One holder per name: a starting coordinator or agent first asks whether its name is taken.
 
 The holder of a name keeps a retained presence beside it (`…/status`, with a last will) and
-answers claims (`…/claim`). A presence that answers nothing is a leftover of a lost broker. Of two
-that start at the same moment, the broker's rule for client ids leaves one.
+answers claims (`…/claim`). A presence that answers nothing is a leftover of a lost broker. Two that
+slip through together throw each other off the broker, which knows them by one client id, until
+each has seen the other's presence: then `Holder` leaves one.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import queue
 import time
 import uuid
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from fededge.config import BrokerConfig
@@ -17,11 +19,31 @@ from fededge.errors import RefusedError, WireError
 from fededge.transport.session import Failed, Message, Session
 from fededge.wire.messages import Claim, Presence, decode, encode
 
-__all__ = ["claim_name"]
+__all__ = ["Holder", "claim_name"]
 
 P = TypeVar("P", bound=Presence)
 
 AWAIT_ANSWER = 3.0
+
+
+@dataclass
+class Holder:
+    """Our hold on a name: tells when another process holds it too, and who has to go."""
+
+    instance: str
+    connects: int = 0
+
+    def rival(self, presence: Presence, retained: bool) -> str | None:
+        """The instance that shares our name. What is retained at the first connect is older
+        than our claim, and so a leftover."""
+        leftover = retained and self.connects <= 1
+        if leftover or not presence.online or presence.instance == self.instance:
+            return None
+        return presence.instance
+
+    def must_go(self, rival: str) -> bool:
+        """Both sides decide alike: the smaller instance stays."""
+        return rival < self.instance
 
 
 def claim_name(

@@ -1,1 +1,1 @@
-"""Bytes that travel: topics, messages, chunks and tensors. No sockets here."""
+"""Bytes that travel: topics, messages, chunks and tensors, and where they land. No sockets here."""

@@ -1,4 +1,4 @@
-"""A payload in chunks: each with its index, count, length and checksum; put together in any order."""
+"""A payload in chunks: each says where it belongs and proves it; put together in any order."""
 
 from __future__ import annotations
 
@@ -7,50 +7,73 @@ import struct
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from fededge.errors import WireError
 from fededge.wire.messages import Manifest
 
-__all__ = ["CHUNK_BYTES", "Assembly", "Chunk", "manifest", "pack", "unpack"]
+__all__ = [
+    "CHUNK_BYTES",
+    "HEADER",
+    "Assembly",
+    "Chunk",
+    "check_manifest",
+    "manifest",
+    "pack",
+    "unpack",
+]
 
 CHUNK_BYTES = 256 * 1024
-HEADER = struct.Struct("<4sIIII")  # magic, index, count, length, CRC-32 of the data
 MAGIC = b"FE1\n"
+HEADER = struct.Struct("<4sI20s")  # magic, CRC-32 of all that follows, place
+PLACE = struct.Struct("<III8s")  # index, count, length of the data, tag of the payload
 
 
-class Chunk(NamedTuple):
+@dataclass(frozen=True)
+class Chunk:
+    """A piece of a payload; `tag` is the beginning of the payload's SHA-256."""
+
     index: int
     count: int
+    tag: bytes
     data: memoryview
 
 
 def manifest(payload: bytes, chunk_bytes: int = CHUNK_BYTES) -> Manifest:
     """What the receiver needs to check the whole."""
-    count = max(1, -(-len(payload) // chunk_bytes))
+    count = _count(len(payload), chunk_bytes)
     return Manifest(count, chunk_bytes, len(payload), hashlib.sha256(payload).hexdigest())
+
+
+def check_manifest(facts: Manifest, most: int) -> None:
+    """Refuse a transfer that contradicts itself, or takes more than `most` bytes."""
+    if facts.bytes > most:
+        raise WireError(f"{facts.bytes} bytes are more than the {most} that can be honest")
+    if facts.chunks != _count(facts.bytes, facts.chunk_bytes):
+        raise WireError(
+            f"{facts.chunks} chunks of {facts.chunk_bytes} bytes do not make {facts.bytes} bytes"
+        )
 
 
 def pack(payload: bytes, facts: Manifest, index: int) -> bytes:
     """One chunk of the payload, ready to send."""
     start = index * facts.chunk_bytes
     data = memoryview(payload)[start : start + facts.chunk_bytes]
-    return HEADER.pack(MAGIC, index, facts.chunks, len(data), zlib.crc32(data)) + data
+    place = PLACE.pack(index, facts.chunks, len(data), _tag(facts))
+    return HEADER.pack(MAGIC, zlib.crc32(data, zlib.crc32(place)), place) + data
 
 
 def unpack(message: bytes) -> Chunk:
-    """Read a chunk; anything torn, altered or foreign is a WireError."""
+    """Read a chunk; anything torn or altered is a WireError."""
     if len(message) < HEADER.size:
         raise WireError(f"a chunk of {len(message)} bytes is shorter than its header")
-    magic, index, count, length, checksum = HEADER.unpack_from(message)
-    data = memoryview(message)[HEADER.size :]
+    magic, checksum, place = HEADER.unpack_from(message)
     if magic != MAGIC:
         raise WireError("a chunk does not begin with its mark")
-    if len(data) != length or zlib.crc32(data) != checksum:
+    index, count, length, tag = PLACE.unpack(place)
+    data = memoryview(message)[HEADER.size :]
+    if len(data) != length or zlib.crc32(data, zlib.crc32(place)) != checksum:
         raise WireError(f"chunk {index} is damaged: its length or checksum does not fit")
-    if index >= count:
-        raise WireError(f"chunk {index} of {count} cannot be")
-    return Chunk(index, count, data)
+    return Chunk(index, count, tag, data)
 
 
 @dataclass
@@ -61,14 +84,16 @@ class Assembly:
     have: set[int] = field(default_factory=set)
 
     def offset(self, chunk: Chunk) -> int | None:
-        """Where a chunk belongs; None if it is a repetition. One that does not fit is an error."""
+        """Where a chunk belongs; None if it is a repetition. A foreign one is a WireError."""
         facts = self.facts
         start = chunk.index * facts.chunk_bytes
         length = min(facts.chunk_bytes, facts.bytes - start)
-        if chunk.count != facts.chunks or len(chunk.data) != length:
+        expected = (facts.chunks, length, _tag(facts))
+        if chunk.index >= facts.chunks or (chunk.count, len(chunk.data), chunk.tag) != expected:
             raise WireError(
-                f"chunk {chunk.index} of {chunk.count} with {len(chunk.data)} bytes does not "
-                f"belong to a transfer of {facts.chunks} chunks and {facts.bytes} bytes"
+                f"chunk {chunk.index} of {chunk.count} with {len(chunk.data)} bytes is of another "
+                f"transfer: expected are {facts.chunks} chunks of {facts.bytes} bytes, "
+                f"SHA-256 {facts.sha256[:16]}…"
             )
         return None if chunk.index in self.have else start
 
@@ -78,3 +103,11 @@ class Assembly:
 
     def missing(self) -> Iterator[int]:
         return (index for index in range(self.facts.chunks) if index not in self.have)
+
+
+def _count(size: int, chunk_bytes: int) -> int:
+    return max(1, -(-size // chunk_bytes))
+
+
+def _tag(facts: Manifest) -> bytes:
+    return bytes.fromhex(facts.sha256[:16])

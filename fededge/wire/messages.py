@@ -11,6 +11,7 @@ from fededge.errors import WireError
 from fededge.spec import ModelSpec
 
 __all__ = [
+    "MOST_ASKED",
     "Claim",
     "Manifest",
     "Presence",
@@ -26,20 +27,24 @@ __all__ = [
 MOST_BYTES = 4 * 1024 * 1024
 """A state message names every label; everything else is far smaller."""
 
-Hash = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
-Version = Annotated[str, Meta(pattern="^[0-9]{6}-[0-9a-f]{16}$")]
-DeviceId = Annotated[str, Meta(pattern="^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+MOST_ASKED = 1000
+"""Missing chunks that one reply may name."""
+
+# `\Z`, not `$`: that one also matches before a newline at the end.
+Hash = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+Version = Annotated[str, Meta(pattern=r"^[0-9]{6}-[0-9a-f]{16}\Z")]
+DeviceId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")]
 Text = Annotated[str, Meta(max_length=2000)]
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 Chunks = Annotated[int, Meta(ge=1, le=1_000_000)]
-ScalarName = Annotated[str, Meta(pattern="^[a-z][a-z0-9_]{0,39}$")]
+ScalarName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]{0,39}\Z")]
 
 
 class Message(Struct, frozen=True, forbid_unknown_fields=True):
     """Base of all messages: immutable, and closed to fields that the schema does not name."""
 
 
-class Manifest(Message):
+class Manifest(Message, frozen=True):
     """How to check a transfer: its chunks, its bytes and their SHA-256."""
 
     chunks: Chunks
@@ -48,7 +53,7 @@ class Manifest(Message):
     sha256: Hash
 
 
-class Training(Message):
+class Training(Message, frozen=True):
     """`Hyper` on the wire."""
 
     epochs: Annotated[int, Meta(ge=1, le=10_000)]
@@ -58,7 +63,7 @@ class Training(Message):
     weight_decay: Annotated[float, Meta(ge=0, le=1e6)]
 
 
-class State(Message):
+class State(Message, frozen=True):
     """The coordinator's retained word: where the federation stands and what it trains.
 
     `deadline` is seconds from its publication, not a clock time: the coordinator's clock decides.
@@ -82,7 +87,7 @@ class State(Message):
     accuracy: float | None = None
 
 
-class Presence(Message):
+class Presence(Message, frozen=True):
     """Who holds a name: retained, with a last will of `online: false`.
 
     `answers` repeats the instance of a claim that this presence answers.
@@ -93,23 +98,23 @@ class Presence(Message):
     answers: Text = ""
 
 
-class Status(Presence):
+class Status(Presence, frozen=True):
     """A device's retained word about itself."""
 
     device: DeviceId = ""
-    activity: Literal["offline", "starting", "ready", "fetching", "training", "sending"] = "offline"
-    layout: Annotated[str, Meta(pattern="^([0-9a-f]{64})?$")] = ""
+    activity: Literal["offline", "starting", "ready", "fetching", "training"] = "offline"
+    layout: Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?\Z")] = ""
     examples: Count = 0
     software: Text = ""
 
 
-class Claim(Message):
+class Claim(Message, frozen=True):
     """A starting process asks whether its name is taken."""
 
     instance: Text
 
 
-class TaskMessage(Message):
+class TaskMessage(Message, frozen=True):
     """The coordinator invites a device to train from this version."""
 
     device: DeviceId
@@ -117,7 +122,7 @@ class TaskMessage(Message):
     version: Version
 
 
-class Report(Message):
+class Report(Message, frozen=True):
     """A device has an update: the scalars of its turn, and how to check the chunks."""
 
     device: DeviceId
@@ -129,13 +134,13 @@ class Report(Message):
     scalars: Annotated[dict[ScalarName, float], Meta(max_length=64)]
 
 
-class Reply(Message):
+class Reply(Message, frozen=True):
     """The coordinator's answer to a report or a status."""
 
     kind: Literal["accepted", "resend", "late", "refused"]
-    version: Annotated[str, Meta(pattern="^([0-9]{6}-[0-9a-f]{16})?$")] = ""
+    version: Annotated[str, Meta(pattern=r"^([0-9]{6}-[0-9a-f]{16})?\Z")] = ""
     reason: Text = ""
-    chunks: Annotated[tuple[Count, ...], Meta(max_length=1_000_000)] = ()
+    chunks: Annotated[tuple[Count, ...], Meta(max_length=MOST_ASKED)] = ()
     fatal: bool = False
 
 

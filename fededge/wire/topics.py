@@ -12,8 +12,8 @@ __all__ = ["Address", "Topics", "check_name"]
 
 ROOT = "fededge/v1"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-VERSION = re.compile(r"\d{6}-[0-9a-f]{16}")
-CHUNK = re.compile(r"\d{1,6}")
+VERSION = re.compile(r"[0-9]{6}-[0-9a-f]{16}")
+CHUNK = re.compile(r"0|[1-9][0-9]{0,5}")
 DEVICE_KINDS = frozenset({"status", "task", "report", "reply", "claim"})
 
 

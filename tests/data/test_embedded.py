@@ -32,7 +32,7 @@ def test_pixels_look_like_fashion_mnist() -> None:
     assert (train.mean, train.std) == (test.mean, test.std)
     assert int(train.x.min()) == 0
     assert int(train.x.max()) == 255
-    # a trouser is dark in the middle of its lowest row, a bag is not: labels belong to images
+    # a bag fills far more of its picture than trousers do: the labels belong to the images
     bags, trousers = (train.x[train.y == FASHION.index(n)].float() for n in ("Bag", "Trouser"))
     assert bags.mean() > trousers.mean() + 30
 

@@ -543,6 +543,8 @@ def test_npz_that_promises_more_than_it_holds(tmp_path: Path) -> None:
     for shape in ("(2, 1000000, 1000000)", "(-2, -1, 1)", "(2, 1, 'x')", "(2, "):
         path = write_zip(tmp_path / "a.npz", npy(shape, b"\0\1"))
         refuses("a.npz: .*array `x` cannot be read", "npz", path)
+    path = write_zip(tmp_path / "a.npz", npy("(2, 1000000, 1000000)", b"\0\1"))
+    refuses(r"uint8 \[2, 1000000, 1000000\] in 130 bytes", "npz", path)  # before any memory
     path = write_zip(tmp_path / "a.npz", npy("(2, 1, 1)", b"\0\1"), zipfile.ZIP_BZIP2)
     refuses("compressed in another way", "npz", path)
 

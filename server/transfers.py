@@ -1,0 +1,76 @@
+"""Updates on their way to the coordinator: which chunks have come, which are to be sent again."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import dataclass, field
+from itertools import islice
+
+from fededge.errors import WireError
+from fededge.wire.chunks import Assembly, unpack
+from fededge.wire.messages import MOST_ASKED, Reply, Report
+from fededge_server.events import Answer, Check, ChunkCame, Command, Discard, Keep, Note
+
+__all__ = ["MOST_PATIENCE", "STALLED", "Transfers"]
+
+STALLED = 5.0
+"""Seconds without a chunk after which the missing ones are asked for again; then twice that, …"""
+
+MOST_PATIENCE = 80.0
+"""… but not more. On a slow link every question delays the answer to the one before."""
+
+
+@dataclass
+class Transfer:
+    """One update: what was reported of it, and which chunks have come."""
+
+    report: Report
+    assembly: Assembly
+    touched: float
+    patience: float = STALLED
+
+
+@dataclass
+class Transfers:
+    """At most one update per device."""
+
+    open: dict[str, Transfer] = field(default_factory=dict)
+
+    def begin(self, device: str, report: Report, now: float) -> list[Command]:
+        """Expect the chunks of this report; one that is expected already changes nothing."""
+        transfer = self.open.get(device)
+        if transfer is not None and transfer.report.manifest == report.manifest:
+            return []
+        self.open[device] = Transfer(report, Assembly(report.manifest), now)
+        return [Discard(device, report.version)]
+
+    def take(self, event: ChunkCame, now: float) -> list[Command]:
+        device, transfer = event.device, self.open.get(event.device)
+        if transfer is None or transfer.report.version != event.version:
+            return []  # late, or before its report: what is missing will be asked for
+        try:
+            chunk = unpack(event.message)
+            offset = transfer.assembly.offset(chunk)
+        except WireError as error:
+            return [Note(f"chunk dropped: {error}", device)]
+        transfer.touched = now
+        if offset is None:
+            return []
+        transfer.assembly.have.add(chunk.index)
+        keep = Keep(device, event.version, offset, bytes(chunk.data))
+        if not transfer.assembly.complete:
+            return [keep]
+        del self.open[device]
+        return [keep, Check(device, transfer.report)]
+
+    def stalled(self, present: Container[str], now: float) -> list[Command]:
+        """Ask those who are there for what has not come for a while."""
+        commands: list[Command] = []
+        for device, transfer in self.open.items():
+            if device in present and now - transfer.touched >= transfer.patience:
+                transfer.touched = now
+                transfer.patience = min(2 * transfer.patience, MOST_PATIENCE)
+                missing = tuple(islice(transfer.assembly.missing(), MOST_ASKED))
+                reply = Reply("resend", transfer.report.version, chunks=missing)
+                commands.append(Answer(device, reply))
+        return commands

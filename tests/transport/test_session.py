@@ -1,0 +1,236 @@
+"""A session outlives its connections: on a real Mosquitto that is stopped, killed and restarted."""
+
+from __future__ import annotations
+
+import queue
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fededge.config import BrokerConfig
+from fededge.errors import RefusedError, TransportError
+from fededge.transport.broker import Broker
+from fededge.transport.presence import Holder, claim_name
+from fededge.transport.session import Connected, Failed, Lost, Message, Session, Will
+from fededge.wire.messages import Claim, Presence, decode, encode
+
+PATIENCE = 15.0
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    with Broker(tmp_path / "broker", kind="mosquitto", persistent=True) as running:
+        yield running
+
+
+@pytest.fixture
+def opened() -> Iterator[list[Session]]:
+    sessions: list[Session] = []
+    yield sessions
+    for session in sessions:
+        session.stop()
+
+
+def config(broker: Broker, **more: Any) -> BrokerConfig:
+    return BrokerConfig(host=broker.host, port=broker.port, wait=2.0, keepalive=5, **more)
+
+
+def started(
+    opened: list[Session], broker: BrokerConfig, name: str, *topics: str, **options: Any
+) -> Session:
+    session = Session(broker, name, queue.SimpleQueue(), **options)
+    for topic in topics:
+        session.subscribe(topic)
+    session.start()
+    opened.append(session)
+    return session
+
+
+def next_event(session: Session, kind: type) -> Any:
+    """The next event of this kind; messages on the way to it are acknowledged."""
+    deadline = time.monotonic() + PATIENCE
+    while (left := deadline - time.monotonic()) > 0:
+        event = session.inbox.get(timeout=left)
+        if isinstance(event, kind):
+            return event
+        if isinstance(event, Message):
+            event.ack()
+    pytest.fail(f"no {kind.__name__} within {PATIENCE:.0f} s")
+
+
+def crash(session: Session) -> None:
+    """End a session as kill -9 would: the socket closes without a word."""
+    client = session._client
+    assert client is not None
+    session._stopping = True
+    sock = client.socket()
+    assert isinstance(sock, socket.socket)
+    client.loop_stop_requested = True
+    sock.shutdown(socket.SHUT_RDWR)
+
+
+def test_a_message_arrives(broker: Broker, opened: list[Session]) -> None:
+    reader = started(opened, config(broker), "reader", "a/+")
+    writer = started(opened, config(broker), "writer")
+    writer.publish("a/b", b"hello")
+    message = next_event(reader, Message)
+    assert (message.topic, message.payload, message.retained) == ("a/b", b"hello", False)
+
+
+def test_after_a_broker_restart_subscriptions_are_there_again(
+    broker: Broker, opened: list[Session]
+) -> None:
+    reader = started(opened, config(broker), "reader", "a")
+    writer = started(opened, config(broker), "writer")
+    next_event(reader, Connected)
+    broker.kill()
+    next_event(reader, Lost)
+    writer.publish("a", b"said while the broker was away", retain=True)
+    broker.start()
+    next_event(reader, Connected)
+    assert next_event(reader, Message).payload == b"said while the broker was away"
+
+
+def test_an_unhandled_message_comes_again_to_the_next_process(
+    broker: Broker, opened: list[Session]
+) -> None:
+    """A message is acknowledged by its reader, not by its arrival: a crash in between loses none."""
+    reader = started(opened, config(broker), "reader", "a", keep_seconds=60)
+    writer = started(opened, config(broker), "writer")
+    writer.publish("a", b"one")
+    writer.publish("a", b"two")
+    next_event(reader, Message).ack()
+    assert next_event(reader, Message).payload == b"two"
+    reader.stop()
+    again = started(opened, config(broker), "reader", "a", keep_seconds=60)
+    message = next_event(again, Message)
+    message.ack()
+    assert message.payload == b"two"
+
+
+def test_a_reader_that_handles_nothing_is_sent_a_bounded_number(
+    broker: Broker, opened: list[Session]
+) -> None:
+    reader = started(opened, config(broker), "reader", "a")
+    writer = started(opened, config(broker), "writer")
+    for number in range(200):
+        writer.publish("a", b"%d" % number)
+    time.sleep(1.0)
+    waiting = reader.inbox.qsize()
+    assert waiting <= 65  # the limit, and the Connected event
+    got = [int(next_event_acked(reader)) for _ in range(200)]
+    assert got == list(range(200))
+
+
+def next_event_acked(session: Session) -> bytes:
+    message = next_event(session, Message)
+    message.ack()
+    payload: bytes = message.payload
+    return payload
+
+
+def test_the_will_is_published_when_the_connection_breaks(
+    broker: Broker, opened: list[Session]
+) -> None:
+    reader = started(opened, config(broker), "reader", "status")
+    dying = started(opened, config(broker), "dying", will=Will("status", b"gone"))
+    crash(dying)
+    assert next_event(reader, Message).payload == b"gone"
+
+
+def test_last_words_replace_the_will(broker: Broker, opened: list[Session]) -> None:
+    reader = started(opened, config(broker), "reader", "status")
+    leaving = started(opened, config(broker), "leaving", will=Will("status", b"gone"))
+    leaving.stop(Will("status", b"goodbye"))
+    assert next_event(reader, Message).payload == b"goodbye"
+    with pytest.raises(queue.Empty):
+        while isinstance(reader.inbox.get(timeout=0.5), Connected):
+            pass
+
+
+def test_a_password_that_became_wrong_ends_the_session(
+    tmp_path: Path, opened: list[Session]
+) -> None:
+    """Network trouble is worth another try, a refusal is not: a person has to look at it."""
+    with Broker(tmp_path / "b", kind="mosquitto", users={"box": "old"}) as broker:
+        session = started(opened, config(broker, username="box", password="old"), "box")
+        next_event(session, Connected)
+        broker.stop()
+        broker.users = {"box": "new"}
+        broker.start()
+        assert "refuses user 'box'" in next_event(session, Failed).reason
+
+
+def test_something_that_is_no_broker_is_named() -> None:
+    """A web server takes the connection and answers, but not in MQTT."""
+    server = HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        where = BrokerConfig(host="127.0.0.1", port=server.server_port, wait=0.0)
+        session = Session(where, "lost", queue.SimpleQueue())
+        with pytest.raises(TransportError, match=f"127.0.0.1:{server.server_port}.*MQTT 5"):
+            session.start()
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_a_free_name_is_claimed_at_once(broker: Broker) -> None:
+    before = time.monotonic()
+    claim_name(config(broker), "x/coordinator", "me", "a coordinator")
+    assert time.monotonic() - before < 2.0
+
+
+def test_a_holder_that_answers_keeps_its_name(broker: Broker, opened: list[Session]) -> None:
+    holder = started(opened, config(broker), "holder", "x/claim")
+
+    def answer() -> None:
+        claim = decode(next_event(holder, Message).payload, Claim)
+        holder.publish("x/status", encode(Presence("other", True, claim.instance)), retain=True)
+
+    holder.publish("x/status", encode(Presence("other", True)), retain=True)
+    thread = threading.Thread(target=answer)
+    thread.start()
+    with pytest.raises(RefusedError, match="the thing is already running .instance other"):
+        claim_name(config(broker), "x", "me", "the thing")
+    thread.join()
+
+
+def test_a_presence_that_does_not_answer_is_a_leftover(
+    broker: Broker, opened: list[Session]
+) -> None:
+    writer = started(opened, config(broker), "writer")
+    writer.publish("x/status", encode(Presence("dead", True)), retain=True)
+    claim_name(config(broker), "x", "me", "the thing")
+
+
+def test_a_process_finds_its_own_presence_harmless(broker: Broker, opened: list[Session]) -> None:
+    """After kill -9 the retained presence may still say that we are online."""
+    writer = started(opened, config(broker), "writer")
+    writer.publish("x/status", encode(Presence("me", True)), retain=True)
+    before = time.monotonic()
+    claim_name(config(broker), "x", "me", "the thing")
+    assert time.monotonic() - before < 2.0
+
+
+def test_of_two_holders_of_a_name_one_goes() -> None:
+    a, b = Holder("aaaa", connects=2), Holder("bbbb", connects=2)
+    seen_by_a = a.rival(Presence("bbbb", True), retained=False)
+    seen_by_b = b.rival(Presence("aaaa", True), retained=True)
+    assert (seen_by_a, seen_by_b) == ("bbbb", "aaaa")
+    assert not a.must_go("bbbb")
+    assert b.must_go("aaaa")
+
+
+def test_a_holder_is_not_alarmed_by_itself_by_the_gone_or_by_leftovers() -> None:
+    holder = Holder("me", connects=1)
+    assert holder.rival(Presence("me", True), retained=False) is None
+    assert holder.rival(Presence("other", False), retained=False) is None
+    assert holder.rival(Presence("other", True), retained=True) is None
+    assert holder.rival(Presence("other", True), retained=False) == "other"
