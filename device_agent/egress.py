@@ -1,7 +1,8 @@
 """The one door through which anything leaves the device, and the ledger of what did.
 
 The contract: the device's status, claims to its name, the tensors of the layout, and the scalars
-that the method names. Anything else raises before it is sent.
+that the method names. Anything else raises before it is sent. What is booked is on disk before an
+update leaves: after a crash the ledger may say too much, never too little.
 """
 
 from __future__ import annotations
@@ -9,13 +10,16 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+
+import msgspec
 
 from fededge.errors import EgressError, StoreError
 from fededge.files import replace_file
-from fededge.transport.session import Session
+from fededge.transport.session import Session, Will
 from fededge.wire import chunks, tensors
-from fededge.wire.messages import Report, Status, encode
+from fededge.wire.messages import Claim, Manifest, Report, Status, encode
 from fededge.wire.topics import Topics
 
 __all__ = ["Egress"]
@@ -40,13 +44,25 @@ class Egress:
         try:
             counts = json.loads(self.path.read_bytes())
             self.ledger = Counter({str(name): int(count) for name, count in counts.items()})
-        except (ValueError, AttributeError, OSError) as error:
+        except (ValueError, TypeError, AttributeError, OSError) as error:
             raise StoreError(f"{self.path}: unreadable ({error}); restore or remove it") from None
 
+    def save(self) -> None:
+        replace_file(self.path, json.dumps(self.ledger, indent=1).encode())
+
+    def claimed(self, claim: Claim) -> None:
+        """Book the claim to our name, which goes out before there is a session to send it by."""
+        self.ledger["claim"] += len(encode(claim))
+
     def status(self, status: Status) -> None:
-        payload = encode(status)
-        self.ledger["status"] += len(payload)
-        self.session.publish(self.topics.device(self.device, "status"), payload, retain=True)
+        words = self._words(status)
+        self.session.publish(words.topic, words.payload, retain=True)
+
+    def last_words(self, status: Status) -> Will:
+        """The status to leave behind, booked and saved: `Session.stop` sends it."""
+        words = self._words(status)
+        self.save()
+        return words
 
     def update(
         self,
@@ -55,44 +71,54 @@ class Egress:
         allowed: frozenset[str],
         only: tuple[int, ...] | None = None,
     ) -> None:
-        """Send a report and all chunks of its update, or only some chunks again."""
-        if only is None:
-            self._report(report, allowed)
-        fields = tensors.spans(payload)
-        indices = range(report.manifest.chunks) if only is None else only
-        for index in indices:
-            if not 0 <= index < report.manifest.chunks:
-                continue
-            chunk = chunks.pack(payload, report.manifest, index)
-            self._count(chunk, index * report.manifest.chunk_bytes, fields)
-            topic = self.topics.update(self.device, report.version, index)
-            self.session.publish(topic, chunk, expiry=CHUNK_EXPIRY)
+        """Send a report and all chunks of its update.
+
+        `only` names the chunks to send again, without the report; empty, the report goes alone.
+        """
+        manifest = report.manifest
+        if len(payload) != manifest.bytes:
+            raise EgressError(f"{len(payload)} bytes are not the update that the report describes")
+        words = self._report(report, allowed) if not only else b""
+        every = range(manifest.chunks)
+        indices = every if only is None else sorted(set(only) & set(every))
+        self._count(manifest, indices, tensors.spans(payload))
         self.save()
+        if words:
+            self.session.publish(self.topics.device(self.device, "report"), words)
+        for index in indices:
+            topic = self.topics.update(self.device, report.version, index)
+            chunk = chunks.pack(payload, manifest, index)
+            self.session.publish(topic, chunk, expiry=CHUNK_EXPIRY)
 
-    def save(self) -> None:
-        replace_file(self.path, json.dumps(self.ledger, indent=1).encode())
+    def _words(self, status: Status) -> Will:
+        payload = encode(status)
+        self.ledger["status"] += len(payload)
+        return Will(self.topics.device(self.device, "status"), payload)
 
-    def _report(self, report: Report, allowed: frozenset[str]) -> None:
+    def _report(self, report: Report, allowed: frozenset[str]) -> bytes:
         for name, value in report.scalars.items():
             if name not in allowed or not isinstance(value, float) or not math.isfinite(value):
                 raise EgressError(f"scalar '{name}' is not in the method's contract, or not finite")
         payload = encode(report)
         in_scalars = 0
         for name, value in report.scalars.items():
-            size = len(json.dumps({name: value}, separators=(",", ":"))) - 2
+            size = len(msgspec.json.encode({name: value})) - len("{}")
             self.ledger[f"scalar {name}"] += size
             in_scalars += size
         self.ledger["report"] += len(payload) - in_scalars
-        self.session.publish(self.topics.device(self.device, "report"), payload)
+        return payload
 
-    def _count(self, chunk: bytes, start: int, fields: dict[str, tuple[int, int]]) -> None:
-        """Book a chunk's bytes under the tensors that it carries a piece of."""
-        header = chunks.HEADER.size
-        end = start + len(chunk) - header
-        booked = 0
-        for name, (first, last) in fields.items():
-            size = min(end, last) - max(start, first)
-            if size > 0:
-                self.ledger[f"tensor {name}"] += size
-                booked += size
-        self.ledger["framing"] += len(chunk) - booked
+    def _count(
+        self, manifest: Manifest, indices: Iterable[int], fields: Mapping[str, tuple[int, int]]
+    ) -> None:
+        """Book the bytes of chunks under the tensors that they carry a piece of."""
+        for index in indices:
+            start = index * manifest.chunk_bytes
+            end = min(start + manifest.chunk_bytes, manifest.bytes)
+            framing = chunks.HEADER.size + end - start
+            for name, (first, last) in fields.items():
+                size = min(end, last) - max(start, first)
+                if size > 0:
+                    self.ledger[f"tensor {name}"] += size
+                    framing -= size
+            self.ledger["framing"] += framing

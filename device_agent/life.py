@@ -5,12 +5,41 @@ The MQTT shell and the tests drive the same machine. It never looks at a clock: 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Literal
 
 from fededge.errors import WireError
-from fededge.wire.chunks import Assembly, unpack
-from fededge.wire.messages import Manifest, Reply, State, TaskMessage
+from fededge.wire.chunks import Assembly, check_manifest
+from fededge.wire.messages import Reply, State, TaskMessage
+from fededge_agent.events import (
+    MOST_MODEL,
+    Activity,
+    Announce,
+    CheckModel,
+    ChunkCame,
+    ClaimCame,
+    Command,
+    Connected,
+    Event,
+    Fetched,
+    Follow,
+    Halt,
+    Keep,
+    Note,
+    Pending,
+    Prepare,
+    Prepared,
+    ReplyCame,
+    SendUpdate,
+    Settle,
+    Spoiled,
+    StateCame,
+    TaskCame,
+    Tick,
+    Train,
+    Trained,
+    Unfollow,
+)
 
 __all__ = [
     "Announce",
@@ -41,235 +70,80 @@ __all__ = [
     "Unfollow",
 ]
 
-STALLED = 5.0
-"""Seconds without a chunk after which a version is subscribed to anew."""
-
 UNANSWERED = 10.0
-"""Seconds without an answer after which an update is sent again."""
+"""Seconds without an answer after which the coordinator is asked for one; then twice that, …"""
+
+MOST_PATIENCE = 320.0
+"""… but not more. The link may be gone for a day: not much must pile up meanwhile."""
 
 
-# Events
-
-
-@dataclass(frozen=True)
-class Connected:
-    pass
-
-
-@dataclass(frozen=True)
-class StateCame:
-    state: State
-
-
-@dataclass(frozen=True)
-class TaskCame:
-    task: TaskMessage
-
-
-@dataclass(frozen=True)
-class ChunkCame:
-    version: str
-    message: bytes
-
-
-@dataclass(frozen=True)
-class ReplyCame:
-    reply: Reply
-
-
-@dataclass(frozen=True)
-class ClaimCame:
-    instance: str
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """Network, data and export are ready for what this state describes."""
-
-    state: State
-
-
-@dataclass(frozen=True)
-class Fetched:
-    """A version of the global model was checked and is on disk."""
+@dataclass
+class Fetch:
+    """A model on its way."""
 
     version: str
-
-
-@dataclass(frozen=True)
-class Spoiled:
-    """A version came whole but is not what its manifest says."""
-
-    version: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class Trained:
-    """A turn is over: its update and private state are on disk together."""
-
-    pending: Pending
-
-
-@dataclass(frozen=True)
-class Tick:
-    """Time passed."""
-
-
-Event = (
-    Connected
-    | StateCame
-    | TaskCame
-    | ChunkCame
-    | ReplyCame
-    | ClaimCame
-    | Prepared
-    | Fetched
-    | Spoiled
-    | Trained
-    | Tick
-)
-
-
-# Commands
-
-
-@dataclass(frozen=True)
-class Announce:
-    """Publish the device's status."""
-
-    answers: str = ""
-
-
-@dataclass(frozen=True)
-class Prepare:
-    """Build what this state describes, and answer with Prepared."""
-
-    state: State
-
-
-@dataclass(frozen=True)
-class Follow:
-    """Subscribe to the chunks of a version."""
-
-    version: str
-
-
-@dataclass(frozen=True)
-class Unfollow:
-    version: str
-
-
-@dataclass(frozen=True)
-class Keep:
-    """Write a piece of a model to disk."""
-
-    version: str
-    offset: int
-    data: bytes
-
-
-@dataclass(frozen=True)
-class CheckModel:
-    """The model is complete: check it, make it durable, and answer with Fetched or Spoiled."""
-
-    version: str
-    manifest: Manifest
-
-
-@dataclass(frozen=True)
-class Train:
-    """Take the turn, save its update and private state, and answer with Trained."""
-
-    task: TaskMessage
-    state: State
-
-
-@dataclass(frozen=True)
-class SendUpdate:
-    """Send the report and the chunks of the saved update, or only these chunks."""
-
-    chunks: tuple[int, ...] | None = None
-
-
-@dataclass(frozen=True)
-class Settle:
-    """The coordinator has decided on the saved update: keep or drop what follows it."""
-
-    accepted: bool
-
-
-@dataclass(frozen=True)
-class Halt:
-    """This agent cannot take part; a person must look at it."""
-
-    reason: str
-
-
-@dataclass(frozen=True)
-class Note:
-    text: str
-
-
-Command = (
-    Announce
-    | Prepare
-    | Follow
-    | Unfollow
-    | Keep
-    | CheckModel
-    | Train
-    | SendUpdate
-    | Settle
-    | Halt
-    | Note
-)
-
-Activity = Literal["starting", "ready", "fetching", "training"]
-
-
-@dataclass(frozen=True)
-class Pending:
-    """An update that is on disk and not yet decided on."""
-
-    run: str
-    version: str
+    assembly: Assembly
 
 
 @dataclass
 class Life:
-    """What the agent knows, holds and does."""
+    """What the agent knows, holds and does.
+
+    `pending` is an update that awaits the coordinator's word. Until it has come no other turn is
+    taken, for the next one begins from what this one left. `settled` was accepted and is kept, to
+    be sent rather than trained again when the coordinator asks twice.
+    """
 
     device: str
     held: str = ""
     pending: Pending | None = None
-    activity: Activity = "starting"
+    settled: Pending | None = None
     state: State | None = None
-    preparing: State | None = None
-    prepared: State | None = None
     task: TaskMessage | None = None
-    assembly: Assembly | None = None
-    touched: float = 0.0
-    sent: float = 0.0
+    early: TaskMessage | None = None
+    prepared: State | None = None
+    preparing: State | None = None
+    most_bytes: int = MOST_MODEL
+    fetch: Fetch | None = None
+    checking: str = ""
+    training: Pending | None = None
+    sent: float = -math.inf
+    patience: float = UNANSWERED
+
+    @property
+    def activity(self) -> Activity:
+        if self.training is not None:
+            return "training"
+        if self.prepared is None or self.preparing is not None:
+            return "starting"
+        return "fetching" if self.fetch is not None or self.checking else "ready"
 
     def handle(self, event: Event, now: float) -> list[Command]:
+        before = self.activity
+        commands = [*self._take(event, now), *self._next(now)]
+        if self.activity != before or isinstance(event, Connected):
+            commands.append(Announce())  # after a report: who is sending need not be asked again
+        return commands
+
+    def _take(self, event: Event, now: float) -> list[Command]:
         match event:
             case Connected():
-                return [Announce(), *self._send_again(now)]
+                return self._inquire(now)
             case ClaimCame():
                 return [Announce(event.instance)]
             case StateCame():
                 return self._state(event.state, now)
             case Prepared():
-                return self._prepared(event.state, now)
+                return self._prepared(event, now)
             case TaskCame():
                 return self._task(event.task, now)
             case ChunkCame():
                 return self._chunk(event, now)
             case Fetched():
-                return self._fetched(event.version, now)
+                self.checking, self.held = "", event.version
+                return []
             case Spoiled():
-                return [Note(f"model {event.version} is damaged: {event.reason}"), *self._go(now)]
+                return self._spoiled(event, now)
             case Trained():
                 return self._trained(event.pending, now)
             case ReplyCame():
@@ -281,112 +155,153 @@ class Life:
 
     def _state(self, state: State, now: float) -> list[Command]:
         self.state = state
-        if self.preparing is None and not (self.prepared and _same_job(self.prepared, state)):
-            self.preparing = state
-            self.activity = "starting"
-            return [Prepare(state)]
-        return self._go(now)
+        if self.early is not None and self.early.version == state.version:
+            self.task, self.early = self.early, None
+        if self.task is not None and self.task.version != state.version:
+            self.task = None
+        if self.settled is not None and self.settled.run != state.run:
+            self.settled = None
+        if self.pending is not None and self.pending.run != state.run:
+            return self._drop("the update is of another run of the federation: dropped")
+        return self._inquire(now)
 
-    def _prepared(self, state: State, now: float) -> list[Command]:
-        self.prepared, self.preparing = state, None
-        if self.state is not None and not _same_job(state, self.state):
-            return self._state(self.state, now)
-        self.activity = "ready"
-        return [Announce(), *self._go(now)]
+    def _prepared(self, event: Prepared, now: float) -> list[Command]:
+        self.prepared, self.preparing = event.state, None
+        self.most_bytes = event.most_bytes
+        return self._send(now) if self.pending is not None else []
 
     def _task(self, task: TaskMessage, now: float) -> list[Command]:
         if task.device != self.device:
             return [Note(f"a task for device '{task.device}' came on our topic: dropped")]
-        self.task = task
-        return self._go(now)
-
-    def _go(self, now: float) -> list[Command]:
-        """Do the next thing for the task, if there is one and we are free."""
-        task, state = self.task, self.state
-        if task is None or state is None or self.activity != "ready":
+        if self.state is None or task.version != self.state.version:
+            self.early = task  # its state is on the way, or it is outdated
             return []
-        if task.version != state.version:
-            return []  # the state of that version is still on its way, or the task is outdated
-        if self.pending == Pending(state.run, task.version):
-            return self._send(now)
+        self.task = task
+        asked_again = self.settled == Pending(self.state.run, task.version)
+        return self._send(now) if asked_again or self.pending is not None else []
+
+    def _next(self, now: float) -> list[Command]:
+        """What to do now, from all that is known; nothing while the worker is busy."""
+        state, task = self.state, self.task
+        if state is None or self.preparing is not None or self.training is not None:
+            return []
+        if self.prepared is None or not _same_job(self.prepared, state):
+            self.preparing = state
+            return [*self._stop_fetching(), Prepare(state)]
+        stop: list[Command] = []
+        if self.fetch is not None and (task is None or task.version != self.fetch.version):
+            stop = self._stop_fetching()
+        if task is None or self.pending is not None or self.fetch is not None or self.checking:
+            return stop
+        return stop + self._begin(task, state, now)
+
+    def _begin(self, task: TaskMessage, state: State, now: float) -> list[Command]:
+        """Train if we hold the version, fetch it if not."""
+        turn = Pending(state.run, task.version)
+        if self.settled == turn:
+            return []
         if self.held == task.version:
-            self.activity = "training"
-            return [Announce(), Train(task, state)]
-        self.activity = "fetching"
-        self.assembly = Assembly(state.manifest)
-        self.touched = now
+            self.training = turn
+            return [Train(task, state)]
+        try:
+            check_manifest(state.manifest, self.most_bytes)
+        except WireError as error:
+            self.task = None
+            return [Note(f"model {task.version} is not fetched: {error}")]
+        self.fetch = Fetch(task.version, Assembly(state.manifest, now))
         return [Follow(task.version)]
 
     # The model comes
 
     def _chunk(self, event: ChunkCame, now: float) -> list[Command]:
-        task = self.task
-        if task is None or self.assembly is None or event.version != task.version:
+        fetch = self.fetch
+        if fetch is None or event.version != fetch.version:
             return []
         try:
-            chunk = unpack(event.message)
-            offset = self.assembly.offset(chunk)
+            piece = fetch.assembly.take(event.message, now)
         except WireError as error:
             return [Note(f"chunk dropped: {error}")]
-        self.touched = now
-        if offset is None:
+        if piece is None:
             return []
-        self.assembly.have.add(chunk.index)
-        keep = Keep(event.version, offset, bytes(chunk.data))
-        if not self.assembly.complete:
+        keep = Keep(event.version, *piece)
+        if not fetch.assembly.complete:
             return [keep]
-        manifest, self.assembly = self.assembly.facts, None
-        self.activity = "ready"
-        return [keep, Unfollow(event.version), CheckModel(event.version, manifest)]
+        self.fetch, self.checking = None, event.version
+        return [keep, Unfollow(event.version), CheckModel(event.version, fetch.assembly.facts)]
 
-    def _fetched(self, version: str, now: float) -> list[Command]:
-        self.held = version
-        return self._go(now)
+    def _spoiled(self, event: Spoiled, now: float) -> list[Command]:
+        """Fetch it again, but not at once: what is damaged at the broker stays so for a while."""
+        self.checking = ""
+        if self.held == event.version:
+            self.held, self.training = "", None
+        if self.state is not None and self.state.version == event.version:
+            self.fetch = Fetch(event.version, Assembly(self.state.manifest, now))
+        return [Note(f"model {event.version} is damaged: {event.reason}")]
+
+    def _stop_fetching(self) -> list[Command]:
+        fetch, self.fetch = self.fetch, None
+        return [] if fetch is None else [Unfollow(fetch.version)]
 
     # The update goes
 
     def _trained(self, pending: Pending, now: float) -> list[Command]:
-        self.pending = pending
-        self.activity = "ready"
-        if self.task is not None and self.task.version != pending.version:
-            return [Note(f"round of {pending.version} is over"), *self._drop(), *self._go(now)]
-        return [*self._send(now), Announce()]
+        self.training, self.settled, self.pending = None, None, pending
+        self.sent = -math.inf
+        if self.state is not None and self.state.run != pending.run:
+            return self._drop("the run was replaced while we trained: update dropped")
+        return self._send(now)
 
     def _send(self, now: float) -> list[Command]:
-        self.sent = now
-        return [SendUpdate()]
+        """Send the saved update whole; if it is outdated, or just went, inquire instead."""
+        saved = self.pending or self.settled
+        current = saved and self.state and saved.version == self.state.version
+        whole = current and now - self.sent >= UNANSWERED
+        return self._say(SendUpdate(None if whole else ()), now)
 
-    def _send_again(self, now: float) -> list[Command]:
-        return self._send(now) if self.pending is not None else []
+    def _inquire(self, now: float) -> list[Command]:
+        """Send the report alone: the answer says what became of the update, or what is missing."""
+        return self._say(SendUpdate(()), now) if self.pending is not None else []
+
+    def _say(self, command: SendUpdate, now: float) -> list[Command]:
+        if self.prepared is None:
+            return []  # the method that says which scalars may leave is not there yet
+        self.sent, self.patience = now, UNANSWERED
+        return [command]
 
     def _reply(self, reply: Reply, now: float) -> list[Command]:
         if reply.fatal:
-            return [Halt(reply.reason)]
-        if self.pending is None or reply.version != self.pending.version:
+            # Before we are prepared it can only be a leftover: nothing of ours was there to refuse.
+            return [Halt(reply.reason)] if self.prepared is not None else []
+        saved = self.pending or self.settled
+        if saved is None or reply.version != saved.version:
             return []
         if reply.kind == "resend":
-            self.sent = now
-            return [SendUpdate(reply.chunks)]
-        self.task = None
+            return self._say(SendUpdate(reply.chunks), now) if reply.chunks else []
+        if self.task is not None and self.task.version == reply.version:
+            self.task = None
+        if self.pending is None:
+            return []
         if reply.kind == "accepted":
-            self.pending = None
+            self.pending, self.settled = None, self.pending
             return [Settle(accepted=True)]
-        return [Note(f"update {reply.kind}: {reply.reason}"), *self._drop()]
+        return self._drop(f"update {reply.kind}: {reply.reason}")
 
-    def _drop(self) -> list[Command]:
+    def _drop(self, why: str) -> list[Command]:
         self.pending = None
-        return [Settle(accepted=False)]
+        return [Note(why), Settle(accepted=False)]
 
     def _tick(self, now: float) -> list[Command]:
-        if self.activity == "fetching" and now - self.touched >= STALLED and self.task is not None:
-            self.touched = now
-            if self.state is None or self.state.version != self.task.version:
-                old, self.task, self.assembly, self.activity = self.task, None, None, "ready"
-                return [Note(f"version {old.version} is over"), Unfollow(old.version)]
-            return [Unfollow(self.task.version), Follow(self.task.version)]
-        if self.pending is not None and now - self.sent >= UNANSWERED:
-            return self._send(now)
-        return []
+        fetch = self.fetch
+        if fetch is not None and fetch.assembly.overdue(now):
+            return [Unfollow(fetch.version), Follow(fetch.version)]
+        if self.pending is None or now - self.sent < self.patience:
+            return []
+        if self.state is None or self.state.phase == "done":
+            return []  # nobody is there who could answer
+        patience = min(2 * self.patience, MOST_PATIENCE)
+        commands = self._inquire(now)
+        self.patience = patience
+        return commands
 
 
 def _same_job(a: State, b: State) -> bool:

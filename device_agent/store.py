@@ -1,7 +1,8 @@
-"""What the agent keeps on disk: who it is, the held model, private state, and the unsent update.
+"""What the agent keeps on disk: who it is, the held model, private state, and the last update.
 
 One small index file names the others and is replaced atomically, so private state and update
-change together or not at all. Each file is checked by its SHA-256 when it is read.
+change together or not at all. Each file is checked by its SHA-256 when it is read. The files lie
+in a folder of their own that only the agent's user can enter: the models for apps are elsewhere.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import hashlib
 import os
 import uuid
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import safetensors
@@ -21,11 +23,15 @@ from msgspec import Struct
 from fededge.errors import StoreError, WireError
 from fededge.files import disk_error, fsync_folder, replace_file
 from fededge.flat import Layout
-from fededge.methods.private import Private
+from fededge.methods.private import Private, Value
 from fededge.wire import tensors
 from fededge.wire.messages import Manifest, Report
+from fededge.wire.pieces import read_whole, write_piece
 
 __all__ = ["AgentStore", "Turn"]
+
+SUFFIXES = frozenset({".update", ".accepted", ".private", ".part", ".safetensors", ".new"})
+"""Files that are removed once nothing names them."""
 
 
 class File(Struct, frozen=True):
@@ -36,7 +42,7 @@ class File(Struct, frozen=True):
 
 
 class Turn(Struct, frozen=True):
-    """A turn awaiting the coordinator's word: its report, its update, the private state if accepted."""
+    """A turn: its report, its update, and the private state that follows its acceptance."""
 
     report: Report
     update: File
@@ -44,10 +50,14 @@ class Turn(Struct, frozen=True):
 
 
 class Index(Struct, frozen=True):
+    """What lies where. `turn` awaits the coordinator's word; `settled` was accepted."""
+
     instance: str
     held: str = ""
+    held_sha256: str = ""
     private: File | None = None
     turn: Turn | None = None
+    settled: Turn | None = None
     count: int = 0
 
 
@@ -55,19 +65,37 @@ class AgentStore:
     """The agent's folder. The constructor only stores; `open` and `close` do."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self.folder = folder / "private"
         self.index = Index(instance="")
 
     def open(self) -> None:
         """Take the folder for this process alone, and read where we stand."""
+        self._take_folder()
+        try:
+            self._read_index()
+            self._drop_lost_files()
+            self._sweep()
+        except StoreError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        self._lock.close()
+
+    def _take_folder(self) -> None:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
+            self.folder.chmod(0o700)
             self._lock = (self.folder / "lock").open("w")
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise StoreError(f"{self.folder}: another agent uses this state folder") from None
         except OSError as error:
             raise disk_error(self.folder, error) from None
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._lock.close()
+            raise StoreError(f"{self.folder}: another agent uses this state folder") from None
+
+    def _read_index(self) -> None:
         path = self.folder / "agent.json"
         if not path.exists():
             self._write(Index(instance=uuid.uuid4().hex))
@@ -77,22 +105,21 @@ class AgentStore:
         except (OSError, msgspec.DecodeError) as error:
             raise StoreError(f"{path}: unreadable ({error}); restore or remove it") from None
 
-    def close(self) -> None:
-        self._lock.close()
+    def _drop_lost_files(self) -> None:
+        """Do without what can be had again: a damaged model or accepted update, a removed one."""
+        index = self.index
+        if index.held and not self._intact(File(self._model(index.held).name, index.held_sha256)):
+            self._change(held="", held_sha256="")
+        if index.settled is not None and not self._intact(index.settled.update):
+            self._change(settled=None)
+        if index.turn is not None and not (self.folder / index.turn.update.name).exists():
+            self._change(turn=None)
 
     # The global model
 
     def keep(self, version: str, offset: int, data: bytes) -> None:
         """Write a piece of a model that is coming in."""
-        path = self._part(version)
-        try:
-            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-            try:
-                os.pwrite(handle, data, offset)
-            finally:
-                os.close(handle)
-        except OSError as error:
-            raise disk_error(path, error) from None
+        write_piece(self._part(version), offset, data)
 
     def check_model(
         self, version: str, manifest: Manifest, layout: Layout, vectors: tuple[str, ...]
@@ -100,34 +127,40 @@ class AgentStore:
         """Take a complete model as the held one, if it is what its manifest says."""
         part = self._part(version)
         try:
-            data = part.read_bytes()
-            if len(data) != manifest.bytes or hashlib.sha256(data).hexdigest() != manifest.sha256:
-                raise WireError("its SHA-256 does not fit")
-            tensors.decode(layout, data, vectors)
+            tensors.decode(layout, read_whole(part, manifest), vectors)
         except WireError:
             part.unlink(missing_ok=True)
             raise
-        with part.open("rb") as file:
-            os.fsync(file.fileno())
-        os.replace(part, self._model(version))
-        fsync_folder(self.folder)
-        before = self.index.held
-        self._write(msgspec.structs.replace(self.index, held=version))
-        if before and before != version:
-            self._model(before).unlink(missing_ok=True)
+        try:
+            os.replace(part, self._model(version))
+            fsync_folder(self.folder)
+        except OSError as error:
+            raise disk_error(part, error) from None
+        self._change(held=version, held_sha256=manifest.sha256)
+        self._sweep()
 
     def model(
         self, version: str, layout: Layout, vectors: tuple[str, ...]
     ) -> dict[str, torch.Tensor]:
-        return tensors.decode(layout, self._model(version).read_bytes(), vectors)
+        """The held model; a WireError if its file is gone or damaged: it can be fetched again."""
+        path = self._model(version)
+        try:
+            return tensors.decode(layout, path.read_bytes(), vectors)
+        except OSError as error:
+            raise WireError(f"{path}: cannot be read ({error.strerror})") from None
 
     # Private state and the outbox
 
     def private(self) -> Private:
         return Private() if self.index.private is None else self._read_private(self.index.private)
 
+    @property
+    def outgoing(self) -> Turn | None:
+        """The turn whose update may be asked for: the undecided one, or the last accepted one."""
+        return self.index.turn or self.index.settled
+
     def save_turn(self, now: Private, if_accepted: Private, update: bytes, report: Report) -> None:
-        """Keep a turn: what follows the training at once, the rest until the coordinator decides."""
+        """Keep a turn: what follows the training at once, the rest until it is decided on."""
         count = self.index.count + 1
         turn = Turn(
             report,
@@ -135,8 +168,7 @@ class AgentStore:
             self._file(f"{count}.accepted", _dump(if_accepted)),
         )
         private = self._file(f"{count}.private", _dump(now))
-        index = self.index
-        self._write(msgspec.structs.replace(index, private=private, turn=turn, count=count))
+        self._change(private=private, turn=turn, settled=None, count=count)
         self._sweep()
 
     def settle(self, accepted: bool) -> None:
@@ -144,26 +176,34 @@ class AgentStore:
         turn = self.index.turn
         if turn is None:
             return
-        private = turn.private if accepted else self.index.private
-        self._write(msgspec.structs.replace(self.index, private=private, turn=None))
+        if accepted:
+            self._change(private=turn.private, turn=None, settled=turn)
+        else:
+            self._change(turn=None)
         self._sweep()
 
     def update(self) -> bytes:
-        """The update of the open turn."""
-        turn = self.index.turn
+        """The update of the outgoing turn."""
+        turn = self.outgoing
         assert turn is not None
-        return self._read(turn.update)
+        try:
+            return self._read(turn.update)
+        except StoreError as error:
+            raise StoreError(f"{error}; remove it to do without that update") from None
 
     def _read_private(self, file: File) -> Private:
         try:
             values = safetensors.torch.load(self._read(file))
         except safetensors.SafetensorError as error:
             raise StoreError(f"{self.folder / file.name}: unreadable ({error})") from None
-        numbers = {k[1:]: float(v) for k, v in values.items() if k.startswith("#")}
-        return Private({**{k: v for k, v in values.items() if not k.startswith("#")}, **numbers})
+        return Private(
+            {k.removeprefix("#"): v.item() if k[0] == "#" else v for k, v in values.items()}
+        )
+
+    # Files
 
     def _file(self, name: str, data: bytes) -> File:
-        replace_file(self.folder / name, data)
+        self._replace(name, data)
         return File(name, hashlib.sha256(data).hexdigest())
 
     def _read(self, file: File) -> bytes:
@@ -176,19 +216,37 @@ class AgentStore:
             raise StoreError(f"{path}: damaged, its SHA-256 does not fit the index")
         return data
 
+    def _intact(self, file: File) -> bool:
+        try:
+            self._read(file)
+        except StoreError:
+            return False
+        return True
+
     def _sweep(self) -> None:
-        """Remove the files of turns that nothing names any more."""
+        """Remove what the index does not name: files of old turns, and models of old versions."""
         index = self.index
-        files = [index.private, *((index.turn.update, index.turn.private) if index.turn else ())]
+        files = [index.private]
+        if self.outgoing is not None:
+            files += [self.outgoing.update, self.outgoing.private]
         named = {file.name for file in files if file is not None}
-        for pattern in ("*.update", "*.private", "*.accepted"):
-            for path in self.folder.glob(pattern):
-                if path.name not in named:
-                    path.unlink(missing_ok=True)
+        if index.held:
+            named.add(self._model(index.held).name)
+        for path in self.folder.iterdir():
+            if path.suffix in SUFFIXES and path.name not in named:
+                path.unlink(missing_ok=True)
+
+    def _change(self, **fields: Any) -> None:
+        self._write(msgspec.structs.replace(self.index, **fields))
 
     def _write(self, index: Index) -> None:
-        replace_file(self.folder / "agent.json", msgspec.json.encode(index))
+        self._replace("agent.json", msgspec.json.encode(index))
         self.index = index
+
+    def _replace(self, name: str, data: bytes) -> None:
+        path = self.folder / name
+        replace_file(path, data)
+        path.chmod(0o600)  # the folder's own mode keeps others out before that
 
     def _model(self, version: str) -> Path:
         return self.folder / f"{version}.safetensors"
@@ -198,11 +256,15 @@ class AgentStore:
 
 
 def _dump(private: Private) -> bytes:
-    """Tensors under their names, numbers as `#name`."""
+    """Tensors under their names, numbers as `#name`: whole ones as int64, others as float64."""
     values: dict[str, torch.Tensor] = {}
     for name, value in private.items():
         if isinstance(value, torch.Tensor):
-            values[name] = value.detach().cpu().clone()
+            values[name] = value.detach().cpu().clone(memory_format=torch.contiguous_format)
         else:
-            values[f"#{name}"] = torch.tensor(value, dtype=torch.float64)
+            values[f"#{name}"] = _number(value)
     return safetensors.torch.save(values)
+
+
+def _number(value: Value) -> torch.Tensor:
+    return torch.tensor(value, dtype=torch.int64 if isinstance(value, int) else torch.float64)

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 from fededge import ops
+from fededge.errors import MethodError
+from fededge.flat import Layout
 from fededge.methods.base import Merged, State
 from fededge.methods.compose import Stack
 
@@ -26,6 +28,7 @@ def aggregate(
     reports: Mapping[str, Mapping[str, float]],
     update: Callable[[str], Tensor],
     devices: int,
+    layout: Layout | None = None,
 ) -> tuple[Tensor, State]:
     """The next global model and the method's next state.
 
@@ -33,14 +36,39 @@ def aggregate(
         w: the global model that the updates were trained from.
         state: what the method's coordinator half remembers.
         reports: the scalars of each device that took part.
-        update: gives the model that a device sent; called once for each.
+        update: gives the model that a device sent; called once for each that counts.
         devices: how many devices the federation has, taking part or not.
+        layout: of the vectors; left out, all their numbers are parameters.
     """
     weights = {device: method.weight(reports[device]) for device in sorted(reports)}
-    total = sum(weights.values())
-    if not total:
+    weights = {device: weight for device, weight in weights.items() if weight}
+    if not weights:
         return w, state
+    mean, sums = _sums(method, w, weights, reports, update)
+    counted = {device: reports[device] for device in weights}
+    merged = Merged(mean, counted, devices, sums, layout)
+    model, state = method.step(w, merged, state)
+    if not torch.isfinite(model).all():
+        raise MethodError(f"{method}: the next global model has numbers that are not finite")
+    return model, state
+
+
+def _sums(
+    method: Stack,
+    w: Tensor,
+    weights: Mapping[str, float],
+    reports: Mapping[str, Mapping[str, float]],
+    update: Callable[[str], Tensor],
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The weighted mean of the updates, and the method's own sums of their changes."""
+    total = sum(weights.values())
     mean = torch.zeros_like(w, dtype=torch.float64)
+    sums: dict[str, Tensor] = {}
     for device, weight in weights.items():
-        ops.accumulate_(mean, update(device), weight / total)
-    return method.step(w, Merged(mean.to(w.dtype), reports, devices), state)
+        model = update(device)
+        ops.accumulate_(mean, model, weight / total)
+        for name, factor in method.sums(reports[device]).items():
+            change = sums.setdefault(name, torch.zeros_like(mean))
+            ops.accumulate_(change, model, factor)
+            ops.accumulate_(change, w, -factor)
+    return mean.to(w.dtype), {name: change.to(w.dtype) for name, change in sums.items()}

@@ -1,23 +1,33 @@
-"""How good a model is: accuracy in all, and class by class."""
+"""How good a model is, measured in evaluation mode and without a trace on the module."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["accuracy", "predictions"]
+__all__ = ["accuracy", "evaluating", "predictions"]
 
 
-@torch.no_grad()
-def predictions(module: nn.Module, preprocess: nn.Module, x: Tensor, batch: int = 256) -> Tensor:
-    """The label that the module gives each input, in evaluation mode; its mode is put back."""
-    training = module.training
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Evaluation mode, no gradients; afterwards every submodule is in the mode that it was in."""
+    modes = [(part, part.training) for part in module.modules()]
     module.eval()
     try:
-        parts = [module(preprocess(part)).argmax(1) for part in x.split(batch)]
+        with torch.no_grad():
+            yield
     finally:
-        module.train(training)
-    return torch.cat(parts) if parts else torch.empty(0, dtype=torch.int64)
+        for part, training in modes:
+            part.training = training
+
+
+def predictions(module: nn.Module, preprocess: nn.Module, x: Tensor, batch: int = 256) -> Tensor:
+    """The label that the module gives each input."""
+    with evaluating(module):
+        return torch.cat([module(preprocess(part)).argmax(1) for part in x.split(batch)])
 
 
 def accuracy(module: nn.Module, preprocess: nn.Module, x: Tensor, y: Tensor) -> float:

@@ -69,7 +69,7 @@ class Child:
             return
         self._process.kill()
         self._process.wait()
-        with contextlib.suppress(OSError):  # the reader is gone if the child was killed from outside
+        with contextlib.suppress(OSError):  # the reader has gone home with a child that ended
             assert self._process.stdin is not None
             self._process.stdin.write(b"\n")
             self._process.stdin.close()

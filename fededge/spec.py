@@ -22,9 +22,7 @@ class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True):
         Annotated[int, Meta(ge=1, le=8192)],
     ]
     mean: Annotated[tuple[float, ...], Meta(min_length=1, max_length=64)]
-    std: Annotated[
-        tuple[Annotated[float, Meta(gt=0)], ...], Meta(min_length=1, max_length=64)
-    ]
+    std: Annotated[tuple[Annotated[float, Meta(gt=0)], ...], Meta(min_length=1, max_length=64)]
 
     @property
     def classes(self) -> int:

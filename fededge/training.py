@@ -5,41 +5,35 @@ This is the one place where a method's device half is called.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from fededge import ops
+from fededge.errors import MethodError
 from fededge.evaluation import accuracy
 from fededge.flat import FlatModel
-from fededge.methods.base import Affine, Batch, Hyper, Output, Phase, Round
+from fededge.methods.base import Affine, Batch, Examples, Hyper, Phase, forward
 from fededge.methods.compose import Stack
 from fededge.methods.private import Private
+from fededge.methods.turn import Turn
 
 __all__ = ["Answer", "Examples", "Task", "Trainer", "prepare_threads"]
 
 Progress = Callable[[int, int, float], None]
 """Told after every step: steps done, steps in all, loss."""
 
-
-@dataclass(frozen=True)
-class Examples:
-    """A device's own data: raw inputs and labels, for training and held out."""
-
-    x: Tensor
-    y: Tensor
-    held_x: Tensor
-    held_y: Tensor
-    classes: int
-
-    @property
-    def counts(self) -> Tensor:
-        return torch.bincount(self.y, minlength=self.classes)
+Batches = Iterator[tuple[Tensor, bool]]
+"""Which examples come next, and whether a pass over the data ends with them."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Task:
     """What a device is asked for: a turn in this round, from this model."""
 
@@ -50,9 +44,12 @@ class Task:
     sent: dict[str, Tensor]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Answer:
-    """What a turn gives: the first two leave the device, the others do not."""
+    """What a turn gives: the first two leave the device, the others do not.
+
+    `personal` are the values of the network `Trainer.deployed`.
+    """
 
     upload: Tensor
     scalars: dict[str, float]
@@ -66,7 +63,7 @@ def prepare_threads() -> None:
     torch.set_num_threads(1)
 
 
-@dataclass
+@dataclass(eq=False)
 class Trainer:
     """A device's network, data and method, ready to take turns."""
 
@@ -76,84 +73,155 @@ class Trainer:
     data: Examples
     method: Stack
 
+    @cached_property
+    def deployed(self) -> FlatModel:
+        """The network of the personal model: the federation's own, or what the method makes."""
+        network = self.method.network(self.net.module, self.data)
+        return self.net if network is self.net.module else FlatModel(network)
+
     def turn(self, task: Task, private: Private, progress: Progress | None = None) -> Answer:
         """begin → phases of local steps → finish → personal model, in the method's words."""
-        r = Round(
+        turn = self._turn(task, private)
+        phases = self.method.phases(turn)
+        turn.phase = phases[0]
+        start = self.method.begin(turn)
+        turn.start = start if start is task.received else start.clone()
+        self.net.load(turn.start)
+        loss = self._train(turn, phases, progress)
+        done = self.method.finish(turn)
+        assert done.upload is not None
+        turn.private = Private(done.private)
+        personal = self.method.personal(turn)
+        upload = done.upload.clone()
+        if not torch.isfinite(upload).all():
+            raise _diverged(turn, "the model that would be sent is not finite")
+        personal = upload if personal is done.upload else personal.clone()
+        score = self.accuracy(personal, self.deployed)
+        scalars = {"examples": float(len(self.data.y)), "steps": float(turn.steps), "loss": loss}
+        if len(self.data.held_y):
+            scalars["personal_accuracy"] = score
+        return Answer(upload, {**scalars, **done.scalars}, turn.private, personal, score)
+
+    def accuracy(self, vector: Tensor, net: FlatModel | None = None) -> float:
+        """Accuracy of a model on the device's held-out data; `net` if it is of another layout."""
+        net = net or self.net
+        before = net.swap(vector)
+        try:
+            return accuracy(net.module, self.preprocess, self.data.held_x, self.data.held_y)
+        finally:
+            net.swap(before)
+
+    def _turn(self, task: Task, private: Private) -> Turn:
+        return Turn(
             seed=task.seed,
             number=task.number,
             device=self.device,
             hyper=task.hyper,
-            counts=self.data.counts,
+            data=self.data,
+            preprocess=self.preprocess,
+            net=self.net,
             received=task.received,
             sent=task.sent,
             private=private,
-            net=self.net,
+            loss=self.method.loss,
         )
-        r.start = self.method.begin(r).clone()
-        self.net.load(r.start)
-        loss = self._train(r, progress)
-        done = self.method.finish(r)
-        assert done.upload is not None
-        kept = Private(done.private)
-        personal = self.method.personal(replace(r, private=kept))
-        scalars = {"examples": float(r.examples), "steps": float(r.steps), "loss": loss}
-        held_accuracy = self.accuracy(personal)
-        if len(self.data.held_y):
-            scalars["personal_accuracy"] = held_accuracy
-        scalars |= done.scalars
-        return Answer(done.upload, scalars, kept, personal, held_accuracy)
 
-    def accuracy(self, vector: Tensor) -> float:
-        """Accuracy of a model of this layout on the device's held-out data."""
-        before = self.net.swap(vector)
-        try:
-            return accuracy(self.net.module, self.preprocess, self.data.held_x, self.data.held_y)
-        finally:
-            self.net.swap(before)
-
-    def _train(self, r: Round, progress: Progress | None) -> float:
-        """All phases; returns the mean loss of their steps."""
-        order = r.generator("batches")
-        # Layers that draw numbers of their own (dropout) draw them from torch's global stream.
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(r.generator("network").initial_seed())
-            batches = self._batches(r, order)
-            return self._phases(r, batches, progress)
-
-    def _phases(self, r: Round, batches: Iterator[Tensor], progress: Progress | None) -> float:
-        total = r.hyper.epochs * len(batch_sizes(len(self.data.y), r.hyper.batch_size))
-        phases = list(self.method.phases(r))
+    def _train(self, turn: Turn, phases: Sequence[Phase], progress: Progress | None) -> float:
+        """All phases; returns the mean loss of the steps that led to the model."""
+        sizes = batch_sizes(len(self.data.y), turn.hyper.batch_size)
+        plan = steps_of(phases, turn.hyper.epochs, len(sizes))
+        tell = _teller(sum(plan), progress)
+        batches = self._batches(turn, "batches", sizes)
         sum_of_losses = 0.0
-        self.net.module.train()
-        for phase, steps in zip(phases, shares(phases, total), strict=True):
-            r.phase = phase
-            step = Sgd(self.net, r.hyper, self.method.pull(r))
-            for _ in range(steps):
-                loss = self._step(r, next(batches), step)
-                sum_of_losses += loss
-                r.steps += 1
-                if progress is not None:
-                    progress(r.steps, total, loss)
-            if phase.snapshot:
-                r.snapshot = r.model.clone()
-        return sum_of_losses / max(r.steps, 1)
+        with own_randomness(turn.generator("network")):
+            for index, (phase, steps) in enumerate(zip(phases, plan, strict=True)):
+                turn.phase = phase
+                if phase.aside:
+                    self._aside(turn, steps, sizes, tell)
+                    continue
+                sum_of_losses += self._phase(turn, steps, batches, sizes, tell)
+                goes_on = any(not later.aside for later in phases[index + 1 :])
+                turn.ends[phase.name] = self.net.vector.clone() if goes_on else self.net.vector
+        return sum_of_losses / max(turn.steps, 1)
 
-    def _step(self, r: Round, index: Tensor, step: Sgd) -> float:
-        inputs = self.preprocess(self.data.x[index])
-        batch = self.method.batch(r, Batch(inputs, ((self.data.y[index], 1.0),)))
-        loss = self.method.loss(r, forward(self.net.module, batch.x), batch)
-        self.net.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        step()
+    def _aside(
+        self, turn: Turn, steps: int, sizes: list[int], tell: Callable[[float], None]
+    ) -> None:
+        """A phase on a vector and streams of its own: the others are as if it were not there."""
+        name, start = turn.phase.name, turn.phase.start
+        before = self.net.swap((self.net.vector if start is None else start).clone())
+        done = turn.steps
+        batches = self._batches(turn, f"batches/{name}", sizes)
+        try:
+            with own_randomness(turn.generator(f"network/{name}")):
+                self._phase(turn, steps, batches, sizes, tell)
+        finally:
+            turn.ends[name] = self.net.swap(before)
+            turn.steps = done
+
+    def _phase(
+        self,
+        turn: Turn,
+        steps: int,
+        batches: Batches,
+        sizes: list[int],
+        tell: Callable[[float], None],
+    ) -> float:
+        """The steps of one phase; returns the sum of their losses."""
+        sum_of_losses = 0.0
+        with training_only(self.net, turn.phase.part):
+            step = LocalStep(self, turn, batches)
+            for model in step.models:
+                training_mode(model.module, sizes)
+            for _ in range(steps):
+                loss = self.method.advance(turn, step)
+                if not math.isfinite(loss):
+                    raise _diverged(turn, f"the loss is {loss}")
+                sum_of_losses += loss
+                turn.steps += 1
+                if step.ends_pass:
+                    self.method.epoch_end(turn)
+                tell(loss)
+        return sum_of_losses
+
+    def _batches(self, turn: Turn, purpose: str, sizes: list[int]) -> Batches:
+        """Shuffled batches for ever."""
+        order = turn.generator(purpose)
+        while sizes:
+            parts = torch.randperm(sum(sizes), generator=order).split(sizes)
+            yield from ((part, False) for part in parts[:-1])
+            yield parts[-1], True
+
+
+class LocalStep:
+    """The network and its companions in one phase: a batch, its gradient, a step along it."""
+
+    def __init__(self, trainer: Trainer, turn: Turn, batches: Batches) -> None:
+        self.method = trainer.method
+        self.turn = turn
+        self.batches = batches
+        self.ends_pass = False
+        self.models = [trainer.net, *self.method.companions(turn)]
+        pulls = [self.method.pull(turn), *([None] * (len(self.models) - 1))]
+        pairs = zip(self.models, pulls, strict=True)
+        self.optimisers = [Sgd(model, turn.hyper, pull) for model, pull in pairs]
+
+    def batch(self) -> Batch:
+        index, self.ends_pass = next(self.batches)
+        return self.method.batch(self.turn, self.turn.batch(index))
+
+    def gradient(self, batch: Batch) -> float:
+        out = forward(self.turn.net.module, batch.x)
+        loss = self.method.loss(self.turn, out, batch)
+        for model in self.models:
+            model.zero_grad()
+        loss.backward()
+        self.method.observe(self.turn, out, batch)
         return float(loss.detach())
 
-    def _batches(self, r: Round, order: torch.Generator) -> Iterator[Tensor]:
-        """Shuffled batches for ever; the method hears of the end of each pass."""
-        count = len(self.data.y)
-        while count:
-            shuffled = torch.randperm(count, generator=order)
-            yield from shuffled.split(batch_sizes(count, r.hyper.batch_size))
-            self.method.epoch_end(r)
+    def apply(self, lr: float | None = None) -> None:
+        for optimiser in self.optimisers:
+            optimiser(lr)
 
 
 class Sgd:
@@ -166,15 +234,17 @@ class Sgd:
         self.net = net
         self.hyper = hyper
         self.pull = pull or Affine()
-        self.mask = net.layout.trainable.to(net.vector.device)
+        mask = net.trainable
+        self.mask = None if bool(mask.all()) else mask.to(net.vector.device)
         self.buffer = torch.zeros_like(net.vector) if hyper.momentum else None
+        net.bind_grad()
 
-    def __call__(self) -> None:
+    def __call__(self, lr: float | None = None) -> None:
         ops.sgd_step_(
             self.net.vector,
             self.net.grad,
             self.buffer,
-            lr=self.hyper.lr,
+            lr=self.hyper.lr if lr is None else lr,
             momentum=self.hyper.momentum,
             weight_decay=self.hyper.weight_decay,
             kappa=self.pull.kappa,
@@ -184,25 +254,85 @@ class Sgd:
         )
 
 
-def forward(module: nn.Module, x: Tensor) -> Output:
-    """Logits and the features before the last layer; a network without a head has no features."""
-    if hasattr(module, "features") and hasattr(module, "head"):
-        features = module.features(x)
-        return Output(module.head(features), features)
-    logits = module(x)
-    return Output(logits, logits)
+@contextmanager
+def own_randomness(generator: torch.Generator) -> Iterator[None]:
+    """Let layers that draw from torch's global stream (dropout) draw from this seed instead."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(generator.initial_seed())
+        yield
+
+
+@contextmanager
+def training_only(net: FlatModel, part: tuple[str, ...]) -> Iterator[None]:
+    """Freeze all but this part of the network; an empty one is all of it."""
+    inside = net.layout.part(*part) if part else torch.ones(net.layout.size)
+    starts = {entry.name: entry.offset for entry in net.layout.entries if entry.size}
+    frozen = [
+        parameter
+        for name, parameter in net.module.named_parameters()
+        if parameter.requires_grad and name in starts and not inside[starts[name]]
+    ]
+    for parameter in frozen:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in frozen:
+            parameter.requires_grad_(True)
+
+
+def training_mode(module: nn.Module, sizes: list[int]) -> None:
+    """Training mode; batch norm uses its running statistics where a batch has one example."""
+    module.train()
+    if 1 in sizes:
+        for part in module.modules():
+            if isinstance(part, _BatchNorm):
+                part.eval()
 
 
 def batch_sizes(examples: int, batch_size: int) -> list[int]:
-    """The batches of a pass. A last one of a single example joins the one before it: batch norm
-    has no statistics of one example."""
+    """The batches of a pass; a last one of a single example joins the one before it.
+
+    Batch norm has no statistics of one example.
+    """
     full, rest = divmod(examples, batch_size)
     if rest == 1 and full:
         return [batch_size] * (full - 1) + [batch_size + 1]
     return [batch_size] * full + [rest] * (rest > 0)
 
 
-def shares(phases: list[Phase], total: int) -> list[int]:
-    """Split the steps: each phase its share rounded down, the last one what is left."""
-    counts = [int(phase.share * total) for phase in phases[:-1]]
-    return [*counts, total - sum(counts)]
+def steps_of(phases: Sequence[Phase], epochs: int, batches: int) -> list[int]:
+    """The steps of each phase: its own epochs, or its share of what the coordinator asks for.
+
+    Shares are rounded down, and the last one gets what is left.
+    """
+    sharing = [phase for phase in phases if phase.epochs is None]
+    left = epochs * batches
+    counts: list[int] = []
+    for phase in phases:
+        if phase.epochs is not None:
+            counts.append(phase.epochs * batches)
+            continue
+        count = left if phase is sharing[-1] else int(phase.share * epochs * batches)
+        left -= count
+        counts.append(count)
+    return counts
+
+
+def _teller(total: int, progress: Progress | None) -> Callable[[float], None]:
+    done = 0
+
+    def tell(loss: float) -> None:
+        nonlocal done
+        done += 1
+        if progress is not None:
+            progress(done, total, loss)
+
+    return tell
+
+
+def _diverged(turn: Turn, what: str) -> MethodError:
+    return MethodError(
+        f"device {turn.device}, round {turn.number}, step {turn.steps + 1}: {what}; "
+        f"the training diverged: lower the learning rate ({turn.hyper.lr})"
+    )

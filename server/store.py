@@ -33,6 +33,8 @@ from fededge_server.events import Memory
 __all__ = ["Progress", "Store"]
 
 SCHEMA = """
+PRAGMA journal_mode = WAL;
+PRAGMA synchronous = FULL;
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS rounds (
     number INTEGER PRIMARY KEY,
@@ -55,6 +57,7 @@ CREATE TABLE IF NOT EXISTS accepted (
     report TEXT NOT NULL
 );
 """
+VERSIONS = "SELECT number, version, sha256, accuracy FROM rounds ORDER BY number"
 
 
 @dataclass(frozen=True)
@@ -81,10 +84,12 @@ class Store:
         self._take_folder()
         try:
             self._journal = sqlite3.connect(self.path)
+        except sqlite3.Error as error:
+            self._lock.close()
+            raise StoreError(f"{self.path}: {error}") from None
+        try:
             with self._transaction() as journal:
-                journal.executescript(
-                    "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;" + SCHEMA
-                )
+                journal.executescript(SCHEMA)
             self._sweep_spool()
         except StoreError:
             self.close()
@@ -94,6 +99,7 @@ class Store:
         try:
             self.models.mkdir(parents=True, exist_ok=True)
             self.spool.mkdir(exist_ok=True)
+            fsync_folder(self.folder)
             self._lock = (self.folder / "lock").open("w")
         except OSError as error:
             raise disk_error(self.folder, error) from None
@@ -138,9 +144,7 @@ class Store:
 
     def progress(self) -> Progress | None:
         with self._transaction() as journal:
-            row = journal.execute(
-                "SELECT number, version, sha256, accuracy FROM rounds ORDER BY number DESC LIMIT 1"
-            ).fetchone()
+            row = journal.execute(f"{VERSIONS} DESC LIMIT 1").fetchone()
         return None if row is None else Progress(*row)
 
     def history(self) -> list[Progress]:
@@ -148,9 +152,7 @@ class Store:
         address = f"{self.path.absolute().as_uri()}?mode=ro"
         try:
             with contextlib.closing(sqlite3.connect(address, uri=True)) as journal:
-                rows = journal.execute(
-                    "SELECT number, version, sha256, accuracy FROM rounds ORDER BY number"
-                ).fetchall()
+                rows = journal.execute(VERSIONS).fetchall()
         except sqlite3.Error as error:
             raise StoreError(f"{self.path}: {error}") from None
         return [Progress(*row) for row in rows]
@@ -223,13 +225,16 @@ class Store:
         done = 0 if progress is None else progress.rounds_done
         with self._transaction() as journal:
             row = journal.execute("SELECT number, invited, known FROM asked").fetchone()
-            reports = journal.execute("SELECT device, report FROM accepted").fetchall()
+            reports = dict(journal.execute("SELECT device, report FROM accepted"))
         number, invited, known = row or (done, "[]", "[]")
-        return Memory(
-            invited=frozenset(json.loads(invited) if number == done else ()),
-            known=frozenset(json.loads(known)),
-            accepted={d: msgspec.json.decode(report, type=Report) for d, report in reports},
-        )
+        try:
+            return Memory(
+                invited=frozenset(json.loads(invited) if number == done else ()),
+                known=frozenset(json.loads(known)),
+                accepted={d: msgspec.json.decode(r, type=Report) for d, r in reports.items()},
+            )
+        except (ValueError, msgspec.DecodeError) as error:
+            raise StoreError(f"{self.path}: damaged ({error}); restore a backup") from None
 
     # The spool: one file per device, written chunk by chunk.
 
@@ -245,8 +250,11 @@ class Store:
         """Make a complete update durable, if it is what its report says and fits the layout."""
         path = self._update(version, device)
         tensors.decode(layout, read_whole(path, facts))
-        fsync_folder(path.parent)
-        fsync_folder(self.spool)
+        try:
+            fsync_folder(path.parent)
+            fsync_folder(self.spool)
+        except OSError as error:
+            raise disk_error(path, error) from None
 
     def update(self, version: str, device: str, layout: Layout) -> Tensor:
         path = self._update(version, device)
@@ -270,12 +278,11 @@ class Store:
         version = "" if progress is None else progress.version
         whole: set[Path] = set()
         for device, report in self.memory().accepted.items():
-            path = self._update(version, device)
             if report.version != version:
                 continue
             try:
-                read_whole(path, report.manifest)
-                whole.add(path)
+                read_whole(self._update(version, device), report.manifest)
+                whole.add(self._update(version, device))
             except WireError:
                 with self._transaction() as journal:
                     journal.execute("DELETE FROM accepted WHERE device = ?", (device,))

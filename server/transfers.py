@@ -7,17 +7,11 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from fededge.errors import WireError
-from fededge.wire.chunks import Assembly, unpack
+from fededge.wire.chunks import Assembly
 from fededge.wire.messages import MOST_ASKED, Reply, Report
 from fededge_server.events import Answer, Check, ChunkCame, Command, Discard, Keep, Note
 
-__all__ = ["MOST_PATIENCE", "STALLED", "Transfers"]
-
-STALLED = 5.0
-"""Seconds without a chunk after which the missing ones are asked for again; then twice that, …"""
-
-MOST_PATIENCE = 80.0
-"""… but not more. On a slow link every question delays the answer to the one before."""
+__all__ = ["Transfers"]
 
 
 @dataclass
@@ -26,8 +20,6 @@ class Transfer:
 
     report: Report
     assembly: Assembly
-    touched: float
-    patience: float = STALLED
 
 
 @dataclass
@@ -41,7 +33,7 @@ class Transfers:
         transfer = self.open.get(device)
         if transfer is not None and transfer.report.manifest == report.manifest:
             return []
-        self.open[device] = Transfer(report, Assembly(report.manifest), now)
+        self.open[device] = Transfer(report, Assembly(report.manifest, now))
         return [Discard(device, report.version)]
 
     def take(self, event: ChunkCame, now: float) -> list[Command]:
@@ -49,15 +41,12 @@ class Transfers:
         if transfer is None or transfer.report.version != event.version:
             return []  # late, or before its report: what is missing will be asked for
         try:
-            chunk = unpack(event.message)
-            offset = transfer.assembly.offset(chunk)
+            piece = transfer.assembly.take(event.message, now)
         except WireError as error:
             return [Note(f"chunk dropped: {error}", device)]
-        transfer.touched = now
-        if offset is None:
+        if piece is None:
             return []
-        transfer.assembly.have.add(chunk.index)
-        keep = Keep(device, event.version, offset, bytes(chunk.data))
+        keep = Keep(device, event.version, *piece)
         if not transfer.assembly.complete:
             return [keep]
         del self.open[device]
@@ -67,9 +56,7 @@ class Transfers:
         """Ask those who are there for what has not come for a while."""
         commands: list[Command] = []
         for device, transfer in self.open.items():
-            if device in present and now - transfer.touched >= transfer.patience:
-                transfer.touched = now
-                transfer.patience = min(2 * transfer.patience, MOST_PATIENCE)
+            if device in present and transfer.assembly.overdue(now):
                 missing = tuple(islice(transfer.assembly.missing(), MOST_ASKED))
                 reply = Reply("resend", transfer.report.version, chunks=missing)
                 commands.append(Answer(device, reply))

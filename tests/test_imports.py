@@ -24,6 +24,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "fededge.logs",
         "fededge.ops",
         "fededge.processes",
+        "fededge.selection",
         "fededge.spec",
         "fededge.wire",
     ),

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/host_device.h"
+#include "kernels/select.h"
 
 namespace fededge {
 
@@ -37,9 +38,9 @@ struct SgdStep {
     if constexpr (kBuffer) {
       const float old = v.buffer[i];
       g += v.momentum * old;
-      v.buffer[i] = moves ? g : old;
+      v.buffer[i] = select(moves, g, old);
     }
-    v.w[i] = moves ? w - v.lr * g : w;
+    v.w[i] = select(moves, w - v.lr * g, w);
   }
 };
 

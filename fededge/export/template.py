@@ -66,14 +66,13 @@ class Template:
             exporters: which of torch's exporters to try, in order.
         """
         dry_run(module, spec)
-        refusal = ExportError("no exporter was given")
+        refusals = []
         for exporter in exporters:
             try:
                 return cls._trace(module, spec, exporter)
             except ExportError as error:
-                log.debug("exporter %s: %s", exporter.__name__, error)
-                refusal = error
-        raise refusal
+                refusals.append(str(error))
+        raise ExportError("; ".join(refusals))
 
     @classmethod
     def _trace(cls, module: nn.Module, spec: ModelSpec, exporter: Exporter) -> Template:
@@ -91,11 +90,12 @@ class Template:
         numbers = vector.detach().to("cpu", torch.float32).contiguous().numpy()
         raw = numbers.astype("<f4", copy=False).view(np.uint8)
         weights = [part for entry in self.layout.entries for part in _initializer(entry, raw)]
-        size = len(self.graph) + sum(map(len, weights))
-        if size > LARGEST_MODEL - (1 << 20):
+        start = opening(MODEL_GRAPH, len(self.graph) + sum(map(len, weights)))
+        parts = [self.head, start, self.graph, *weights, *map(_entry, metadata.items())]
+        size = sum(map(len, parts))
+        if size > LARGEST_MODEL:
             raise ExportError(f"the model has {size:,} bytes, and an ONNX file holds at most 2 GiB")
-        start = opening(MODEL_GRAPH, size)
-        return b"".join([self.head, start, self.graph, *weights, *map(_entry, metadata.items())])
+        return b"".join(parts)
 
     def verify(self, module: nn.Module) -> None:
         """Check on random pixels that the template stands for this module."""

@@ -35,10 +35,9 @@ __all__ = [
 
 INPUT, OUTPUT, BATCH = "image", "probabilities", "batch"
 
-# 18 is the lowest opset that both of torch's exporters write without converting, and IR 8 is what
-# belongs to it: every ONNX Runtime since 1.14 and TensorRT since 8.6 read such a file. Later opsets
-# add nothing that an image classifier uses.
-OPSET, IR_VERSION = 18, 8
+# 17 is the last opset that TensorRT 8.6 reads (the one of JetPack 6.0), and IR 8 belongs to it:
+# ONNX Runtime has read both since 2022. Later opsets add nothing that an image classifier uses.
+OPSET, IR_VERSION = 17, 8
 
 
 class Deployed(nn.Module):
@@ -143,13 +142,13 @@ def torchscript(network: Open, example: tuple[Tensor, ...]) -> onnx.ModelProto:
 
 
 def dynamo(network: Open, example: tuple[Tensor, ...]) -> onnx.ModelProto:
-    """Torch's newer exporter; before torch 2.6 it does not manage a batch of any size."""
+    """Torch's newer exporter: no opset below 18, and before torch 2.6 no batch of any size."""
     batch = {0: torch.export.Dim(BATCH)}
     shapes = {"image": batch, "tensors": tuple(None for _ in example[1:])}
     program = torch.export.export(network, example, dynamic_shapes=shapes, strict=False)
     # In some releases `args` has no default, and a program needs none.
     result = torch.onnx.export(
-        program,  # type: ignore[arg-type,unused-ignore]  # a program is accepted since 2.5
+        program,
         (),
         dynamo=True,
         verbose=False,
@@ -161,8 +160,8 @@ def dynamo(network: Open, example: tuple[Tensor, ...]) -> onnx.ModelProto:
     return result.model_proto
 
 
-# The older exporter works on every torch from 2.5 and depends on no other package's version; it
-# is deprecated, so the newer one takes over where it is gone or refuses a network.
+# The older exporter works on every torch from 2.5, while the newer one wants just the onnxscript
+# of its time; but the older one is deprecated, so the newer takes over where it is gone or refuses.
 EXPORTERS: tuple[Exporter, ...] = (torchscript, dynamo)
 
 

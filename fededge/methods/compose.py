@@ -1,21 +1,22 @@
-"""Composition: `fedprox(mu=0.1)+mixup` as a stack of layers that behaves as one method."""
+"""Composition: a stack of layers that behaves as one method, `fedprox(mu=0.1)+mixup`."""
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
 import math
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from fededge.errors import MethodError
-from fededge.flat import Layout
+from fededge.errors import MethodError, WireError
+from fededge.flat import FlatModel, Layout
 from fededge.methods.base import (
     Affine,
     Batch,
+    Examples,
     Finish,
     Merged,
     Method,
@@ -24,38 +25,55 @@ from fededge.methods.base import (
     Phase,
     Round,
     State,
+    Step,
 )
-from fededge.methods.private import Private
+from fededge.methods.private import Private, Value
+from fededge.methods.turn import Turn
 
-__all__ = ["Stack", "parse"]
+__all__ = ["Stack"]
 
 SCALARS = frozenset({"examples", "steps", "loss", "personal_accuracy"})
 """What every device reports of a turn, whatever the method."""
 
+OPTIONAL = frozenset({"personal_accuracy"})
+"""What a device without held-out examples leaves out."""
+
 ONE_OWNER = {
-    "phases": "the phases of the local training",
-    "personal": "the personal model",
-    "weight": "the weight of an update",
-    "step": "the step to the next global model",
+    ("phases",): "the phases of the local training",
+    ("advance",): "how a local step is made",
+    ("personal", "network"): "the personal model",
+    ("weight",): "the weight of an update",
+    ("step", "sums"): "the step to the next global model",
 }
+
+PLAIN = Objective()
 
 
 @dataclass(frozen=True)
 class Stack:
-    """Methods in order: starts and batches wrap each other, losses and pulls add up,
-    and phases, personal model, weight and step each have one owner."""
+    """Methods in order: starts and batches wrap each other, losses and pulls add up.
+
+    Phases, local step, personal model, weight and global step each have one owner. A layer acts
+    in the phases that its limit names; without a limit, in those that lead to the sent model (and
+    the owner of the phases in all).
+    """
 
     layers: tuple[Method, ...]
+    limits: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         names = [layer.name for layer in self.layers]
         if len(set(names)) < len(names):
-            raise MethodError(f"method '{'+'.join(names)}' names a layer twice")
-        for hook in ONE_OWNER:
-            self._owner(hook)
+            raise MethodError(f"method '{self}' names a layer twice")
+        self._check_limits()
+        reported = Counter(SCALARS) + Counter(s for layer in self.layers for s in layer.scalars)
+        for name, count in reported.items():
+            if count > 1:
+                raise MethodError(f"method '{self}': two layers report a scalar '{name}'")
 
     def __str__(self) -> str:
-        return "+".join(_text(layer) for layer in self.layers)
+        limits = {name: "".join(f"@{phase}" for phase in at) for name, at in self.limits.items()}
+        return "+".join(f"{layer}{limits.get(layer.name, '')}" for layer in self.layers)
 
     @property
     def scalars(self) -> frozenset[str]:
@@ -65,77 +83,126 @@ class Stack:
     @property
     def sends(self) -> tuple[str, ...]:
         """Every vector that travels with the model to the devices, by name."""
-        return tuple(name for layer in self.layers for name in layer.sends)
+        return tuple(f"{layer.name}.{name}" for layer in self.layers for name in layer.sends)
 
-    def begin(self, r: Round) -> Tensor:
-        w = r.received
+    # The device half
+
+    def phases(self, turn: Turn) -> tuple[Phase, ...]:
+        owner = self._owner("phases")
+        phases = tuple(owner.phases(Round(turn, owner.name)))
+        if tuple(phase.name for phase in phases) != owner.phase_names:
+            raise MethodError(f"{owner.name} has other phases than its phase_names say")
+        shares = [phase.share for phase in phases if phase.epochs is None]
+        if shares and not math.isclose(sum(shares), 1.0):
+            raise MethodError(f"the shares of {owner.name}'s phases sum to {sum(shares)}, not to 1")
+        for phase in phases:
+            if phase.start is not None and not phase.aside:
+                raise MethodError(
+                    f"{owner.name}: phase '{phase.name}' has a start but is not aside"
+                )
+        return phases
+
+    def begin(self, turn: Turn) -> Tensor:
+        w = turn.received
         for layer in self.layers:
-            w = layer.begin(r.seen_by(layer.name), w)
+            w = layer.begin(Round(turn, layer.name), w)
         return w
 
-    def phases(self, r: Round) -> Sequence[Phase]:
-        owner = self._owner("phases")
-        return owner.phases(r.seen_by(owner.name))
-
-    def batch(self, r: Round, batch: Batch) -> Batch:
-        for layer in self.layers:
-            batch = layer.batch(r.seen_by(layer.name), batch)
-        return batch
-
-    def loss(self, r: Round, out: Output, batch: Batch) -> Tensor:
-        parts = [self._objective(r, out, y).loss(out, y) * share for y, share in batch.targets]
-        return parts[0] if len(parts) == 1 else sum(parts[1:], parts[0])
-
-    def _objective(self, r: Round, out: Output, y: Tensor) -> Objective:
-        total = Objective()
-        for layer in self.layers:
-            total = total + layer.objective(r.seen_by(layer.name), out, y)
-        return total
-
-    def pull(self, r: Round) -> Affine | None:
-        pulls = [layer.pull(r.seen_by(layer.name)) for layer in self.layers]
+    def pull(self, turn: Turn) -> Affine | None:
+        pulls = [layer.pull(r) for layer, r in self._acting("pull", turn)]
         given = [pull for pull in pulls if pull is not None]
         return sum(given[1:], given[0]) if given else None
 
-    def epoch_end(self, r: Round) -> None:
-        for layer in self.layers:
-            layer.epoch_end(r.seen_by(layer.name))
+    def companions(self, turn: Turn) -> list[FlatModel]:
+        return [m for layer, r in self._acting("companions", turn) for m in layer.companions(r)]
 
-    def finish(self, r: Round) -> Finish:
-        """One upload (the snapshot, or the model as it stands), all scalars, all private state."""
-        upload = r.model if r.snapshot is None else r.snapshot
+    def advance(self, turn: Turn, step: Step) -> float:
+        owner = self._owner("advance")
+        return owner.advance(Round(turn, owner.name), step)
+
+    def batch(self, turn: Turn, batch: Batch) -> Batch:
+        for layer, r in self._acting("batch", turn):
+            batch = layer.batch(r, batch)
+        return batch
+
+    def loss(self, turn: Turn, out: Output, batch: Batch) -> Tensor:
+        objective = PLAIN
+        for layer, r in self._acting("objective", turn):
+            objective = objective + layer.objective(r, out, batch)
+        if len(batch.targets) == 1:
+            return objective.loss(out, batch.targets[0][0])
+        parts = [share * objective.loss(out, y) for y, share in batch.targets]
+        return sum(parts[1:], parts[0])
+
+    def observe(self, turn: Turn, out: Output, batch: Batch) -> None:
+        for layer, r in self._acting("observe", turn):
+            layer.observe(r, Output(out.logits.detach(), out.features.detach()), batch)
+
+    def epoch_end(self, turn: Turn) -> None:
+        for layer, r in self._acting("epoch_end", turn):
+            layer.epoch_end(r)
+
+    def finish(self, turn: Turn) -> Finish:
+        """One upload, all scalars, all private state; what is new in it is a copy."""
+        upload = turn.net.vector
         scalars: dict[str, float] = {}
-        private = r.private
+        private = turn.private
         for layer in self.layers:
-            part = layer.finish(r.seen_by(layer.name))
+            part = layer.finish(Round(turn, layer.name))
             upload = upload if part.upload is None else part.upload
-            scalars |= part.scalars
-            undeclared = part.private.keys() - layer.keeps.keys()
+            undeclared = (part.private.keys() - layer.keeps.keys()) | (
+                part.scalars.keys() - layer.scalars
+            )
             if undeclared:
-                raise MethodError(f"{layer.name} keeps undeclared state: {sorted(undeclared)}")
-            private = private.updated(layer.name, part.private)
-        return Finish(upload.clone(), scalars, private)
+                raise MethodError(f"{layer.name} does not declare {sorted(undeclared)}")
+            scalars |= {name: float(value) for name, value in part.scalars.items()}
+            private = private.updated(layer.name, {k: _own(v) for k, v in part.private.items()})
+        return Finish(upload, scalars, private)
 
     def kept_at_once(self, before: Private, after: Private) -> Private:
         """The private state until the coordinator has accepted: new where it follows training."""
-        follows = {
-            f"{layer.name}.{piece}": rule
+        waits = {
+            f"{layer.name}.{piece}"
             for layer in self.layers
             for piece, rule in layer.keeps.items()
+            if rule == "update"
         }
-        kept = {k: v for k, v in after.items() if follows[k] == "training"}
-        return Private({**{k: v for k, v in before.items() if k not in kept}, **kept})
+        kept = {name: value for name, value in after.items() if name not in waits}
+        return Private({**kept, **{k: v for k, v in before.items() if k in waits}})
 
-    def personal(self, r: Round) -> Tensor:
-        owner = self._owner("personal")
-        return owner.personal(r.seen_by(owner.name)).clone()
+    def personal(self, turn: Turn) -> Tensor:
+        owner = self._owner("personal", "network")
+        return owner.personal(Round(turn, owner.name))
+
+    def network(self, net: nn.Module, data: Examples) -> nn.Module:
+        return self._owner("personal", "network").network(net, data)
+
+    # The coordinator half
+
+    def check(self, scalars: Mapping[str, float]) -> None:
+        """Refuse a report that no honest device under this method makes."""
+        missing = sorted(self.scalars - OPTIONAL - scalars.keys())
+        if missing:
+            raise WireError(f"the report lacks {', '.join(missing)}")
+        for name in ("examples", "steps"):
+            if not (0 <= scalars[name] <= 2**53 and scalars[name] == int(scalars[name])):
+                raise WireError(f"the report's {name} is {scalars[name]}, not a count")
+        try:
+            numbers = [self.weight(scalars), *self.sums(scalars).values()]
+        except (ArithmeticError, MethodError) as error:
+            raise WireError(f"the report's scalars give no weight ({error})") from None
+        if not all(map(math.isfinite, numbers)):
+            raise WireError("the report's scalars give factors that are not finite")
 
     def weight(self, scalars: Mapping[str, float]) -> float:
         owner = self._owner("weight")
-        weight = owner.weight(scalars)
+        weight = owner.weight(scalars) if scalars["examples"] else 0.0
         if not (math.isfinite(weight) and weight >= 0):
             raise MethodError(f"{owner.name} gives an update the weight {weight}")
         return weight
+
+    def sums(self, scalars: Mapping[str, float]) -> Mapping[str, float]:
+        return self._owner("step", "sums").sums(scalars)
 
     def initial(self, layout: Layout) -> State:
         return {
@@ -145,84 +212,73 @@ class Stack:
         }
 
     def send(self, state: State) -> State:
-        return {
-            name: value
-            for layer in self.layers
-            for name, value in layer.send(_of(state, layer.name)).items()
-        }
+        sent: dict[str, Tensor] = {}
+        for layer in self.layers:
+            given = layer.send(_of(state, layer.name))
+            if given.keys() != set(layer.sends):
+                raise MethodError(f"{layer.name} sends {sorted(given)}, but declares {layer.sends}")
+            sent |= {f"{layer.name}.{name}": value for name, value in given.items()}
+        return sent
 
     def step(self, w: Tensor, merged: Merged, state: State) -> tuple[Tensor, State]:
-        owner = self._owner("step")
+        owner = self._owner("step", "sums")
         w, new = owner.step(w, merged, _of(state, owner.name))
+        if merged.layout is not None and w is not merged.mean:
+            w = torch.where(merged.layout.trainable.to(w.device) != 0, w, merged.mean)
         return w, {**state, **{f"{owner.name}.{name}": value for name, value in new.items()}}
 
-    def _owner(self, hook: str) -> Method:
-        """The one layer that fills in this hook, or the first if none does."""
-        default = getattr(Method, hook)
-        owners = [layer for layer in self.layers if getattr(type(layer), hook) is not default]
+    # Who does what
+
+    @cached_property
+    def _filled(self) -> dict[str, tuple[Method, ...]]:
+        """For every hook the layers that fill it in."""
+        return {
+            hook: tuple(layer for layer in self.layers if getattr(type(layer), hook) is not default)
+            for hook, default in vars(Method).items()
+            if callable(default)
+        }
+
+    @cached_property
+    def _owners(self) -> dict[tuple[str, ...], Method]:
+        """For the hooks that have one owner: the layer that fills them in, or the first."""
+        return {hooks: self._only_one(hooks) for hooks in ONE_OWNER}
+
+    def _only_one(self, hooks: tuple[str, ...]) -> Method:
+        owners = {layer.name: layer for hook in hooks for layer in self._filled[hook]}
         if len(owners) > 1:
-            names = " and ".join(layer.name for layer in owners)
-            raise MethodError(f"{names} cannot be combined: each decides {ONE_OWNER[hook]}")
-        return owners[0] if owners else self.layers[0]
+            names = " and ".join(layer.name for layer in self.layers if layer.name in owners)
+            raise MethodError(f"{names} cannot be combined: each decides {ONE_OWNER[hooks]}")
+        return next(iter(owners.values()), self.layers[0])
+
+    def _owner(self, *hooks: str) -> Method:
+        return self._owners[hooks]
+
+    def _acting(self, hook: str, turn: Turn) -> Iterator[tuple[Method, Round]]:
+        """The layers that fill in this hook and act in the present phase."""
+        phase = turn.phase
+        for layer in self._filled[hook]:
+            limit = self.limits.get(layer.name)
+            if limit is None:
+                acts = not phase.aside or layer is self._owner("phases")
+            else:
+                acts = phase.name in limit
+            if acts:
+                yield layer, Round(turn, layer.name)
+
+    def _check_limits(self) -> None:
+        owner = self._owner("phases")
+        for name, limit in self.limits.items():
+            for phase in limit:
+                if phase not in owner.phase_names:
+                    known = ", ".join(owner.phase_names)
+                    raise MethodError(
+                        f"method '{self}': {name} is limited to phase '{phase}', "
+                        f"but {owner.name} has the phases {known}"
+                    )
 
 
-def parse(text: str, known: Mapping[str, type[Method]]) -> Stack:
-    """Read `name(key=value, …)+name…`; every mistake says what is known."""
-    if not text.strip():
-        raise MethodError(f"no method is named; known methods: {', '.join(sorted(known))}")
-    parts = re.split(r"\+(?![^(]*\))", text)  # a + inside parentheses belongs to a number: 1e+3
-    return Stack(tuple(_layer(part.strip(), known) for part in parts))
-
-
-def _layer(text: str, known: Mapping[str, type[Method]]) -> Method:
-    match = re.fullmatch(r"([\w.-]+)\s*(?:\((.*)\))?", text)
-    if match is None:
-        raise MethodError(f"method '{text}' is not of the form name or name(key=value, ...)")
-    name, arguments = match[1], match[2] or ""
-    if name not in known:
-        raise MethodError(f"unknown method '{name}'{_hint(name, known)}")
-    fields = {field.name: field for field in dataclasses.fields(known[name])}
-    values: dict[str, bool | int | float | str] = {}
-    for part in filter(None, (part.strip() for part in arguments.split(","))):
-        key, equals, value = (piece.strip() for piece in part.partition("="))
-        if not equals or key not in fields:
-            raise MethodError(f"method '{name}' has no option '{key}'{_hint(key, fields)}")
-        values[key] = _value(f"{name}({key}=…)", value, fields[key].default)
-    return known[name](**values)
-
-
-def _value(where: str, text: str, default: object) -> bool | int | float | str:
-    """Read an option's value as the type of its default."""
-    try:
-        if isinstance(default, bool):
-            return {"true": True, "false": False}[text.lower()]
-        if isinstance(default, int):
-            return int(text)
-        if isinstance(default, float):
-            number = float(text)
-            if math.isfinite(number):
-                return number
-            raise ValueError
-    except (KeyError, ValueError):
-        kind = type(default).__name__
-        raise MethodError(f"{where} wants a finite {kind}, got '{text}'") from None
-    return text
-
-
-def _hint(word: str, allowed: Mapping[str, object]) -> str:
-    close = difflib.get_close_matches(word, allowed, n=1)
-    guess = f"; did you mean '{close[0]}'?" if close else ""
-    return f"{guess} (known: {', '.join(sorted(allowed)) or 'none'})"
-
-
-def _text(layer: Method) -> str:
-    values = dataclasses.asdict(layer)
-    options = ", ".join(f"{name}={_literal(value)}" for name, value in values.items())
-    return f"{layer.name}({options})" if options else layer.name
-
-
-def _literal(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def _own(value: Value) -> Value:
+    return value.detach().clone() if isinstance(value, Tensor) else value
 
 
 def _of(state: State, layer: str) -> State:

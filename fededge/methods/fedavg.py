@@ -12,6 +12,6 @@ __all__ = ["FedAvg"]
 
 @dataclass(frozen=True)
 class FedAvg(Method):
-    """Train locally from the global model; average by number of examples. The interface's defaults."""
+    """Train from the global model; average by number of examples. The interface's defaults."""
 
     name: ClassVar[str] = "fedavg"

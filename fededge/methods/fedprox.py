@@ -12,10 +12,13 @@ __all__ = ["FedProx"]
 
 @dataclass(frozen=True)
 class FedProx(Method):
-    """Hold the local model near the global one: h(w) = F(w) + μ/2 · ‖w − w_t‖²."""
+    """Hold the local model near the global one: h(w) = F(w) + μ/2 · ‖w - w_t‖²."""
 
     name: ClassVar[str] = "fedprox"
     mu: float = 0.01
 
-    def pull(self, r: Round) -> Affine | None:  # ∇h = ∇F + μ (w − w_t)
+    def __post_init__(self) -> None:
+        self.require(self.mu >= 0, "mu must be at least 0")
+
+    def pull(self, r: Round) -> Affine | None:  # ∇h = ∇F + μ (w - w_t)
         return Affine(kappa=self.mu, anchor=r.received) if self.mu else None

@@ -1,4 +1,4 @@
-"""Private state: what a method keeps on the device between rounds, and nothing can put on the wire."""
+"""Private state: what a method keeps on the device between rounds, and cannot be sent."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What carries the bytes: the MQTT session, presence, and a broker of our own for demo and tests."""
+"""What carries the bytes: the MQTT session, presence, and our own broker for demo and tests."""

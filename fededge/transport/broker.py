@@ -7,7 +7,6 @@ import errno
 import importlib.util
 import socket
 import struct
-import subprocess
 import sys
 import time
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Literal
 
 from fededge.errors import TransportError
 from fededge.files import disk_error
+from fededge.processes import Child
 from fededge.transport import _mosquitto
 
 if TYPE_CHECKING:
@@ -29,15 +29,6 @@ _STOP_SECONDS = 5.0
 _PORT_TRIES = 5
 
 _REMEDIES = {"mosquitto": "`apt install mosquitto`", "python": "`pip install fededge[broker]`"}
-
-# The broker must die with this process, even if that is killed with -9, on which no code of ours
-# runs. So the shell leaves a reader on a pipe behind before it becomes the broker: the kernel
-# closes our end when we die, the read fails, and the broker is killed. An orderly stop sends a line
-# first. (A process forked from us without an exec has that end too, and keeps the broker alive.)
-# Linux's PR_SET_PDEATHSIG would do it without a pipe, but kills the broker as soon as the *thread*
-# that started it ends, is forgotten when the broker changes its user, and needs Python code between
-# fork and exec, which is not safe in a process with threads.
-_WITH_READER = 'exec 3<&0 </dev/null; { read -r _ <&3 || kill -9 $$; } & exec "$@" 3<&-'
 
 
 class Broker:
@@ -71,13 +62,12 @@ class Broker:
         self.users = users
         self.acl = acl
         self.persistent = persistent
-        self._process: subprocess.Popen[bytes] | None = None
+        self._child: Child | None = None
 
     @property
     def pid(self) -> int | None:
         """The broker's process, or None if it does not run."""
-        process = self._process
-        return None if process is None or process.poll() is not None else process.pid
+        return None if self._child is None else self._child.pid
 
     @property
     def protocol(self) -> Literal["5", "3.1.1"]:
@@ -110,21 +100,15 @@ class Broker:
 
     def stop(self) -> None:
         """End the broker, by force if it takes too long. Does nothing if it is not there."""
-        if self._process is None:
-            return
-        self._process.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_STOP_SECONDS)
-        self.kill()
+        if self._child is not None:
+            self._child.stop(_STOP_SECONDS)
+            self._child = None
 
     def kill(self) -> None:
         """End the broker as a crash would. `start` brings it back on the same port."""
-        if self._process is None:
-            return
-        self._process.kill()
-        self._process.wait()
-        _dismiss_reader(self._process)
-        self._process = None
+        if self._child is not None:
+            self._child.kill()
+            self._child = None
 
     def __enter__(self) -> Self:
         self.start()
@@ -174,18 +158,9 @@ class Broker:
     def _spawn(self, wanted: int, passwords: Path | None) -> int:
         """Start the child; give back the length of the log before it."""
         self.port = _free_port(self.host, wanted)
-        command = ["sh", "-c", _WITH_READER, "sh", *self._command(passwords)]
         before = self.log.stat().st_size
-        with self.log.open("ab") as log:
-            # A session of its own: Ctrl-C ends the demo, which then ends its broker last of all.
-            self._process = subprocess.Popen(
-                command,
-                bufsize=0,
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        self._child = Child(self._command(passwords), self.log)
+        self._child.start()
         return before
 
     def _command(self, passwords: Path | None) -> list[str]:
@@ -262,14 +237,6 @@ def _length(number: int) -> bytes:
     """MQTT's variable length: seven bits a byte, the lowest first."""
     low, high = number % 128, number // 128
     return bytes([low]) if high == 0 else bytes([low | 128]) + _length(high)
-
-
-def _dismiss_reader(process: subprocess.Popen[bytes]) -> None:
-    """Let the reader that watches over us go home; see `_WITH_READER`."""
-    if process.stdin is not None:
-        with contextlib.suppress(BrokenPipeError):  # it is gone already
-            process.stdin.write(b"\n")
-        process.stdin.close()
 
 
 def _tail(path: Path, start: int) -> str:

@@ -35,7 +35,8 @@ class Holder:
 
     def rival(self, presence: Presence, retained: bool) -> str | None:
         """The instance that shares our name. What is retained at the first connect is older
-        than our claim, and so a leftover."""
+        than our claim, and so a leftover.
+        """
         leftover = retained and self.connects <= 1
         if leftover or not presence.online or presence.instance == self.instance:
             return None
@@ -73,7 +74,8 @@ def _ask(
     kind: type[Presence],
 ) -> None:
     """Publish a claim and listen. The broker sends us the retained presence before the echo of
-    our own claim: once that is back, a name without a presence is free."""
+    our own claim: once that is back, a name without a presence is free.
+    """
     session.publish(f"{base}/claim", encode(Claim(instance)))
     holder = ""
     deadline = time.monotonic() + AWAIT_ANSWER

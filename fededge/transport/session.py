@@ -29,6 +29,9 @@ __all__ = ["Connected", "Event", "Failed", "Lost", "Message", "Session", "Will"]
 MOST_UNREAD = 64
 """Messages that the broker may have on the way to us: bounds memory at 64 chunks."""
 
+LAST_WORDS = 5.0
+"""Seconds that a stop waits for its last words to be delivered."""
+
 NOT_AUTHORISED = {0x86, 0x87}
 TAKEN_OVER = 0x8E
 
@@ -123,7 +126,8 @@ class Session:
         if client is None:
             return
         if last_words is not None and client.is_connected():
-            client.publish(last_words.topic, last_words.payload, qos=1, retain=True).wait_for_publish(5)
+            said = client.publish(last_words.topic, last_words.payload, qos=1, retain=True)
+            said.wait_for_publish(LAST_WORDS)
         client.disconnect()
         client.loop_stop()
 
@@ -248,7 +252,7 @@ def _ack(client: mqtt.Client, mid: int, qos: int) -> None:
 
 
 def _no_delay(client: mqtt.Client, userdata: Any, sock: Any) -> None:
-    """Without it a small message waits for the previous one's TCP acknowledgement, 40 ms or more."""
+    """Without it a small message waits for the TCP acknowledgement of the one before, 40 ms."""
     if isinstance(sock, socket.socket):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 

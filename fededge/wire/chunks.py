@@ -14,6 +14,7 @@ from fededge.wire.messages import Manifest
 __all__ = [
     "CHUNK_BYTES",
     "HEADER",
+    "STALLED",
     "Assembly",
     "Chunk",
     "check_manifest",
@@ -23,6 +24,12 @@ __all__ = [
 ]
 
 CHUNK_BYTES = 256 * 1024
+STALLED = 5.0
+"""Seconds without a chunk after which what is missing is asked for again; then twice that, …"""
+
+MOST_PATIENCE = 80.0
+"""… but not more. On a slow link every question delays the answer to the one before."""
+
 MAGIC = b"FE1\n"
 HEADER = struct.Struct("<4sI20s")  # magic, CRC-32 of all that follows, place
 PLACE = struct.Struct("<III8s")  # index, count, length of the data, tag of the payload
@@ -81,10 +88,21 @@ class Assembly:
     """Which chunks of a transfer have come; where they are kept is the caller's business."""
 
     facts: Manifest
+    touched: float
+    patience: float = STALLED
     have: set[int] = field(default_factory=set)
 
-    def offset(self, chunk: Chunk) -> int | None:
-        """Where a chunk belongs; None if it is a repetition. A foreign one is a WireError."""
+    def take(self, message: bytes, now: float) -> tuple[int, bytes] | None:
+        """A chunk's offset and data; None if it is a repetition. Any other is a WireError."""
+        chunk = unpack(message)
+        offset = self._offset(chunk)
+        self.touched = now
+        if chunk.index in self.have:
+            return None
+        self.have.add(chunk.index)
+        return offset, bytes(chunk.data)
+
+    def _offset(self, chunk: Chunk) -> int:
         facts = self.facts
         start = chunk.index * facts.chunk_bytes
         length = min(facts.chunk_bytes, facts.bytes - start)
@@ -95,7 +113,7 @@ class Assembly:
                 f"transfer: expected are {facts.chunks} chunks of {facts.bytes} bytes, "
                 f"SHA-256 {facts.sha256[:16]}…"
             )
-        return None if chunk.index in self.have else start
+        return start
 
     @property
     def complete(self) -> bool:
@@ -103,6 +121,13 @@ class Assembly:
 
     def missing(self) -> Iterator[int]:
         return (index for index in range(self.facts.chunks) if index not in self.have)
+
+    def overdue(self, now: float) -> bool:
+        """Whether nothing has come for a while; if so, the next while is twice as long."""
+        if now - self.touched < self.patience:
+            return False
+        self.touched, self.patience = now, min(2 * self.patience, MOST_PATIENCE)
+        return True
 
 
 def _count(size: int, chunk_bytes: int) -> int:

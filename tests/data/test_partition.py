@@ -65,7 +65,8 @@ def test_pathological_gives_each_device_its_number_of_classes(
 ) -> None:
     """K classes a device; holders of a class differ by one at most and share it evenly.
 
-    Each class has at least as many samples here as there are devices. Every class is held, and so every sample given, exactly when devices x K reaches the classes.
+    Each class has at least as many samples here as there are devices. Every class is held, and so
+    every sample given, exactly when devices x K reaches the number of classes.
     """
     labels = np.concatenate([labels, np.repeat(np.unique(labels), devices)])
     present = len(np.unique(labels))

@@ -12,7 +12,7 @@ import torch
 from onnx import numpy_helper
 from torch import Tensor, nn
 
-from fededge.errors import LayoutError, StoreError
+from fededge.errors import ExportError, LayoutError, StoreError
 from fededge.export import Template, check, predict, session
 from fededge.export.tracing import EXPORTERS
 from fededge.flat import FlatModel
@@ -91,6 +91,17 @@ def test_a_vector_of_another_layout_is_refused(network: nn.Module, spec: ModelSp
     template = Template.trace(network, spec)
     with pytest.raises(LayoutError, match="this layout has"):
         template.fill(torch.zeros(template.layout.size + 1), {})
+
+
+def test_a_model_that_no_onnx_file_can_hold_is_refused(
+    network: nn.Module, spec: ModelSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    template, vector = Template.trace(network, spec), FlatModel(network).vector
+    size = len(template.fill(vector, {}))
+    monkeypatch.setattr("fededge.export.template.LARGEST_MODEL", size)
+    assert len(template.fill(vector, {})) == size
+    with pytest.raises(ExportError, match=f"has {size + 13:,} bytes, .* at most 2 GiB"):
+        template.fill(vector, {"device": "abc"})
 
 
 FILL = """

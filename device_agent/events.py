@@ -1,0 +1,233 @@
+"""What an agent's life hears and what it asks for: plain values, no behaviour."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from fededge.wire.messages import Manifest, Reply, State, TaskMessage
+
+__all__ = [
+    "Activity",
+    "Announce",
+    "CheckModel",
+    "ChunkCame",
+    "ClaimCame",
+    "Command",
+    "Connected",
+    "Event",
+    "Fetched",
+    "Follow",
+    "Halt",
+    "Keep",
+    "Note",
+    "Pending",
+    "Prepare",
+    "Prepared",
+    "ReplyCame",
+    "SendUpdate",
+    "Settle",
+    "Spoiled",
+    "StateCame",
+    "TaskCame",
+    "Tick",
+    "Train",
+    "Trained",
+    "Unfollow",
+]
+
+Activity = Literal["starting", "ready", "fetching", "training"]
+
+MOST_MODEL = 16 * 1024**3
+"""Bytes of a model where the layout is not asked what it can honestly take."""
+
+
+@dataclass(frozen=True)
+class Pending:
+    """An update that is on disk, by what it was trained from."""
+
+    run: str
+    version: str
+
+
+# Events
+
+
+@dataclass(frozen=True)
+class Connected:
+    """The broker took us in, for the first time or again."""
+
+
+@dataclass(frozen=True)
+class StateCame:
+    state: State
+
+
+@dataclass(frozen=True)
+class TaskCame:
+    task: TaskMessage
+
+
+@dataclass(frozen=True)
+class ChunkCame:
+    version: str
+    message: bytes
+
+
+@dataclass(frozen=True)
+class ReplyCame:
+    reply: Reply
+
+
+@dataclass(frozen=True)
+class ClaimCame:
+    """A process asks who holds our name."""
+
+    instance: str
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Network, data and export are ready for what this state describes."""
+
+    state: State
+    most_bytes: int = MOST_MODEL
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """A version of the global model was checked and is on disk."""
+
+    version: str
+
+
+@dataclass(frozen=True)
+class Spoiled:
+    """A version came whole but is not what its manifest says, or its file no longer is."""
+
+    version: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A turn is over: its update and private state are on disk together."""
+
+    pending: Pending
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Time passed."""
+
+
+Event = (
+    Connected
+    | StateCame
+    | TaskCame
+    | ChunkCame
+    | ReplyCame
+    | ClaimCame
+    | Prepared
+    | Fetched
+    | Spoiled
+    | Trained
+    | Tick
+)
+
+
+# Commands
+
+
+@dataclass(frozen=True)
+class Announce:
+    """Publish the device's status."""
+
+    answers: str = ""
+
+
+@dataclass(frozen=True)
+class Prepare:
+    """Build what this state describes, and answer with Prepared."""
+
+    state: State
+
+
+@dataclass(frozen=True)
+class Follow:
+    """Subscribe to the chunks of a version."""
+
+    version: str
+
+
+@dataclass(frozen=True)
+class Unfollow:
+    version: str
+
+
+@dataclass(frozen=True)
+class Keep:
+    """Write a piece of a model to disk."""
+
+    version: str
+    offset: int
+    data: bytes
+
+
+@dataclass(frozen=True)
+class CheckModel:
+    """The model is complete: check it, make it durable, and answer with Fetched or Spoiled."""
+
+    version: str
+    manifest: Manifest
+
+
+@dataclass(frozen=True)
+class Train:
+    """Take the turn, save its update and private state, and answer with Trained."""
+
+    task: TaskMessage
+    state: State
+
+
+@dataclass(frozen=True)
+class SendUpdate:
+    """Send the saved update: report and all chunks (None), the report alone (), or these chunks."""
+
+    chunks: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Settle:
+    """The coordinator has decided on the saved update: keep or drop what follows it."""
+
+    accepted: bool
+
+
+@dataclass(frozen=True)
+class Halt:
+    """This agent cannot take part; a person must look at it."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Note:
+    """For the log."""
+
+    text: str
+
+
+Command = (
+    Announce
+    | Prepare
+    | Follow
+    | Unfollow
+    | Keep
+    | CheckModel
+    | Train
+    | SendUpdate
+    | Settle
+    | Halt
+    | Note
+)

@@ -1,0 +1,12 @@
+"""A model as one flat vector: the parameters and float buffers of a module in one float32 buffer.
+
+Aggregation, hashing, corrections of the gradient and the wire format are then one pass over one
+buffer. The module does not notice: its parameters keep their identity and become views.
+"""
+
+from __future__ import annotations
+
+from fededge.flat.layout import Entry, Layout
+from fededge.flat.model import FlatModel
+
+__all__ = ["Entry", "FlatModel", "Layout"]

@@ -1,0 +1,173 @@
+"""A module whose tensors are views of one flat vector."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import torch
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from fededge.errors import LayoutError, StoreError
+from fededge.files import replace_file
+from fededge.flat.layout import Layout, owners_of, tensors_of
+
+__all__ = ["FlatModel"]
+
+
+@dataclass
+class FlatModel:
+    """A module whose parameters and float buffers are views of `vector`, gradients of `grad`.
+
+    Anything that moves the module's tensors behind our back (`module.to`, `module.half`) breaks
+    the binding: use `FlatModel.to`, and `bound` to check.
+    """
+
+    module: nn.Module
+    layout: Layout = field(init=False)
+    vector: Tensor = field(init=False, repr=False)
+    grad: Tensor = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.layout = Layout.of(self.module)
+        tensors = [tensor for _, tensor in tensors_of(self.module)]
+        _check_memory(self.layout, tensors)
+        vector = torch.empty(self.layout.size, device=_device(tensors))
+        for entry, tensor in zip(self.layout.entries, tensors, strict=True):
+            vector[entry.span].copy_(tensor.detach().reshape(-1))
+        self.vector = vector
+        self.swap(vector)
+        self.grad = torch.zeros_like(vector)
+        self.bind_grad()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        out: Tensor = self.module(x)
+        return out
+
+    def swap(self, vector: Tensor) -> Tensor:
+        """Make the module use this vector, and return the one it used before.
+
+        Nothing is copied when the vector is contiguous float32 on the module's device.
+        """
+        fits = vector.detach().to(self.vector.device, torch.float32).contiguous()
+        views = self.layout.views(fits)
+        owners = owners_of(self.module)
+        for entry in self.layout.entries:
+            for name in (entry.name, *entry.aliases):
+                owner, attribute = owners[name]
+                if entry.trainable:
+                    getattr(owner, attribute).data = views[entry.name]
+                else:
+                    owner._buffers[attribute] = views[entry.name]
+        before, self.vector = self.vector, fits
+        return before
+
+    def load(self, vector: Tensor) -> None:
+        """Copy these values into the vector in use."""
+        self.layout.views(vector)
+        self.vector.copy_(vector)
+
+    def bind_grad(self) -> None:
+        """Make every parameter's `.grad` a view of `grad`, keeping what a foreign `.grad` holds.
+
+        `torch.optim`'s `zero_grad()` sets `.grad` to None, and the next backward makes new ones.
+        """
+        views = self.layout.views(self.grad)
+        for name, parameter in self.module.named_parameters():
+            view = views[name]
+            if parameter.grad is None:
+                view.zero_()
+            elif parameter.grad.data_ptr() != view.data_ptr():
+                view.copy_(parameter.grad)
+            if parameter.requires_grad:
+                parameter.grad = view
+
+    def zero_grad(self) -> None:
+        self.grad.zero_()
+
+    @property
+    def trainable(self) -> Tensor:
+        """A 0/1 vector: 1 where a parameter lies that is not frozen (`requires_grad`)."""
+        names = {n for n, p in self.module.named_parameters() if p.requires_grad}
+        return self.layout.mask(e for e in self.layout.entries if e.name in names)
+
+    @property
+    def bound(self) -> bool:
+        """Whether the module's tensors still are the vector's views."""
+        try:
+            found = list(tensors_of(self.module))
+        except LayoutError:
+            return False
+        if [names[0] for names, _ in found] != [entry.name for entry in self.layout.entries]:
+            return False
+        views = self.layout.views(self.vector).values()
+        return all(
+            tensor.data_ptr() == view.data_ptr() and tensor.shape == view.shape
+            for (_, tensor), view in zip(found, views, strict=True)
+        )
+
+    def to(self, device: torch.device | str) -> FlatModel:
+        """Move the module, its vector and its gradient to a device."""
+        self.module.to(device)
+        self.vector, self.grad = self.vector.to(device), self.grad.to(device)
+        self.swap(self.vector)
+        self.bind_grad()
+        return self
+
+    def clone(self) -> FlatModel:
+        """An independent copy: a module and a vector of its own, and no gradient yet."""
+        return FlatModel(copy.deepcopy(self.module))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> FlatModel:
+        return self.clone()
+
+    def sha256(self) -> str:
+        return self.layout.sha256(self.vector)
+
+    def save(self, path: Path) -> None:
+        """Write the named tensors as safetensors, atomically."""
+        tensors = {n: t.cpu() for n, t in self.layout.views(self.vector).items()}
+        replace_file(path, save(tensors, {"layout": self.layout.hash}))
+
+    def restore(self, path: Path) -> None:
+        """Read what `save` wrote; a file of another layout is refused."""
+        try:
+            with safetensors.safe_open(path, "pt") as file:
+                written = (file.metadata() or {}).get("layout", self.layout.hash)
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except FileNotFoundError:
+            raise StoreError(f"{path}: there is no such model file") from None
+        except (OSError, safetensors.SafetensorError) as error:
+            raise StoreError(f"{path}: not a readable safetensors file ({error})") from None
+        try:
+            vector = self.layout.vector(tensors)
+        except LayoutError as error:
+            raise LayoutError(f"{path}: {error}") from None
+        if written != self.layout.hash:
+            raise LayoutError(f"{path}: written for layout {written}, ours is {self.layout.hash}")
+        self.load(vector)
+
+
+def _device(tensors: Sequence[Tensor]) -> torch.device:
+    devices = {tensor.device for tensor in tensors}
+    if len(devices) > 1:
+        names = ", ".join(sorted(map(str, devices)))
+        raise LayoutError(f"the module lies on several devices ({names}): move it to one")
+    return devices.pop() if devices else torch.device("cpu")
+
+
+def _check_memory(layout: Layout, tensors: Sequence[Tensor]) -> None:
+    """Refuse two tensors of one memory: the vector would hold it twice, and they would part."""
+    seen: dict[int, str] = {}
+    for entry, tensor in zip(layout.entries, tensors, strict=True):
+        other = seen.setdefault(tensor.data_ptr(), entry.name) if entry.size else entry.name
+        if other != entry.name:
+            raise LayoutError(
+                f"'{entry.name}' and '{other}' share memory but are two tensors: make them one "
+                "(module.a = module.b), or give each its own"
+            )
