@@ -91,12 +91,12 @@ def parameters() -> tuple[list[nn.Parameter], Tensor]:
 
 def sgd(momentum: float, rounds: int) -> Iterator[Row]:
     found, w = parameters()
-    grad = torch.rand_like(w)
+    grad, mask = torch.rand_like(w), torch.ones_like(w)  # training always passes its mask
     buffer = torch.zeros_like(w) if momentum else None
     optimizer = torch.optim.SGD(found, lr=1e-6, momentum=momentum, weight_decay=1e-4, foreach=True)
 
     def ours() -> None:
-        ops.sgd_step_(w, grad, buffer, lr=1e-6, momentum=momentum, weight_decay=1e-4)
+        ops.sgd_step_(w, grad, buffer, lr=1e-6, momentum=momentum, weight_decay=1e-4, mask=mask)
 
     peers: dict[str, Work] = {"torch.optim.SGD(foreach=True)": optimizer.step}
     return compare(f"sgd_step_ momentum {momentum}", w.numel(), ours, peers, rounds)

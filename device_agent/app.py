@@ -5,6 +5,7 @@ Training and export run in one worker thread, so that the broker's messages are 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import threading
@@ -123,10 +124,8 @@ class Agent:
     def _loop(self) -> None:
         next_tick = time.monotonic() + TICK
         while not self.stopping:
-            try:
+            with contextlib.suppress(queue.Empty):
                 self._take(self.inbox.get(timeout=max(0.0, next_tick - time.monotonic())))
-            except queue.Empty:
-                pass
             if time.monotonic() >= next_tick:
                 next_tick = time.monotonic() + TICK
                 self._handle(life.Tick())

@@ -49,7 +49,9 @@ class Exporting:
         data = self.trainer.data
         images = data.held_x if len(data.held_x) else data.x
         try:
-            self.models.export(self.net, self.template, self._origin(answer, task, state), images[:COMPARED])
+            self.models.export(
+                self.net, self.template, self._origin(answer, task, state), images[:COMPARED]
+            )
         except ExportError as error:
             log.error("%s", error)
             return

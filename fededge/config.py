@@ -46,7 +46,7 @@ class Section(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Base of all sections: immutable, and closed to keys that it does not name."""
 
 
-class BrokerConfig(Section):
+class BrokerConfig(Section, frozen=True):
     """The MQTT broker that connects the coordinator and the agents."""
 
     host: Annotated[str, _help("name or address of the broker", min_length=1)] = "localhost"
@@ -60,7 +60,7 @@ class BrokerConfig(Section):
     wait: Annotated[float, _help("seconds to wait for the broker at start", ge=0, le=86400)] = 10.0
 
 
-class ModelConfig(Section):
+class ModelConfig(Section, frozen=True):
     """The network that is trained, and what it is for; left out, taken from the data."""
 
     name: Annotated[str, _help("a network of the zoo: lenet, mlpnet, tfcnn")] = "lenet"
@@ -70,7 +70,7 @@ class ModelConfig(Section):
     std: Annotated[tuple[float, ...], _help("of a channel, of 1: for normalisation")] = ()
 
 
-class TrainingConfig(Section):
+class TrainingConfig(Section, frozen=True):
     """How each device trains in its turn."""
 
     epochs: Annotated[int, _help("passes over the device's data a round", ge=1, le=10_000)] = 1
@@ -80,7 +80,7 @@ class TrainingConfig(Section):
     weight_decay: Annotated[float, _help("of SGD", ge=0, le=1e6)] = 1e-5
 
 
-class RoundsConfig(Section):
+class RoundsConfig(Section, frozen=True):
     """When a round begins, whom it asks, and when it ends."""
 
     count: Annotated[int, _help("rounds to run", ge=1, le=100_000)] = 10
@@ -93,7 +93,7 @@ class RoundsConfig(Section):
     deadline: Annotated[float, _help("seconds that a round may take", gt=0, le=1e7)] = 600.0
 
 
-class DataConfig(Section):
+class DataConfig(Section, frozen=True):
     """Labelled examples: a device's own, or the coordinator's for evaluation."""
 
     source: Annotated[
@@ -120,41 +120,42 @@ class DataConfig(Section):
     test_share: Annotated[float, _help("share of the examples that is held out", ge=0, lt=1)] = 0.2
 
 
-class CoordinatorConfig(Section):
-    """The coordinator of a federation."""
+class Side(Section, frozen=True, kw_only=True):
+    """What both sides have to know."""
 
     federation: Annotated[str, _help("name of the federation, the same on all sides")]
-    state: Annotated[str, _help("folder for models and the journal; relative to this file")]
+    state: Annotated[str, _help("folder for models and all that must last; relative to this file")]
+    broker: BrokerConfig = BrokerConfig()
+    data: DataConfig = DataConfig()
+
+
+class CoordinatorConfig(Side, frozen=True, kw_only=True):
+    """The coordinator of a federation."""
+
     method: Annotated[str, _help("how to train, such as 'fedavg' or 'fedprox(mu=0.1)'")] = "fedavg"
     seed: Annotated[int, _help("decides the first model, the selection, the batches", ge=0)] = 0
     chunk_bytes: Annotated[
         int, _help("size of a chunk of a model on the wire", ge=1024, le=16 * 1024 * 1024)
     ] = 256 * 1024
-    broker: BrokerConfig = BrokerConfig()
     model: ModelConfig = ModelConfig()
     training: TrainingConfig = TrainingConfig()
     rounds: RoundsConfig = RoundsConfig()
-    data: DataConfig = DataConfig()
 
 
-class AgentConfig(Section):
+class AgentConfig(Side, frozen=True, kw_only=True):
     """An agent: one per device."""
 
-    federation: Annotated[str, _help("name of the federation, the same on all sides")]
     device: Annotated[str, _help("this device's id, unique in the federation")]
-    state: Annotated[str, _help("folder for private state and models; relative to this file")]
-    broker: BrokerConfig = BrokerConfig()
-    data: DataConfig = DataConfig()
     model: Annotated[
         ModelConfig | None, _help("insist on a network; left out: the federation's")
     ] = None
 
 
-S = TypeVar("S", CoordinatorConfig, AgentConfig)
+S = TypeVar("S", bound=Side)
 
 
 def load(path: Path, kind: type[S], environment: Mapping[str, str] = os.environ) -> S:
-    """Read a configuration; a mistake is one sentence with the file, the key and what is allowed."""
+    """Read a configuration; a mistake is one sentence: the file, the key and what is allowed."""
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -181,7 +182,7 @@ def _finished(config: S, folder: Path, environment: Mapping[str, str]) -> S:
     check_name("federation", config.federation)
     if isinstance(config, AgentConfig):
         check_name("device", config.device)
-    else:
+    if isinstance(config, CoordinatorConfig):
         _check_rounds(config.rounds)
     replace = msgspec.structs.replace
     data = config.data
@@ -194,13 +195,13 @@ def _finished(config: S, folder: Path, environment: Mapping[str, str]) -> S:
     return replace(config, data=data, broker=broker, state=state)
 
 
-def _check_choices(config: CoordinatorConfig | AgentConfig) -> None:
+def _check_choices(config: Side) -> None:
     """Names that are looked up elsewhere: better refused now than after the broker has answered."""
     from fededge import methods, models
 
     if isinstance(config, CoordinatorConfig):
         methods.method(config.method)
-    if config.model is not None:
+    if isinstance(config, CoordinatorConfig | AgentConfig) and config.model is not None:
         models.check_name(config.model.name)
     if config.data.root and not Path(config.data.root).exists():
         raise ConfigError(f"data.root: there is no '{config.data.root}'")
@@ -244,7 +245,7 @@ def _section(hint: Any) -> type[Struct] | None:
 
 
 def _readable(error: str, kind: type[Struct]) -> str:
-    """`Expected `int` … - at `$.broker.port`` as `broker.port: expected int …`, with the choices."""
+    """`Expected `int` … - at `$.broker.port`` as `broker.port: expected int …`, and the choices."""
     text, _, place = error.replace("`", "").partition(" - at $.")
     text = text[0].lower() + text[1:].replace("object", "a table")
     choices = ", ".join(map(repr, _choices(kind, place.split("."))))
@@ -260,26 +261,30 @@ def _choices(kind: type[Struct], keys: list[str]) -> tuple[Any, ...]:
     return get_args(hint) if get_origin(hint) is Literal else ()
 
 
-def template(kind: type[S], values: Mapping[str, Any]) -> str:
+def template(kind: type[Side], values: Mapping[str, Any]) -> str:
     """A commented TOML file with every key: given ones set, the others shown with their default."""
+    hints = get_type_hints(kind, include_extras=True)
     lines = [f"# {kind.__doc__}"]
     sections: list[str] = []
-    hints = get_type_hints(kind, include_extras=True)
     for field in msgspec.structs.fields(kind):
         section = _section(get_type_hints(kind)[field.name])
         if section is None:
             lines += _lines(field, hints, values)
         else:
-            given = values.get(field.name, {})
-            sections += ["", f"# {section.__doc__}", *_section_lines(field.name, section, given)]
+            sections += ["", f"# {section.__doc__}"]
+            sections += _section_lines(field, section, values.get(field.name))
     return "\n".join(lines + sections) + "\n"
 
 
-def _section_lines(name: str, section: type[Struct], values: Mapping[str, Any]) -> list[str]:
+def _section_lines(
+    field: msgspec.structs.FieldInfo, section: type[Struct], values: Mapping[str, Any] | None
+) -> list[str]:
+    """A section; one that may be left out, and is not given, is commented out as a whole."""
     hints = get_type_hints(section, include_extras=True)
-    lines = [line for f in msgspec.structs.fields(section) for line in _lines(f, hints, values)]
-    optional = not values and name == "model"
-    return [f"{'# ' if optional else ''}[{name}]", *lines]
+    mark = "# " if values is None and field.default is None else ""
+    fields = msgspec.structs.fields(section)
+    keys = [line for each in fields for line in _lines(each, hints, values or {})]
+    return [f"{mark}[{field.name}]", *keys]
 
 
 def _lines(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from pathlib import Path
 
 from fededge.errors import StoreError
 
-__all__ = ["fsync_folder", "replace_file"]
+__all__ = ["disk_error", "fsync_folder", "replace_file"]
 
 
 def replace_file(path: Path, data: bytes) -> None:
@@ -23,6 +24,8 @@ def replace_file(path: Path, data: bytes) -> None:
         os.replace(neighbour, path)
         fsync_folder(path.parent)
     except OSError as error:
+        with contextlib.suppress(OSError):  # what is left of it would only fill the disk
+            neighbour.unlink(missing_ok=True)
         raise disk_error(path, error) from error
 
 

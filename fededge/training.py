@@ -6,31 +6,32 @@ This is the one place where a method's device half is called.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
-from fededge import ops
 from fededge.errors import MethodError
 from fededge.evaluation import accuracy
 from fededge.flat import FlatModel
-from fededge.methods.base import Affine, Batch, Examples, Hyper, Phase, forward
+from fededge.methods.base import Examples, Hyper, Phase
 from fededge.methods.compose import Stack
 from fededge.methods.private import Private
+from fededge.methods.steps import (
+    Batches,
+    LocalStep,
+    own_randomness,
+    training_mode,
+    training_only,
+)
 from fededge.methods.turn import Turn
 
 __all__ = ["Answer", "Examples", "Task", "Trainer", "prepare_threads"]
 
 Progress = Callable[[int, int, float], None]
 """Told after every step: steps done, steps in all, loss."""
-
-Batches = Iterator[tuple[Tensor, bool]]
-"""Which examples come next, and whether a pass over the data ends with them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,12 +83,16 @@ class Trainer:
     def turn(self, task: Task, private: Private, progress: Progress | None = None) -> Answer:
         """begin → phases of local steps → finish → personal model, in the method's words."""
         turn = self._turn(task, private)
-        phases = self.method.phases(turn)
-        turn.phase = phases[0]
-        start = self.method.begin(turn)
-        turn.start = start if start is task.received else start.clone()
-        self.net.load(turn.start)
-        loss = self._train(turn, phases, progress)
+        with own_randomness(turn.generator("network/turn")):
+            phases = self.method.phases(turn)
+            turn.phase = phases[0]
+            start = self.method.begin(turn)
+            turn.start = start if start is task.received else start.clone()
+            self.net.load(turn.start)
+            loss = Loop(self.method, turn, progress).run(phases)
+            return self._answer(turn, loss)
+
+    def _answer(self, turn: Turn, loss: float) -> Answer:
         done = self.method.finish(turn)
         assert done.upload is not None
         turn.private = Private(done.private)
@@ -126,53 +131,55 @@ class Trainer:
             loss=self.method.loss,
         )
 
-    def _train(self, turn: Turn, phases: Sequence[Phase], progress: Progress | None) -> float:
-        """All phases; returns the mean loss of the steps that led to the model."""
-        sizes = batch_sizes(len(self.data.y), turn.hyper.batch_size)
-        plan = steps_of(phases, turn.hyper.epochs, len(sizes))
-        tell = _teller(sum(plan), progress)
-        batches = self._batches(turn, "batches", sizes)
+
+class Loop:
+    """The phases of one turn."""
+
+    def __init__(self, method: Stack, turn: Turn, progress: Progress | None) -> None:
+        self.method = method
+        self.turn = turn
+        self.progress = progress
+        self.sizes = batch_sizes(len(turn.data.y), turn.hyper.batch_size)
+        self.done = self.total = 0
+
+    def run(self, phases: Sequence[Phase]) -> float:
+        """Train; returns the mean loss of the steps that led to the model."""
+        turn = self.turn
+        plan = steps_of(phases, turn.hyper.epochs, len(self.sizes))
+        self.total = sum(plan)
+        batches = self._batches("batches")
         sum_of_losses = 0.0
         with own_randomness(turn.generator("network")):
             for index, (phase, steps) in enumerate(zip(phases, plan, strict=True)):
                 turn.phase = phase
                 if phase.aside:
-                    self._aside(turn, steps, sizes, tell)
+                    self._aside(steps)
                     continue
-                sum_of_losses += self._phase(turn, steps, batches, sizes, tell)
+                sum_of_losses += self._phase(steps, batches)
                 goes_on = any(not later.aside for later in phases[index + 1 :])
-                turn.ends[phase.name] = self.net.vector.clone() if goes_on else self.net.vector
+                turn.ends[phase.name] = turn.net.vector.clone() if goes_on else turn.net.vector
         return sum_of_losses / max(turn.steps, 1)
 
-    def _aside(
-        self, turn: Turn, steps: int, sizes: list[int], tell: Callable[[float], None]
-    ) -> None:
+    def _aside(self, steps: int) -> None:
         """A phase on a vector and streams of its own: the others are as if it were not there."""
+        turn, net = self.turn, self.turn.net
         name, start = turn.phase.name, turn.phase.start
-        before = self.net.swap((self.net.vector if start is None else start).clone())
-        done = turn.steps
-        batches = self._batches(turn, f"batches/{name}", sizes)
+        before, done = net.swap((net.vector if start is None else start).clone()), turn.steps
         try:
             with own_randomness(turn.generator(f"network/{name}")):
-                self._phase(turn, steps, batches, sizes, tell)
+                self._phase(steps, self._batches(f"batches/{name}"))
         finally:
-            turn.ends[name] = self.net.swap(before)
+            turn.ends[name] = net.swap(before)
             turn.steps = done
 
-    def _phase(
-        self,
-        turn: Turn,
-        steps: int,
-        batches: Batches,
-        sizes: list[int],
-        tell: Callable[[float], None],
-    ) -> float:
+    def _phase(self, steps: int, batches: Batches) -> float:
         """The steps of one phase; returns the sum of their losses."""
+        turn = self.turn
         sum_of_losses = 0.0
-        with training_only(self.net, turn.phase.part):
-            step = LocalStep(self, turn, batches)
+        with training_only(turn.net, turn.phase.part):
+            step = LocalStep(self.method, turn, batches)
             for model in step.models:
-                training_mode(model.module, sizes)
+                training_mode(model.module, self.sizes)
             for _ in range(steps):
                 loss = self.method.advance(turn, step)
                 if not math.isfinite(loss):
@@ -181,113 +188,21 @@ class Trainer:
                 turn.steps += 1
                 if step.ends_pass:
                     self.method.epoch_end(turn)
-                tell(loss)
+                self._tell(loss)
         return sum_of_losses
 
-    def _batches(self, turn: Turn, purpose: str, sizes: list[int]) -> Batches:
+    def _batches(self, purpose: str) -> Batches:
         """Shuffled batches for ever."""
-        order = turn.generator(purpose)
-        while sizes:
-            parts = torch.randperm(sum(sizes), generator=order).split(sizes)
+        order = self.turn.generator(purpose)
+        while self.sizes:
+            parts = torch.randperm(sum(self.sizes), generator=order).split(self.sizes)
             yield from ((part, False) for part in parts[:-1])
             yield parts[-1], True
 
-
-class LocalStep:
-    """The network and its companions in one phase: a batch, its gradient, a step along it."""
-
-    def __init__(self, trainer: Trainer, turn: Turn, batches: Batches) -> None:
-        self.method = trainer.method
-        self.turn = turn
-        self.batches = batches
-        self.ends_pass = False
-        self.models = [trainer.net, *self.method.companions(turn)]
-        pulls = [self.method.pull(turn), *([None] * (len(self.models) - 1))]
-        pairs = zip(self.models, pulls, strict=True)
-        self.optimisers = [Sgd(model, turn.hyper, pull) for model, pull in pairs]
-
-    def batch(self) -> Batch:
-        index, self.ends_pass = next(self.batches)
-        return self.method.batch(self.turn, self.turn.batch(index))
-
-    def gradient(self, batch: Batch) -> float:
-        out = forward(self.turn.net.module, batch.x)
-        loss = self.method.loss(self.turn, out, batch)
-        for model in self.models:
-            model.zero_grad()
-        loss.backward()
-        self.method.observe(self.turn, out, batch)
-        return float(loss.detach())
-
-    def apply(self, lr: float | None = None) -> None:
-        for optimiser in self.optimisers:
-            optimiser(lr)
-
-
-class Sgd:
-    """SGD with momentum, weight decay and the method's pull, one fused pass over the flat vector.
-
-    A new one per phase: momentum does not outlive the objective that it was gathered under.
-    """
-
-    def __init__(self, net: FlatModel, hyper: Hyper, pull: Affine | None) -> None:
-        self.net = net
-        self.hyper = hyper
-        self.pull = pull or Affine()
-        mask = net.trainable
-        self.mask = None if bool(mask.all()) else mask.to(net.vector.device)
-        self.buffer = torch.zeros_like(net.vector) if hyper.momentum else None
-        net.bind_grad()
-
-    def __call__(self, lr: float | None = None) -> None:
-        ops.sgd_step_(
-            self.net.vector,
-            self.net.grad,
-            self.buffer,
-            lr=self.hyper.lr if lr is None else lr,
-            momentum=self.hyper.momentum,
-            weight_decay=self.hyper.weight_decay,
-            kappa=self.pull.kappa,
-            anchor=self.pull.anchor,
-            bias=self.pull.bias,
-            mask=self.mask,
-        )
-
-
-@contextmanager
-def own_randomness(generator: torch.Generator) -> Iterator[None]:
-    """Let layers that draw from torch's global stream (dropout) draw from this seed instead."""
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(generator.initial_seed())
-        yield
-
-
-@contextmanager
-def training_only(net: FlatModel, part: tuple[str, ...]) -> Iterator[None]:
-    """Freeze all but this part of the network; an empty one is all of it."""
-    inside = net.layout.part(*part) if part else torch.ones(net.layout.size)
-    starts = {entry.name: entry.offset for entry in net.layout.entries if entry.size}
-    frozen = [
-        parameter
-        for name, parameter in net.module.named_parameters()
-        if parameter.requires_grad and name in starts and not inside[starts[name]]
-    ]
-    for parameter in frozen:
-        parameter.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for parameter in frozen:
-            parameter.requires_grad_(True)
-
-
-def training_mode(module: nn.Module, sizes: list[int]) -> None:
-    """Training mode; batch norm uses its running statistics where a batch has one example."""
-    module.train()
-    if 1 in sizes:
-        for part in module.modules():
-            if isinstance(part, _BatchNorm):
-                part.eval()
+    def _tell(self, loss: float) -> None:
+        self.done += 1
+        if self.progress is not None:
+            self.progress(self.done, self.total, loss)
 
 
 def batch_sizes(examples: int, batch_size: int) -> list[int]:
@@ -317,18 +232,6 @@ def steps_of(phases: Sequence[Phase], epochs: int, batches: int) -> list[int]:
         left -= count
         counts.append(count)
     return counts
-
-
-def _teller(total: int, progress: Progress | None) -> Callable[[float], None]:
-    done = 0
-
-    def tell(loss: float) -> None:
-        nonlocal done
-        done += 1
-        if progress is not None:
-            progress(done, total, loss)
-
-    return tell
 
 
 def _diverged(turn: Turn, what: str) -> MethodError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import time
@@ -155,11 +156,8 @@ class Coordinator:
         while not self.stopping:
             if self.rounds.phase == "done" and self._announced:
                 return
-            try:
-                event = self.inbox.get(timeout=max(0.0, next_tick - time.monotonic()))
-                self._take(event)
-            except queue.Empty:
-                pass
+            with contextlib.suppress(queue.Empty):
+                self._take(self.inbox.get(timeout=max(0.0, next_tick - time.monotonic())))
             if time.monotonic() >= next_tick:
                 next_tick = time.monotonic() + TICK
                 self._handle(rounds.Tick())
@@ -302,7 +300,7 @@ class Coordinator:
         self.session.publish(presence.topic, presence.payload, retain=True)
 
     def _publish_model(self) -> None:
-        """The current version in retained chunks: the broker fans them out, also to late joiners."""
+        """The current version in retained chunks: the broker hands them to all who ask."""
         payload = tensors.encode(
             self.net.layout, {"model": self.model, **self.method.send(self.memory)}
         )

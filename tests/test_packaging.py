@@ -17,7 +17,8 @@ import pytest
 import fededge
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCES = ("fededge", "server", "device_agent", "csrc", "pyproject.toml", "setup.py", "LICENSE")
+SOURCES = ("fededge", "server", "device_agent", "csrc", "pyproject.toml", "setup.py")
+SOURCES += ("LICENSE", "README.md")
 slow = pytest.mark.slow
 
 

@@ -32,7 +32,9 @@ examples:
 
 def add_to(parser: argparse.ArgumentParser) -> None:
     parser.description = TEXT
-    parser.add_argument("--data", default="embedded", metavar="SOURCE[:PATH]", help="default: embedded")
+    parser.add_argument(
+        "--data", default="embedded", metavar="SOURCE[:PATH]", help="default: embedded"
+    )
     parser.add_argument("--split", default="dirichlet:0.1", help="default: dirichlet:0.1")
     parser.add_argument("--devices", type=int, default=10, help="default: 10")
     parser.add_argument("--seed", type=int, default=0, help="of the split")

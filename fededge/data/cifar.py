@@ -87,6 +87,9 @@ def _read_binary(layout: Layout, folder: Path) -> Raw:
 
 
 def _read_names(path: Path, classes: int) -> tuple[str, ...]:
+    """The official class names; copies of the set without that file number their classes."""
+    if not path.exists():
+        return tuple(str(number) for number in range(classes))
     with reading(path), path.open("rb") as file:
         text = file.read(100_000).decode("utf-8", errors="replace")
     names = tuple(line.strip() for line in text.splitlines() if line.strip())

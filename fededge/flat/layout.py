@@ -75,13 +75,13 @@ class Layout:
         """A 0/1 vector: 1 where a parameter lies, 0 where a buffer (running statistics) lies."""
         return self.mask(entry for entry in self.entries if entry.trainable)
 
-    def part(self, *names: str) -> Tensor:
-        """A 0/1 vector: 1 where the tensors of these submodules (or of these names) lie."""
-        for name in names:
-            if not any(entry.inside(name) for entry in self.entries):
+    def inside(self, *parts: str) -> list[Entry]:
+        """The tensors of these submodules, or of these names."""
+        for part in parts:
+            if not any(entry.inside(part) for entry in self.entries):
                 known = sorted({entry.name.partition(".")[0] for entry in self.entries})
-                raise LayoutError(f"this network has no part '{name}' (it has {', '.join(known)})")
-        return self.mask(e for e in self.entries if any(map(e.inside, names)))
+                raise LayoutError(f"this network has no part '{part}' (it has {', '.join(known)})")
+        return [entry for entry in self.entries if any(map(entry.inside, parts))]
 
     def mask(self, entries: Iterable[Entry]) -> Tensor:
         """A 0/1 vector: 1 where these tensors lie."""

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from fededge.simulation.loop import Simulation, SimulatedRound
+from fededge.simulation.loop import SimulatedRound, Simulation
 
 __all__ = ["SimulatedRound", "Simulation"]

@@ -48,18 +48,19 @@ class Simulation:
         for number in range(count):
             sent = dict(self.method.send(state))
             task = Task(self.seed, number, self.hyper, model, sent)
-            answers: dict[str, Answer] = {}
-            for device in choose(self.devices, self.participants, self.seed, number):
-                trainer = Trainer(device, net, preprocess, self.devices[device], self.method)
-                answers[device] = trainer.turn(task, self.private.get(device, Private()))
-                self.private[device] = answers[device].private
+            answers = self._turns(task, net, preprocess)
             reports = {device: answer.scalars for device, answer in answers.items()}
+            uploads = {device: answer.upload for device, answer in answers.items()}
             model, state = aggregate(
-                self.method,
-                model,
-                state,
-                reports,
-                lambda device, answers=answers: answers[device].upload,
-                devices=len(self.devices),
+                self.method, model, state, reports, uploads.__getitem__, devices=len(self.devices)
             )
             yield SimulatedRound(number, model, answers)
+
+    def _turns(self, task: Task, net: FlatModel, preprocess: Preprocess) -> dict[str, Answer]:
+        """Each chosen device's turn, one after the other."""
+        answers: dict[str, Answer] = {}
+        for device in choose(self.devices, self.participants, self.seed, task.number):
+            trainer = Trainer(device, net, preprocess, self.devices[device], self.method)
+            answers[device] = trainer.turn(task, self.private.get(device, Private()))
+            self.private[device] = answers[device].private
+        return answers

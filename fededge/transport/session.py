@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import paho.mqtt.client as mqtt
-from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode
+from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
@@ -240,15 +240,13 @@ class Session:
         self.inbox.put(Failed(reason))
 
     def _on_message(self, client: mqtt.Client, userdata: Any, message: mqtt.MQTTMessage) -> None:
-        mid, qos = message.mid, message.qos
-        self.inbox.put(
-            Message(message.topic, message.payload, message.retain, lambda: _ack(client, mid, qos))
-        )
+        def ack() -> None:
+            """Refused if the connection has gone meanwhile: the broker will send it again."""
+            if message.qos:
+                client.ack(message.mid, message.qos)
 
-
-def _ack(client: mqtt.Client, mid: int, qos: int) -> None:
-    if qos and client.ack(mid, qos) not in (MQTTErrorCode.MQTT_ERR_SUCCESS, None):
-        return  # the connection is gone: the broker will send it again
+        payload = bytes(message.payload)
+        self.inbox.put(Message(message.topic, payload, message.retain, ack))
 
 
 def _no_delay(client: mqtt.Client, userdata: Any, sock: Any) -> None:

@@ -75,7 +75,9 @@ def test_no_broker(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert f"mqtt://127.0.0.1:{port}: no broker answers (connection refused)" in said
 
 
-def test_broker_name_that_does_not_exist(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_broker_name_that_does_not_exist(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     arguments = agent(tmp_path, 1883)
     path = Path(arguments[-1])
     path.write_text(path.read_text().replace("127.0.0.1", "no-such-host.invalid"))

@@ -206,7 +206,9 @@ def test_cifar100_takes_the_fine_label(tmp_path: Path) -> None:
     train = train_of("cifar100", tmp_path)
     assert train.y.tolist() == records["train.bin"][:, 1].tolist()
     assert int(train.x[2, 0, 0, 1]) == records["train.bin"][2, 3]
-    assert len(train.labels) == 100
+    assert (len(train.labels), train.labels[99]) == (100, "name99")
+    (tmp_path / "cifar-100-binary" / "fine_label_names.txt").unlink()
+    assert train_of("cifar100", tmp_path).labels[99] == "99"
 
 
 def test_damaged_cifar(tmp_path: Path) -> None:

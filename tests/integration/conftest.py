@@ -63,7 +63,7 @@ class Federation:
             "index": index,
         }
         folder = sections.pop("folder", device)
-        values = {"federation": self.name, "device": device, "state": "state"}
+        values: dict[str, Any] = {"federation": self.name, "device": device, "state": "state"}
         values |= {"broker": self.broker, "data": data}
         return self._start(folder, "agent", template(AgentConfig, values | sections))
 
