@@ -10,7 +10,6 @@ from pathlib import Path
 from fededge.config import AgentConfig
 from fededge.errors import ExportError
 from fededge.export import Models, Origin, Template
-from fededge.flat import FlatModel
 from fededge.spec import ModelSpec
 from fededge.training import Answer, Trainer
 from fededge.wire.messages import State, TaskMessage
@@ -35,7 +34,7 @@ class Exporting:
     def warm_up(self) -> None:
         """Trace the network, which takes seconds, before the first round instead of in it."""
         folder = Path(self.config.state) / "templates"
-        self.net = FlatModel(self.trainer.net.clone().module)
+        self.net = self.trainer.deployed.clone()
         self.template = Template.cached(folder, self.net.module, self.spec)
 
     def publish(self, answer: Answer, task: TaskMessage, state: State) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 
+import msgspec
+
 from fededge import methods
 from fededge.config import AgentConfig
 from fededge.data.local import device_examples
 from fededge.errors import LayoutError
 from fededge.flat import FlatModel
 from fededge.methods import Hyper
-from fededge.models import Preprocess, build
+from fededge.models import Preprocess, build_for
 from fededge.training import Answer, Examples, Task, Trainer
 from fededge.wire import chunks, tensors
 from fededge.wire.messages import Manifest, Report, State, TaskMessage
@@ -52,9 +54,10 @@ class Work:
     def prepare(self, state: State) -> None:
         """Build the network, load the data, and make everything warm before saying ready."""
         spec = state.model
-        name = self.config.model.name if self.config.model else spec.name
+        if self.config.model is not None:
+            spec = msgspec.structs.replace(spec, name=self.config.model.name)
         self.data = device_examples(self.config.data, spec)
-        net = FlatModel(build(name, spec.classes, spec.shape, seed=0))
+        net = FlatModel(build_for(spec, seed=0))
         method = methods.method(state.method)
         self.trainer = Trainer(self.config.device, net, Preprocess(spec), self.data, method)
         if net.layout.hash != state.layout:
@@ -62,7 +65,7 @@ class Work:
             return  # the coordinator refuses our status, with both hashes
         self.exporting = Exporting(self.config, spec, self.trainer)
         self.exporting.warm_up()
-        log.info("ready: %d examples, network %s, method %s", self.examples, name, method)
+        log.info("ready: %d examples, network %s, method %s", self.examples, spec.name, method)
 
     def check_model(self, version: str, manifest: Manifest) -> None:
         method = self._ready.method

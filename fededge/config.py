@@ -64,6 +64,9 @@ class ModelConfig(Section, frozen=True):
     """The network that is trained, and what it is for; left out, taken from the data."""
 
     name: Annotated[str, _help("a network of the zoo: lenet, mlpnet, tfcnn")] = "lenet"
+    head: Annotated[str, _help("its last layer: linear, bias-free, cosine or cosine:TAU")] = (
+        "linear"
+    )
     labels: Annotated[tuple[str, ...], _help("the classes, in order")] = ()
     shape: Annotated[tuple[int, ...], _help("channels, height, width of an image")] = ()
     mean: Annotated[tuple[float, ...], _help("of a channel, of 1: for normalisation")] = ()

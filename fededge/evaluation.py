@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-__all__ = ["accuracy", "evaluating", "predictions"]
+__all__ = ["accuracy", "class_accuracies", "evaluating", "predictions"]
 
 
 @contextmanager
@@ -35,3 +35,12 @@ def accuracy(module: nn.Module, preprocess: nn.Module, x: Tensor, y: Tensor) -> 
     if not len(y):
         return float("nan")
     return float((predictions(module, preprocess, x) == y).double().mean())
+
+
+def class_accuracies(
+    module: nn.Module, preprocess: nn.Module, x: Tensor, y: Tensor, classes: int
+) -> Tensor:
+    """The share of each class's inputs that get their label (float64 [classes]); NaN where none."""
+    right = (predictions(module, preprocess, x) == y).double()
+    hits = torch.zeros(classes, dtype=torch.float64).index_add_(0, y, right)
+    return hits / torch.bincount(y, minlength=classes)

@@ -2,28 +2,56 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-__all__ = ["ModelSpec"]
+__all__ = ["Kind", "ModelSpec"]
 
+Kind = Literal["image", "text"]
 Name = Annotated[str, Meta(min_length=1, max_length=100)]
+
+MOST_CHANNELS = 64
 
 
 class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True):
-    """A network of the zoo, the images it takes (uint8, channels first) and the labels it gives."""
+    """A network of the zoo, the inputs that it takes, and the labels that it gives.
+
+    `shape` is that of one input: channels, height and width of an image (uint8 pixels, normalised
+    by `mean` and `std`), or the number of tokens of a text (int64 below `vocabulary`, neither
+    mean nor std). A `vocabulary` of 0 says that the inputs are images.
+    """
 
     name: Name
     labels: Annotated[tuple[Name, ...], Meta(min_length=2, max_length=100_000)]
-    shape: tuple[
-        Annotated[int, Meta(ge=1, le=64)],
-        Annotated[int, Meta(ge=1, le=8192)],
-        Annotated[int, Meta(ge=1, le=8192)],
+    shape: Annotated[
+        tuple[Annotated[int, Meta(ge=1, le=8192)], ...], Meta(min_length=1, max_length=3)
     ]
-    mean: Annotated[tuple[float, ...], Meta(min_length=1, max_length=64)]
-    std: Annotated[tuple[Annotated[float, Meta(gt=0)], ...], Meta(min_length=1, max_length=64)]
+    mean: Annotated[tuple[float, ...], Meta(max_length=MOST_CHANNELS)]
+    std: Annotated[tuple[Annotated[float, Meta(gt=0)], ...], Meta(max_length=MOST_CHANNELS)]
+    # `\Z`, not `$`: that one also matches before a newline at the end.
+    head: Annotated[
+        str, Meta(pattern=r"^(linear|bias-free|cosine(:[0-9.e-]{1,12})?)\Z", max_length=20)
+    ] = "linear"
+    vocabulary: Annotated[int, Meta(ge=0, le=10_000_000)] = 0
+
+    def __post_init__(self) -> None:
+        """Refuse a shape of another kind of input; a ValueError, which msgspec knows on decoding."""
+        if self.kind == "text" and (len(self.shape) != 1 or self.mean or self.std):
+            raise ValueError(
+                "a network for text (it has a vocabulary) needs a shape of one number, its "
+                f"tokens, and no mean or std; got shape {list(self.shape)}"
+            )
+        if self.kind == "image" and (len(self.shape) != 3 or self.shape[0] > MOST_CHANNELS):
+            raise ValueError(
+                "a network for images (it has no vocabulary) needs a shape of channels (at most "
+                f"{MOST_CHANNELS}), height and width; got {list(self.shape)}"
+            )
 
     @property
     def classes(self) -> int:
         return len(self.labels)
+
+    @property
+    def kind(self) -> Kind:
+        return "text" if self.vocabulary else "image"

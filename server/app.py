@@ -20,7 +20,7 @@ from fededge.data.local import model_spec, test_set
 from fededge.errors import RefusedError, TransportError, WireError
 from fededge.evaluation import accuracy
 from fededge.flat import FlatModel
-from fededge.models import Preprocess, build
+from fededge.models import Preprocess, build_for
 from fededge.training import prepare_threads
 from fededge.transport.presence import Holder, claim_name
 from fededge.transport.session import Connected, Failed, Lost, Message, Session, Will
@@ -91,8 +91,7 @@ class Coordinator:
         self.method = methods.method(config.method)
         self.spec = model_spec(config.model, config.data)
         self.test = None if config.data.source == "none" else test_set(config.data, self.spec)
-        module = build(self.spec.name, self.spec.classes, self.spec.shape, config.seed)
-        self.net = FlatModel(module)
+        self.net = FlatModel(build_for(self.spec, config.seed))
         self.preprocess = Preprocess(self.spec)
 
     def _resume(self) -> None:
@@ -251,6 +250,7 @@ class Coordinator:
             reports,
             lambda device: self.store.update(old, device, layout),
             devices=len(self.rounds.present),
+            layout=layout,
         )
         self._advance(number + 1, reports, time.monotonic() - self.opened)
         self.store.clear_spool(old)

@@ -184,7 +184,7 @@ class Coordinator(Process):
             case rounds.Discard(device, version):
                 self.spool.pop((version, device), None)
             case rounds.Check(device, report):
-                self.check(device, report)
+                self.jobs.append(lambda: self.check(device, report))
             case rounds.Merge(number, reports, _):
                 self.merge(number, reports)
 

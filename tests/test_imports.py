@@ -18,6 +18,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "low": (
         "fededge",
         "fededge._C",
+        "fededge.choices",
         "fededge.errors",
         "fededge.files",
         "fededge.flat",

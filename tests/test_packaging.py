@@ -17,8 +17,8 @@ import pytest
 import fededge
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCES = ("fededge", "server", "device_agent", "csrc", "pyproject.toml", "setup.py")
-SOURCES += ("LICENSE", "README.md")
+FOLDERS = ("fededge", "server", "device_agent", "csrc")
+FILES = ("pyproject.toml", "setup.py", "LICENSE", "README.md")
 slow = pytest.mark.slow
 
 
@@ -40,12 +40,10 @@ def checkout(tmp_path: Path) -> Path:
     """A copy of the sources, so that nothing is built next to those that are being worked on."""
     copy = tmp_path / "checkout"
     copy.mkdir()
-    for name in SOURCES:
-        source = ROOT / name
-        if source.is_dir():
-            shutil.copytree(source, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy(source, copy / name)
+    for name in FOLDERS:
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in FILES:
+        shutil.copy(ROOT / name, copy / name)
     return copy
 
 

@@ -60,9 +60,7 @@ def model_spec(model: ModelConfig, data: DataConfig) -> ModelSpec:
         train, _ = load(data.source, _root(data))
         labels, shape = model.labels or train.labels, model.shape or train.shape
         mean, std = model.mean or train.mean, model.std or train.std
-    if len(shape) != 3:
-        raise ConfigError(f"model.shape must be channels, height and width, got {list(shape)}")
-    return ModelSpec(model.name, labels, (shape[0], shape[1], shape[2]), mean, std)
+    return ModelSpec(model.name, labels, shape, mean, std, model.head)
 
 
 def _held_out(train: Dataset, share: np.ndarray, config: DataConfig) -> Examples:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fededge.errors import ConfigError, DataError
-from fededge.models.choices import unknown
+from fededge.choices import unknown
 
 __all__ = ["Arrays", "Raw", "Request", "Shape", "check_bytes", "numbering", "reading"]
 

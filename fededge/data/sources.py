@@ -17,7 +17,7 @@ from fededge.data.images import read_folder
 from fededge.data.raw import Arrays, Raw, Request, Shape, numbering
 from fededge.data.table import read_csv
 from fededge.errors import ConfigError, DataError
-from fededge.models.choices import unknown
+from fededge.choices import unknown
 
 __all__ = ["embedded", "load", "sources"]
 

@@ -43,7 +43,8 @@ def _layer(text: str, known: Mapping[str, type[Method]]) -> tuple[Method, tuple[
     name, options, phases = match.groups(default="")
     if name not in known:
         raise MethodError(f"unknown method '{name}'{_hint(name, known)}")
-    return known[name](**_options(name, options, known[name])), tuple(phases.split("@")[1:])
+    limit = tuple(phase.strip() for phase in phases.split("@")[1:])
+    return known[name](**_options(name, options, known[name])), limit
 
 
 def _options(name: str, text: str, kind: type[Method]) -> dict[str, Option]:

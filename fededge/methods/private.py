@@ -62,5 +62,5 @@ class Private(Mapping[str, Value]):
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise EgressError("private state stays on its device: it cannot be serialised")
 
-    def __array__(self, *args: object) -> NoReturn:
+    def __array__(self, *args: object, **options: object) -> NoReturn:
         raise EgressError("private state stays on its device: it cannot become an array")

@@ -3,6 +3,16 @@
 from __future__ import annotations
 
 from fededge.models.base import Classifier, Preprocess
-from fededge.models.zoo import build, check_name, names
+from fededge.models.heads import CosineHead, heads
+from fededge.models.zoo import build, build_for, check_name, names
 
-__all__ = ["Classifier", "Preprocess", "build", "check_name", "names"]
+__all__ = [
+    "Classifier",
+    "CosineHead",
+    "Preprocess",
+    "build",
+    "build_for",
+    "check_name",
+    "heads",
+    "names",
+]

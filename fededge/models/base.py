@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from fededge.errors import ConfigError
 from fededge.spec import ModelSpec
 
-__all__ = ["Classifier", "Preprocess"]
+__all__ = ["Classifier", "Preprocess", "he_initialised"]
 
 
 class Classifier(nn.Module):
@@ -30,10 +30,21 @@ class Classifier(nn.Module):
         return features
 
 
+def he_initialised(module: nn.Module) -> nn.Module:
+    """Initial convolutions by He et al. 2015: ReLU layers in any number keep the gradient's size."""
+    for part in module.modules():
+        if isinstance(part, nn.Conv2d):
+            nn.init.kaiming_normal_(part.weight, mode="fan_out", nonlinearity="relu")
+            if part.bias is not None:
+                nn.init.zeros_(part.bias)
+    return module
+
+
 class Preprocess(nn.Module):
     """Pixels 0..255 [N, C, H, W] to float32: (x/255 - mean)/std of each channel.
 
     The two buffers are not persistent: they belong to the spec, not to the weights that travel.
+    The tokens of a text are passed on as they are.
     """
 
     offset: Tensor
@@ -41,6 +52,9 @@ class Preprocess(nn.Module):
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
+        self.kind = spec.kind
+        if self.kind == "text":
+            return
         _check_statistics(spec)
         for name, values in (("offset", spec.mean), ("scale", spec.std)):
             # float64 until the last step, so that 255*std is rounded once
@@ -48,6 +62,8 @@ class Preprocess(nn.Module):
             self.register_buffer(name, in_pixels.to(torch.float32), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.kind == "text":
+            return x
         return (x.to(torch.float32) - self.offset) / self.scale
 
 

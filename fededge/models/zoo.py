@@ -9,85 +9,141 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
+from fededge.choices import unknown
 from fededge.errors import ConfigError
-from fededge.models import lenet, mlpnet, tfcnn
+from fededge.models import alexnet, cnn4, fasttext, lenet, mlpnet, resnet, resnet18, tfcnn, vgg
 from fededge.models.base import Classifier
-from fededge.models.choices import unknown
+from fededge.models.heads import head_of
+from fededge.spec import Kind, ModelSpec
 
-__all__ = ["build", "check_name", "names"]
+__all__ = ["build", "build_for", "check_name", "names"]
 
 # 4 GB of float32: beyond any network here, and short of what would take a machine down.
 MOST_PARAMETERS = 1_000_000_000
 
 
-class Network(NamedTuple):
+class ImageNetwork(NamedTuple):
     """A body for images of a shape, the features that it gives, the smallest side it takes."""
 
     body: Callable[[tuple[int, int, int]], nn.Module]
     width: int
-    smallest: int
+    smallest: int = 1
 
 
-ZOO = {
-    "lenet": Network(lenet.lenet, lenet.WIDTH, lenet.SMALLEST),
-    "mlpnet": Network(mlpnet.mlpnet, mlpnet.WIDTH, mlpnet.SMALLEST),
-    "tfcnn": Network(tfcnn.tfcnn, tfcnn.WIDTH, tfcnn.SMALLEST),
+class TextNetwork(NamedTuple):
+    """A body for texts of a vocabulary, and the features that it gives."""
+
+    body: Callable[[int], nn.Module]
+    width: int
+
+
+IMAGE_NETWORKS = {
+    "lenet": ImageNetwork(lenet.lenet, lenet.WIDTH, lenet.SMALLEST),
+    "lenet5": ImageNetwork(lenet.lenet5, lenet.WIDTH, lenet.SMALLEST),
+    "lfd-cnn": ImageNetwork(lenet.lfd_cnn, lenet.PROJECTED, lenet.SMALLEST),
+    "cnn4": ImageNetwork(cnn4.cnn4, cnn4.WIDTH, cnn4.SMALLEST),
+    "mlpnet": ImageNetwork(mlpnet.mlpnet, mlpnet.WIDTH, mlpnet.SMALLEST),
+    "tfcnn": ImageNetwork(tfcnn.tfcnn, tfcnn.WIDTH, tfcnn.SMALLEST),
+    "alexnet32": ImageNetwork(alexnet.alexnet32, alexnet.WIDTH, alexnet.SMALLEST),
+    **{name: ImageNetwork(body, vgg.WIDTH) for name, body in vgg.VGGS.items()},
+    **{name: ImageNetwork(body, resnet.WIDTH) for name, body in resnet.RESNETS.items()},
+    "resnet18": ImageNetwork(resnet18.resnet18, resnet18.WIDTH),
+    "resnet18-small": ImageNetwork(resnet18.resnet18_small, resnet18.WIDTH),
 }
-HEADS: dict[str, Callable[[int, int], nn.Module]] = {
-    "linear": nn.Linear,
-    "bias-free": lambda width, classes: nn.Linear(width, classes, bias=False),
-}
+TEXT_NETWORKS = {"fasttext": TextNetwork(fasttext.FastText, fasttext.WIDTH)}
 
 
-def names() -> tuple[str, ...]:
-    """The networks that `build` knows."""
-    return tuple(ZOO)
+def names(kind: Kind = "image") -> tuple[str, ...]:
+    """The networks that `build` knows for this kind of input."""
+    return tuple(TEXT_NETWORKS if kind == "text" else IMAGE_NETWORKS)
 
 
 def check_name(name: str) -> None:
     """Refuse a network that does not exist."""
-    if name not in ZOO:
-        raise ConfigError(unknown("network", name, ZOO))
+    known = (*IMAGE_NETWORKS, *TEXT_NETWORKS)
+    if name not in known:
+        raise ConfigError(unknown("network", name, known))
+
+
+def build_for(spec: ModelSpec, seed: int) -> Classifier:
+    """Make the network that a federation has agreed on."""
+    return build(
+        spec.name, spec.classes, spec.shape, seed, head=spec.head, vocabulary=spec.vocabulary
+    )
 
 
 def build(
     name: str,
     classes: int,
-    shape: tuple[int, int, int],
+    shape: tuple[int, ...],
     seed: int,
     *,
     head: str = "linear",
+    vocabulary: int = 0,
 ) -> Classifier:
-    """Make a network for images [C, H, W] of this shape.
+    """Make a network for images of a shape, or for texts of a vocabulary.
 
     Args:
-        name: one of `names()`.
+        name: one of `names()` or `names("text")`.
         classes: how many logits the head gives.
-        shape: channels, height and width of the images.
+        shape: of one input: channels, height and width of an image, or the length of a text.
         seed: decides the initial weights; the state of torch's own generators stays as it is.
-        head: "linear", or "bias-free" for methods that compare the rows of the last layer.
+        head: "linear"; "bias-free" for methods that compare the rows of the last layer; "cosine"
+            (tau 0.1) or "cosine:TAU" for methods that compare directions only.
+        vocabulary: for texts, the number of different tokens; 0 says that the inputs are images.
     """
     check_name(name)
-    if head not in HEADS:
-        raise ConfigError(unknown("head", head, HEADS))
-    _check(name, classes, shape)
+    make_head = head_of(head)
+    _check(name, classes, shape, vocabulary)
+
+    def assemble() -> Classifier:
+        body, width = _body(name, shape, vocabulary)
+        return Classifier(body, make_head(width, classes))
+
     with torch.device("meta"):
-        _check_size(name, shape, _assemble(name, classes, shape, head))
+        _check_size(name, shape, assemble())
     with torch.device("cpu"), torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would reseed the GPUs too
-        return _assemble(name, classes, shape, head)
+        return assemble()
 
 
-def _assemble(name: str, classes: int, shape: tuple[int, int, int], head: str) -> Classifier:
-    network = ZOO[name]
-    return Classifier(network.body(shape), HEADS[head](network.width, classes))
+def _body(name: str, shape: tuple[int, ...], vocabulary: int) -> tuple[nn.Module, int]:
+    if name in TEXT_NETWORKS:
+        text = TEXT_NETWORKS[name]
+        return text.body(vocabulary), text.width
+    image = IMAGE_NETWORKS[name]
+    channels, height, width = shape
+    return image.body((channels, height, width)), image.width
 
 
-def _check(name: str, classes: int, shape: tuple[int, int, int]) -> None:
+def _check(name: str, classes: int, shape: tuple[int, ...], vocabulary: int) -> None:
     if classes < 2:
         raise ConfigError(f"{name} needs at least two classes, got {classes}")
+    kind: Kind = "text" if vocabulary or len(shape) == 1 else "image"
+    if name not in names(kind):
+        raise ConfigError(
+            f"{name} does not take a {kind} as its input, which is what this federation is about; "
+            f"choose one of {', '.join(names(kind))}"
+        )
+    if kind == "text":
+        _check_text(name, shape, vocabulary)
+    else:
+        _check_image(name, shape)
+
+
+def _check_text(name: str, shape: tuple[int, ...], vocabulary: int) -> None:
+    if vocabulary < 2 or len(shape) != 1 or shape[0] < 1:
+        raise ConfigError(
+            f"{name} needs the length of a text and a vocabulary of at least 2 (padding and a "
+            f"word), got {list(shape)} and {vocabulary}"
+        )
+
+
+def _check_image(name: str, shape: tuple[int, ...]) -> None:
+    if len(shape) != 3:
+        raise ConfigError(f"{name} needs channels, height and width, got {list(shape)}")
     channels, height, width = shape
-    smallest = ZOO[name].smallest
+    smallest = IMAGE_NETWORKS[name].smallest
     if channels < 1 or min(height, width) < smallest:
         raise ConfigError(
             f"{name} takes images of at least {smallest}x{smallest} pixels, and these are "
@@ -95,10 +151,10 @@ def _check(name: str, classes: int, shape: tuple[int, int, int]) -> None:
         )
 
 
-def _check_size(name: str, shape: tuple[int, int, int], network: nn.Module) -> None:
+def _check_size(name: str, shape: tuple[int, ...], network: nn.Module) -> None:
     size = sum(math.prod(p.shape) for p in network.parameters())
     if size > MOST_PARAMETERS:
         raise ConfigError(
-            f"{name} would have {size:,} parameters for images of shape {shape}, more than "
-            f"{MOST_PARAMETERS:,}; choose another network or smaller images"
+            f"{name} would have {size:,} parameters for inputs of shape {shape}, more than "
+            f"{MOST_PARAMETERS:,}; choose another network or smaller inputs"
         )

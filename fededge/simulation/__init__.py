@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fededge.simulation.crew import Alone, Crew, Setup, Workers
 from fededge.simulation.loop import SimulatedRound, Simulation
 
-__all__ = ["SimulatedRound", "Simulation"]
+__all__ = ["Alone", "Crew", "Setup", "SimulatedRound", "Simulation", "Workers"]

@@ -7,60 +7,63 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from fededge import methods
 from fededge.aggregation import aggregate
-from fededge.flat import FlatModel
-from fededge.methods import Hyper, Private, Stack
-from fededge.models import Preprocess, build
+from fededge.flat import FlatModel, Layout
+from fededge.methods import Private
+from fededge.models import build_for
 from fededge.selection import choose
-from fededge.spec import ModelSpec
-from fededge.training import Answer, Examples, Task, Trainer
+from fededge.simulation.crew import Alone, Crew, Setup
+from fededge.training import Answer, Task
 
 __all__ = ["SimulatedRound", "Simulation"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SimulatedRound:
-    """What a round led to."""
+    """What a round began with and led to."""
 
     number: int
+    before: Tensor
     model: Tensor
     answers: Mapping[str, Answer]
 
 
-@dataclass
+@dataclass(eq=False)
 class Simulation:
-    """Devices with their data, and a method; `rounds` runs them. All devices accept and answer."""
+    """A federation in which every device that is asked answers, and every update is accepted."""
 
-    method: Stack
-    spec: ModelSpec
-    hyper: Hyper
-    devices: Mapping[str, Examples]
-    seed: int
+    setup: Setup
     participants: int = 0
+    crew: Crew | None = None
     private: dict[str, Private] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        net = FlatModel(build_for(self.setup.spec, self.setup.seed))
+        self.layout: Layout = net.layout
+        self.first = net.vector.clone()
 
     def rounds(self, count: int) -> Iterator[SimulatedRound]:
         """Run rounds from the first model on; the same bytes as a federation of processes."""
-        spec = self.spec
-        net = FlatModel(build(spec.name, spec.classes, spec.shape, self.seed))
-        model, state = net.vector.clone(), self.method.initial(net.layout)
-        preprocess = Preprocess(spec)
+        setup = self.setup
+        crew = self.crew or Alone(setup)
+        method = methods.method(setup.method)
+        model, state = self.first, method.initial(self.layout)
         for number in range(count):
-            sent = dict(self.method.send(state))
-            task = Task(self.seed, number, self.hyper, model, sent)
-            answers = self._turns(task, net, preprocess)
+            chosen = choose(setup.devices, self.participants, setup.seed, number)
+            task = Task(setup.seed, number, setup.hyper, model, dict(method.send(state)))
+            answers = crew.turns(task, chosen, self.private)
+            self.private |= {device: answer.private for device, answer in answers.items()}
             reports = {device: answer.scalars for device, answer in answers.items()}
             uploads = {device: answer.upload for device, answer in answers.items()}
+            before = model
             model, state = aggregate(
-                self.method, model, state, reports, uploads.__getitem__, devices=len(self.devices)
+                method,
+                model,
+                state,
+                reports,
+                uploads.__getitem__,
+                devices=len(setup.devices),
+                layout=self.layout,
             )
-            yield SimulatedRound(number, model, answers)
-
-    def _turns(self, task: Task, net: FlatModel, preprocess: Preprocess) -> dict[str, Answer]:
-        """Each chosen device's turn, one after the other."""
-        answers: dict[str, Answer] = {}
-        for device in choose(self.devices, self.participants, self.seed, task.number):
-            trainer = Trainer(device, net, preprocess, self.devices[device], self.method)
-            answers[device] = trainer.turn(task, self.private.get(device, Private()))
-            self.private[device] = answers[device].private
-        return answers
+            yield SimulatedRound(number, before, model, answers)

@@ -12,14 +12,11 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from fededge import methods
 from fededge.config import DataConfig, ModelConfig, TrainingConfig
 from fededge.data import embedded
 from fededge.data.local import model_spec, share_examples
-from fededge.flat import Layout
 from fededge.methods import Hyper
-from fededge.models import build
-from fededge.simulation import Simulation
+from fededge.simulation import Setup, Simulation
 
 pytestmark = pytest.mark.slow
 
@@ -49,11 +46,13 @@ def simulated() -> str:
         training.momentum,
         training.weight_decay,
     )
-    parts = share_examples(embedded()[0], shares)
+    train, test = embedded()
+    parts = share_examples(train, shares)
     devices = {f"device-{index + 1}": part for index, part in enumerate(parts)}
-    simulation = Simulation(methods.method("fedprox(mu=0.1)"), spec, hyper, devices, seed=5)
+    setup = Setup("fedprox(mu=0.1)", spec, hyper, 5, devices, test.x, test.y)
+    simulation = Simulation(setup)
     *_, last = simulation.rounds(2)
-    return Layout.of(build(spec.name, spec.classes, spec.shape, 5)).sha256(last.model)
+    return simulation.layout.sha256(last.model)
 
 
 def test_one_seed_gives_the_same_weights_over_both_brokers_and_simulated(tmp_path: Path) -> None:

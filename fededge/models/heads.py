@@ -1,0 +1,89 @@
+"""The last layer: from features to logits, in the forms that the methods ask for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fededge.choices import unknown
+from fededge.errors import ConfigError
+
+__all__ = ["CosineHead", "Head", "head_of", "heads"]
+
+Head = Callable[[int, int], nn.Module]
+"""Makes a head from the width of the features and the number of classes."""
+
+# Below this length a vector is dust: dividing by it would make its gradient a thousand millions.
+SHORTEST = 1e-9
+
+
+class CosineHead(nn.Module):
+    """`cos(features, weight row)/tau` (LfD, FedNH): neither the length of a feature nor of a row
+    counts, and there is no bias.
+
+    The rows are stored as they are trained, and normalised in the forward pass only. A zero vector
+    has no direction: its cosines are zero, and it gets no gradient.
+    """
+
+    def __init__(self, width: int, classes: int, tau: float = 0.1) -> None:
+        super().__init__()
+        self.tau = tau
+        self.weight = nn.Parameter(torch.empty(classes, width))
+        nn.init.kaiming_uniform_(self.weight, a=math.sqrt(5))  # as nn.Linear begins
+
+    def cosines(self, features: Tensor) -> Tensor:
+        """From -1 to 1, [N, classes]."""
+        return F.linear(_unit(features), _unit(self.weight))
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.cosines(features) / self.tau
+
+    def extra_repr(self) -> str:
+        classes, width = self.weight.shape
+        return f"{width}, {classes}, tau={self.tau}"
+
+
+def _unit(vectors: Tensor) -> Tensor:
+    length = vectors.norm(dim=1, keepdim=True)
+    return vectors / length.masked_fill(length < SHORTEST, math.inf)
+
+
+HEADS: dict[str, Head] = {
+    "linear": nn.Linear,
+    "bias-free": partial(nn.Linear, bias=False),
+    "cosine": CosineHead,
+}
+
+
+def heads() -> tuple[str, ...]:
+    """The heads that `build` knows; `cosine` also takes its tau, as in `cosine:0.05`."""
+    return tuple(HEADS)
+
+
+def head_of(text: str) -> Head:
+    """The head of this description: `linear`, `bias-free`, `cosine` or `cosine:TAU`."""
+    name, colon, value = text.partition(":")
+    if name not in HEADS:
+        raise ConfigError(unknown("head", name, HEADS))
+    if not colon:
+        return HEADS[name]
+    if name != "cosine":
+        raise ConfigError(f"head {text!r}: only 'cosine' takes a number, its tau; write {name!r}")
+    return partial(CosineHead, tau=_tau(text, value))
+
+
+def _tau(text: str, value: str) -> float:
+    try:
+        tau = float(value)
+    except ValueError:
+        tau = math.nan
+    if not 1e-4 <= tau <= 1e4:
+        raise ConfigError(
+            f"head {text!r}: tau must be a number from 0.0001 to 10000, as in 'cosine:0.05'"
+        )
+    return tau

@@ -1,0 +1,272 @@
+"""Who decides what in a stack of layers, and what a stack does not let through."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fededge.errors import MethodError, WireError
+from fededge.flat import FlatModel, Layout
+from fededge.methods import Private, method
+from fededge.methods.base import (
+    Examples,
+    Finish,
+    Follows,
+    Merged,
+    Method,
+    Phase,
+    Round,
+    State,
+    Step,
+)
+from fededge.methods.compose import Stack
+from fededge.methods.fedavg import FedAvg
+from fededge.methods.turn import Hyper, Turn
+
+REPORT = {"examples": 8.0, "steps": 2.0, "loss": 1.0, "personal_accuracy": 0.5}
+
+
+def layer(name: str, **hooks: object) -> Method:
+    """A method that fills in these hooks."""
+    kind: type[Method] = type(name, (Method,), {"name": name, **hooks})
+    return kind()
+
+
+def _phases(self: Method, r: Round) -> Sequence[Phase]:
+    return (Phase(),)
+
+
+def _advance(self: Method, r: Round, step: Step) -> float:
+    return 0.0
+
+
+def _personal(self: Method, r: Round) -> Tensor:
+    return r.model
+
+
+def _network(self: Method, net: nn.Module, data: Examples) -> nn.Module:
+    return net
+
+
+def _weight(self: Method, scalars: Mapping[str, float]) -> float:
+    return 1.0
+
+
+def _sums(self: Method, scalars: Mapping[str, float]) -> Mapping[str, float]:
+    return {"all": 1.0}
+
+
+def _step(self: Method, w: Tensor, merged: Merged, state: State) -> tuple[Tensor, State]:
+    return w, state
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "what"),
+    [
+        ({"phases": _phases}, {"phases": _phases}, "the phases of the local training"),
+        ({"advance": _advance}, {"advance": _advance}, "how a local step is made"),
+        ({"personal": _personal}, {"personal": _personal}, "the personal model"),
+        ({"personal": _personal}, {"network": _network}, "the personal model"),
+        ({"weight": _weight}, {"weight": _weight}, "the weight of an update"),
+        ({"step": _step}, {"step": _step}, "the step to the next global model"),
+        ({"step": _step}, {"sums": _sums}, "the step to the next global model"),
+    ],
+)
+def test_two_owners_are_named_and_what_they_quarrel_about(
+    one: dict[str, object], two: dict[str, object], what: str
+) -> None:
+    layers = (layer("anna", **one), FedAvg(), layer("bert", **two))
+    with pytest.raises(MethodError) as caught:
+        Stack(layers)
+    assert str(caught.value) == f"anna and bert cannot be combined: each decides {what}"
+
+
+def test_one_owner_may_stand_anywhere_and_fill_in_both_hooks() -> None:
+    owner = layer("owner", weight=_weight, step=_step, sums=_sums)
+    for layers in ((owner, FedAvg()), (FedAvg(), owner)):
+        assert Stack(layers).weight(REPORT) == 1.0
+        assert Stack(layers).sums(REPORT) == {"all": 1.0}
+
+
+def test_a_scalar_has_one_reporter() -> None:
+    scored = [layer(name, scalars=frozenset({"score"})) for name in ("anna", "bert")]
+    with pytest.raises(MethodError, match=r"anna\+bert': two layers report a scalar 'score'"):
+        Stack(tuple(scored))
+    with pytest.raises(MethodError, match="two layers report a scalar 'loss'"):
+        Stack((layer("anna", scalars=frozenset({"loss"})),))
+    assert Stack((scored[0], FedAvg())).scalars == REPORT.keys() | {"score"}
+
+
+# What leaves a turn
+
+
+def a_turn(stack: Stack, private: Private | None = None) -> Turn:
+    net = FlatModel(nn.Linear(1, 1))
+    empty = torch.empty(0, 1), torch.empty(0, dtype=torch.int64)
+    return Turn(
+        seed=0,
+        number=0,
+        device="d1",
+        hyper=Hyper(),
+        data=Examples(*empty, *empty, 2),
+        preprocess=nn.Identity(),
+        net=net,
+        received=net.vector.clone(),
+        sent={"anna.c": torch.ones(2), "bert.c": torch.zeros(2)},
+        private=private or Private(),
+        loss=stack.loss,
+    )
+
+
+def ends_with(finish: Finish, **kind: object) -> Stack:
+    return Stack((layer("anna", finish=lambda self, r: finish, **kind),))
+
+
+@pytest.mark.parametrize(
+    ("finish", "name"),
+    [(Finish(private={"c": 1.0}), "c"), (Finish(scalars={"score": 1.0}), "score")],
+)
+def test_what_a_layer_does_not_declare_is_not_let_through(finish: Finish, name: str) -> None:
+    stack = ends_with(finish)
+    with pytest.raises(MethodError, match=rf"^anna does not declare \['{name}'\]$"):
+        stack.finish(a_turn(stack))
+
+
+def test_private_pieces_are_copied_and_kept_under_the_layers_name() -> None:
+    keeps: dict[str, Follows] = {"last": "training"}
+    stack = Stack(
+        (layer("anna", keeps=keeps, finish=lambda self, r: Finish(private={"last": r.model})),)
+    )
+    turn = a_turn(stack, Private({"other.last": 3.0}))
+    private = Private(stack.finish(turn).private)
+    assert list(private) == ["other.last", "anna.last"]
+    kept = private.tensor("anna.last").clone()
+    turn.net.vector.zero_()
+    assert torch.equal(private.tensor("anna.last"), kept)
+
+
+def test_a_layer_sees_its_own_state_and_vectors_only() -> None:
+    private = Private({"anna.v": 1.0, "bert.v": 2.0})
+    turn = a_turn(Stack((FedAvg(),)), private)
+    anna, bert = Round(turn, "anna"), Round(turn, "bert")
+    assert (anna.private["v"], bert.private["v"]) == (1.0, 2.0)
+    assert [r.sent["c"].tolist() for r in (anna, bert)] == [[1.0, 1.0], [0.0, 0.0]]
+    anna.memo["note"] = 1
+    assert (Round(turn, "anna").memo, bert.memo) == ({"note": 1}, {})
+    assert anna.generator("x").initial_seed() != bert.generator("x").initial_seed()
+    assert anna.generator("x") is Round(turn, "anna").generator("x")
+
+
+def test_state_that_follows_the_update_waits_for_the_coordinator() -> None:
+    keeps: dict[str, Follows] = {"now": "training", "later": "update", "first": "update"}
+    stack = Stack((layer("anna", keeps=keeps),))
+    before = Private({"anna.now": 1.0, "anna.later": 1.0, "gone.piece": 1.0})
+    after = Private({"anna.now": 2.0, "anna.later": 2.0, "anna.first": 2.0, "gone.piece": 1.0})
+    kept = stack.kept_at_once(before, after)
+    assert dict(kept) == {"anna.now": 2.0, "anna.later": 1.0, "gone.piece": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("phases", "words"),
+    [
+        ((Phase("one"),), "anna has other phases than its phase_names say"),
+        ((Phase("a", 0.5), Phase("b", 0.4)), "the shares of anna's phases sum to 0.9, not to 1"),
+        (
+            (Phase("a"), Phase("b", epochs=1, start=torch.ones(2))),
+            "anna: phase 'b' has a start but is not aside",
+        ),
+    ],
+)
+def test_phases_must_add_up(phases: tuple[Phase, ...], words: str) -> None:
+    stack = Stack((layer("anna", phases=lambda self, r: phases, phase_names=("a", "b")),))
+    with pytest.raises(MethodError, match=f"^{words}$"):
+        stack.phases(a_turn(stack))
+
+
+# The coordinator
+
+
+@pytest.mark.parametrize(
+    ("scalars", "words"),
+    [
+        ({"steps": 1.0, "loss": 1.0}, "the report lacks examples"),
+        ({**REPORT, "examples": -1.0}, "the report's examples is -1.0, not a count"),
+        ({**REPORT, "examples": 0.5}, "the report's examples is 0.5, not a count"),
+        ({**REPORT, "examples": float("nan")}, "the report's examples is nan, not a count"),
+        ({**REPORT, "examples": float("inf")}, "the report's examples is inf, not a count"),
+        ({**REPORT, "steps": 2.0**54}, r"the report's steps is 1.8\S+, not a count"),
+    ],
+)
+def test_a_report_that_no_honest_device_makes_is_refused(
+    scalars: dict[str, float], words: str
+) -> None:
+    with pytest.raises(WireError, match=f"^{words}$"):
+        method("fedavg").check(scalars)
+
+
+def test_reports_that_give_no_weight_are_refused() -> None:
+    stack = Stack((layer("anna", weight=lambda self, s: 1 / s["loss"]),))
+    stack.check(REPORT)
+    for loss, words in ((0.0, "division by zero"), (-1.0, "anna gives an update the weight -1.0")):
+        with pytest.raises(WireError, match=words):
+            stack.check({**REPORT, "loss": loss})
+    summing = Stack((layer("bert", sums=lambda self, s: {"all": s["loss"] * 1e308}),))
+    with pytest.raises(WireError, match="factors that are not finite"):
+        summing.check({**REPORT, "loss": 1e9})
+
+
+def test_a_device_without_held_out_examples_reports_no_accuracy() -> None:
+    method("fedavg").check({k: v for k, v in REPORT.items() if k != "personal_accuracy"})
+
+
+def test_a_device_without_examples_counts_nothing_whatever_the_method_says() -> None:
+    assert Stack((layer("anna", weight=_weight),)).weight({**REPORT, "examples": 0.0}) == 0.0
+
+
+def test_each_layers_memory_and_vectors_have_its_name() -> None:
+    hooks = {
+        "sends": ("c",),
+        "initial": lambda self, layout: {"c": torch.zeros(layout.size), "h": torch.ones(1)},
+        "send": lambda self, state: {"c": state["c"]},
+    }
+    stack = Stack((layer("anna", **hooks), layer("bert", **hooks), FedAvg()))
+    state = stack.initial(Layout.of(nn.Linear(1, 1)))
+    assert list(state) == ["anna.c", "anna.h", "bert.c", "bert.h"]
+    assert stack.sends == ("anna.c", "bert.c") == tuple(stack.send(state))
+
+
+def test_what_is_sent_is_what_is_declared() -> None:
+    stack = Stack((layer("anna", sends=("c",)),))
+    with pytest.raises(MethodError, match=r"anna sends \[\], but declares \('c',\)"):
+        stack.send({})
+
+
+@dataclass(frozen=True)
+class Doubled(Method):
+    """Twice as far as the mean, and a count of the rounds in its memory."""
+
+    name: ClassVar[str] = "doubled"
+
+    def initial(self, layout: Layout) -> State:
+        return {"rounds": torch.zeros(1)}
+
+    def step(self, w: Tensor, merged: Merged, state: State) -> tuple[Tensor, State]:
+        return w + 2 * (merged.mean - w), {"rounds": state["rounds"] + 1}
+
+
+def test_a_step_moves_parameters_and_running_statistics_take_the_mean() -> None:
+    layout = Layout.of(nn.BatchNorm1d(1))
+    stack = Stack((FedAvg(), Doubled()))
+    state = {**stack.initial(layout), "other.kept": torch.ones(1)}
+    merged = Merged(torch.ones(4), {}, 1, layout=layout)
+    model, after = stack.step(torch.zeros(4), merged, state)
+    assert model.tolist() == [2.0, 2.0, 1.0, 1.0]
+    assert (after["doubled.rounds"].item(), after["other.kept"].item()) == (1.0, 1.0)
+    assert state["doubled.rounds"].item() == 0.0
+    bare, _ = stack.step(torch.zeros(4), Merged(torch.ones(4), {}, 1), state)
+    assert bare.tolist() == [2.0, 2.0, 2.0, 2.0]

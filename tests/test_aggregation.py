@@ -1,0 +1,189 @@
+"""The mean of a round against a float64 computation, in any order, one update at a time."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from fededge.aggregation import aggregate
+from fededge.errors import LayoutError, MethodError
+from fededge.flat import Layout
+from fededge.methods import Merged, Method, Stack, method
+from fededge.methods.base import State
+
+FEDAVG = method("fedavg")
+
+
+def report(examples: float, **more: float) -> dict[str, float]:
+    return {"examples": examples, "steps": 1.0, "loss": 1.0, **more}
+
+
+def updates(count: int, size: int = 7) -> dict[str, Tensor]:
+    draw = torch.Generator().manual_seed(count)
+    return {f"d{i:02d}": torch.randn(size, generator=draw) for i in range(count)}
+
+
+def test_the_mean_by_hand() -> None:
+    """Weights 1 and 3: (1 · (0, 4) + 3 · (8, 0)) / 4 = (6, 1)."""
+    models = {"a": torch.tensor([0.0, 4.0]), "b": torch.tensor([8.0, 0.0])}
+    reports = {"a": report(1), "b": report(3)}
+    model, state = aggregate(FEDAVG, torch.zeros(2), {}, reports, models.__getitem__, devices=2)
+    assert model.tolist() == [6.0, 1.0]
+    assert (model.dtype, state) == (torch.float32, {})
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.integers(0, 10**6), min_size=1, max_size=9).filter(any))
+def test_it_is_the_float64_mean_rounded_once(examples: list[int]) -> None:
+    models = updates(len(examples))
+    reports = {d: report(n) for d, n in zip(models, examples, strict=True)}
+    model, _ = aggregate(FEDAVG, torch.zeros(7), {}, reports, models.__getitem__, devices=9)
+    total = sum(examples)
+    expected = np.zeros(7)
+    for n, update in zip(examples, models.values(), strict=True):
+        expected += n / total * update.double().numpy()
+    assert np.array_equal(model.numpy(), expected.astype(np.float32))
+
+
+@given(st.permutations(sorted(updates(6))))
+def test_the_order_of_arrival_does_not_matter(order: list[str]) -> None:
+    models = updates(6)
+    ordered = {device: report(3 + int(device[1:])) for device in order}
+    kept = dict(sorted(ordered.items()))
+    results = [
+        aggregate(FEDAVG, torch.zeros(7), {}, reports, models.__getitem__, devices=6)[0]
+        for reports in (ordered, kept)
+    ]
+    assert torch.equal(results[0], results[1])
+
+
+def test_updates_that_are_close_to_each_other_do_not_lose_it_in_the_sum() -> None:
+    """A thousand equal updates give their value back; a float32 sum would be off by then."""
+    value = torch.tensor([0.1, 1e-8, 3e7])
+    reports = {f"d{i:04d}": report(1) for i in range(1000)}
+    model, _ = aggregate(FEDAVG, torch.zeros(3), {}, reports, lambda _: value, devices=1000)
+    assert torch.equal(model, value)
+
+
+def test_one_update_is_held_at_a_time() -> None:
+    """Each is asked for once, in the order of ids, and is gone before the next one comes."""
+    alive: list[weakref.ref[Tensor]] = []
+    asked: list[str] = []
+
+    def update(device: str) -> Tensor:
+        gc.collect()
+        assert all(ref() is None for ref in alive[:-1])
+        asked.append(device)
+        model = torch.ones(1000)
+        alive.append(weakref.ref(model))
+        return model
+
+    reports = {f"d{i}": report(1) for i in (3, 1, 2, 0)}
+    aggregate(FEDAVG, torch.zeros(1000), {}, reports, update, devices=4)
+    assert asked == ["d0", "d1", "d2", "d3"]
+
+
+@pytest.mark.parametrize("reports", [{}, {"a": report(0)}, {"a": report(0), "b": report(0)}])
+def test_without_weight_the_model_and_the_memory_stay(
+    reports: Mapping[str, Mapping[str, float]],
+) -> None:
+    w, state = torch.randn(3), {"m": torch.ones(3)}
+
+    def never(device: str) -> Tensor:
+        raise AssertionError("an update that counts nothing is not asked for")
+
+    model, after = aggregate(FEDAVG, w, state, reports, never, devices=3)
+    assert model is w
+    assert after is state
+
+
+def test_what_it_is_given_stays_as_it_is() -> None:
+    models, w = updates(3), torch.randn(7)
+    before = {d: m.clone() for d, m in models.items()}
+    w_before = w.clone()
+    reports = {d: report(2) for d in models}
+    aggregate(FEDAVG, w, {}, reports, models.__getitem__, devices=3)
+    assert torch.equal(w, w_before)
+    assert all(torch.equal(models[d], m) for d, m in before.items())
+
+
+def test_an_update_of_another_length_is_refused() -> None:
+    with pytest.raises(LayoutError, match="x has 2 elements, expected 3"):
+        aggregate(FEDAVG, torch.zeros(3), {}, {"a": report(1)}, lambda _: torch.ones(2), devices=1)
+
+
+@dataclass(frozen=True)
+class Control(Method):
+    """As SCAFFOLD: c ← c + 1/N Σ ((w - w_k)/(K η) - c), from what the devices send anyway."""
+
+    name: ClassVar[str] = "control"
+    scalars: ClassVar[frozenset[str]] = frozenset({"drift"})
+    rate: float = 0.5
+
+    def initial(self, layout: Layout) -> State:
+        return {"c": torch.zeros(layout.size)}
+
+    def sums(self, scalars: Mapping[str, float]) -> Mapping[str, float]:
+        return {"c": -scalars["drift"], "all": 1.0}
+
+    def step(self, w: Tensor, merged: Merged, state: State) -> tuple[Tensor, State]:
+        assert torch.allclose(merged.sums["all"] / len(merged.reports) + w, merged.mean, atol=1e-6)
+        share = len(merged.reports) / merged.devices
+        c = state["c"] + merged.sums["c"] / merged.devices - share * state["c"]
+        return w + self.rate * (merged.mean - w), {"c": c}
+
+
+def test_further_sums_of_the_changes_have_their_own_factors() -> None:
+    """Two of five devices took 2 and 5 steps at lr 0.1: factors 1/(0.2) and 1/(0.5)."""
+    models, w, c = updates(2), torch.randn(7), torch.randn(7)
+    reports = {"d00": report(9, drift=5.0), "d01": report(9, drift=2.0), "none": report(0, drift=8)}
+    state = {"control.c": c, "other.m": torch.ones(1)}
+    stack = Stack((Control(),))
+    model, after = aggregate(stack, w, state, reports, models.__getitem__, devices=5)
+    one, two, w64, c64 = (t.double() for t in (models["d00"], models["d01"], w, c))
+    changes = ((w64 - one) / 0.2 - c64) + ((w64 - two) / 0.5 - c64)
+    assert torch.allclose(after["control.c"].double(), c64 + changes / 5, atol=1e-6)
+    assert torch.allclose(model.double(), w64 + 0.5 * ((one + two) / 2 - w64), atol=1e-6)
+    assert torch.equal(state["control.c"], c)
+    assert torch.equal(after["other.m"], torch.ones(1))
+
+
+def test_running_statistics_are_averaged_whatever_the_step() -> None:
+    layout = Layout.of(nn.BatchNorm1d(2))
+    stack, w = Stack((Control(rate=0.0),)), torch.zeros(8)
+    update = torch.ones(8)
+    model, _ = aggregate(
+        stack,
+        w,
+        stack.initial(layout),
+        {"a": report(1, drift=1.0)},
+        lambda _: update,
+        devices=1,
+        layout=layout,
+    )
+    assert model.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
+
+
+def test_a_step_that_leads_nowhere_is_one_sentence() -> None:
+    kind: type[Method] = type(
+        "Wild", (Method,), {"name": "wild", "step": lambda self, w, m, s: (w / 0, s)}
+    )
+    with pytest.raises(MethodError, match=r"^wild: the next global model has numbers that are not"):
+        aggregate(
+            Stack((kind(),)),
+            torch.ones(2),
+            {},
+            {"a": report(1)},
+            lambda _: torch.ones(2),
+            devices=1,
+        )
