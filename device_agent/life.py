@@ -12,7 +12,6 @@ from fededge.errors import WireError
 from fededge.wire.chunks import Assembly, check_manifest
 from fededge.wire.messages import Reply, State, TaskMessage
 from fededge_agent.events import (
-    MOST_MODEL,
     Activity,
     Announce,
     CheckModel,
@@ -79,8 +78,6 @@ MOST_PATIENCE = 320.0
 
 @dataclass
 class Fetch:
-    """A model on its way."""
-
     version: str
     assembly: Assembly
 
@@ -103,7 +100,7 @@ class Life:
     early: TaskMessage | None = None
     prepared: State | None = None
     preparing: State | None = None
-    most_bytes: int = MOST_MODEL
+    most_bytes: int = 0
     fetch: Fetch | None = None
     checking: str = ""
     training: Pending | None = None
@@ -139,8 +136,8 @@ class Life:
                 return self._task(event.task, now)
             case ChunkCame():
                 return self._chunk(event, now)
-            case Fetched():
-                self.checking, self.held = "", event.version
+            case Fetched(version):
+                self.checking, self.held = "", version
                 return []
             case Spoiled():
                 return self._spoiled(event, now)
@@ -157,7 +154,7 @@ class Life:
         self.state = state
         if self.early is not None and self.early.version == state.version:
             self.task, self.early = self.early, None
-        if self.task is not None and self.task.version != state.version:
+        elif self.task is not None and self.task.version != state.version:
             self.task = None
         if self.settled is not None and self.settled.run != state.run:
             self.settled = None
@@ -166,8 +163,7 @@ class Life:
         return self._inquire(now)
 
     def _prepared(self, event: Prepared, now: float) -> list[Command]:
-        self.prepared, self.preparing = event.state, None
-        self.most_bytes = event.most_bytes
+        self.prepared, self.preparing, self.most_bytes = event.state, None, event.most_bytes
         return self._send(now) if self.pending is not None else []
 
     def _task(self, task: TaskMessage, now: float) -> list[Command]:
@@ -245,8 +241,7 @@ class Life:
     # The update goes
 
     def _trained(self, pending: Pending, now: float) -> list[Command]:
-        self.training, self.settled, self.pending = None, None, pending
-        self.sent = -math.inf
+        self.training, self.settled, self.pending, self.sent = None, None, pending, -math.inf
         if self.state is not None and self.state.run != pending.run:
             return self._drop("the run was replaced while we trained: update dropped")
         return self._send(now)
@@ -262,10 +257,10 @@ class Life:
         """Send the report alone: the answer says what became of the update, or what is missing."""
         return self._say(SendUpdate(()), now) if self.pending is not None else []
 
-    def _say(self, command: SendUpdate, now: float) -> list[Command]:
+    def _say(self, command: SendUpdate, now: float, patience: float = UNANSWERED) -> list[Command]:
         if self.prepared is None:
             return []  # the method that says which scalars may leave is not there yet
-        self.sent, self.patience = now, UNANSWERED
+        self.sent, self.patience = now, patience
         return [command]
 
     def _reply(self, reply: Reply, now: float) -> list[Command]:
@@ -291,17 +286,12 @@ class Life:
         return [Note(why), Settle(accepted=False)]
 
     def _tick(self, now: float) -> list[Command]:
-        fetch = self.fetch
-        if fetch is not None and fetch.assembly.overdue(now):
-            return [Unfollow(fetch.version), Follow(fetch.version)]
-        if self.pending is None or now - self.sent < self.patience:
+        if self.fetch is not None and self.fetch.assembly.overdue(now):
+            return [Unfollow(self.fetch.version), Follow(self.fetch.version)]
+        over = self.state is None or self.state.phase == "done"  # nobody is there to answer
+        if self.pending is None or over or now - self.sent < self.patience:
             return []
-        if self.state is None or self.state.phase == "done":
-            return []  # nobody is there who could answer
-        patience = min(2 * self.patience, MOST_PATIENCE)
-        commands = self._inquire(now)
-        self.patience = patience
-        return commands
+        return self._say(SendUpdate(()), now, min(2 * self.patience, MOST_PATIENCE))
 
 
 def _same_job(a: State, b: State) -> bool:

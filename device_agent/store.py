@@ -55,6 +55,7 @@ class Index(Struct, frozen=True):
     instance: str
     held: str = ""
     held_sha256: str = ""
+    run: str = ""
     private: File | None = None
     turn: Turn | None = None
     settled: Turn | None = None
@@ -151,8 +152,12 @@ class AgentStore:
 
     # Private state and the outbox
 
-    def private(self) -> Private:
-        return Private() if self.index.private is None else self._read_private(self.index.private)
+    def private(self, run: str = "") -> Private:
+        """The private state; empty if it is of another run than this one."""
+        index = self.index
+        if index.private is None or (run and index.run != run):
+            return Private()
+        return self._read_private(index.private)
 
     @property
     def outgoing(self) -> Turn | None:
@@ -168,7 +173,7 @@ class AgentStore:
             self._file(f"{count}.accepted", _dump(if_accepted)),
         )
         private = self._file(f"{count}.private", _dump(now))
-        self._change(private=private, turn=turn, settled=None, count=count)
+        self._change(run=report.run, private=private, turn=turn, settled=None, count=count)
         self._sweep()
 
     def settle(self, accepted: bool) -> None:

@@ -28,7 +28,7 @@ def aggregate(
     reports: Mapping[str, Mapping[str, float]],
     update: Callable[[str], Tensor],
     devices: int,
-    layout: Layout | None = None,
+    layout: Layout,
 ) -> tuple[Tensor, State]:
     """The next global model and the method's next state.
 
@@ -38,7 +38,7 @@ def aggregate(
         reports: the scalars of each device that took part.
         update: gives the model that a device sent; called once for each that counts.
         devices: how many devices the federation has, taking part or not.
-        layout: of the vectors; left out, all their numbers are parameters.
+        layout: of all these vectors.
     """
     weights = {device: method.weight(reports[device]) for device in sorted(reports)}
     weights = {device: weight for device, weight in weights.items() if weight}
@@ -46,7 +46,7 @@ def aggregate(
         return w, state
     mean, sums = _sums(method, w, weights, reports, update)
     counted = {device: reports[device] for device in weights}
-    merged = Merged(mean, counted, devices, sums, layout)
+    merged = Merged(mean, counted, devices, layout, sums)
     model, state = method.step(w, merged, state)
     if not torch.isfinite(model).all():
         raise MethodError(f"{method}: the next global model has numbers that are not finite")

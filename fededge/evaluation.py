@@ -8,7 +8,18 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-__all__ = ["accuracy", "class_accuracies", "evaluating", "predictions"]
+__all__ = [
+    "accuracy",
+    "class_accuracies",
+    "evaluating",
+    "fairness",
+    "kl_from_template",
+    "label_shares",
+    "learning_performance",
+    "predictions",
+    "probability_matrix",
+    "risk",
+]
 
 
 @contextmanager
@@ -44,3 +55,74 @@ def class_accuracies(
     right = (predictions(module, preprocess, x) == y).double()
     hits = torch.zeros(classes, dtype=torch.float64).index_add_(0, y, right)
     return hits / torch.bincount(y, minlength=classes)
+
+
+def label_shares(counts: Tensor) -> Tensor:
+    """Each device's distribution of labels, from its counts [devices, classes]."""
+    return counts.double() / counts.sum(1, keepdim=True).clamp(min=1)
+
+
+def risk(accuracies: Tensor, shares: Tensor) -> float:
+    """FedACD's eq. 3: the error of models, each averaged over all devices' label distributions.
+
+    Args:
+        accuracies: by class, of one or more models [models, classes].
+        shares: of the labels, by device [devices, classes].
+    """
+    expected = accuracies.nan_to_num() @ shares.T
+    return float(1.0 - expected.mean())
+
+
+def learning_performance(before: Tensor, after: Tensor, counts: Tensor) -> tuple[float, float]:
+    """LfD's eq. 11: accuracy by class after local training, as a ratio to that before it.
+
+    Means over the devices and their present, or absent, classes; classes that the model did not
+    know before have no ratio.
+
+    Args:
+        before: accuracies of the global model [classes].
+        after: of the local models [devices, classes].
+        counts: of the devices' training labels [devices, classes].
+    """
+    known = before > 0
+    ratio = after[:, known] / before[known]
+    here = counts[:, known] > 0
+    return float(ratio[here].mean()), float(ratio[~here].mean())
+
+
+def fairness(scores: Tensor) -> dict[str, float]:
+    """How evenly the devices are served: the deviation, and the mean of the worst tenth."""
+    if not len(scores):
+        return {"personal_std": float("nan"), "personal_worst_tenth": float("nan")}
+    worst = scores.sort().values[: max(1, len(scores) // 10)]
+    return {
+        "personal_std": float(scores.double().std(correction=0)),
+        "personal_worst_tenth": float(worst.double().mean()),
+    }
+
+
+def probability_matrix(logits: Tensor, y: Tensor, classes: int) -> Tensor:
+    """FedACD's P: the mean of the probabilities that a model gives the inputs of each class.
+
+    float64 [classes, classes]; the row of a class without inputs is zero.
+    """
+    sums = torch.zeros(classes, classes, dtype=torch.float64)
+    sums.index_add_(0, y, logits.double().softmax(1))
+    return sums / torch.bincount(y, minlength=classes).clamp(min=1)[:, None]
+
+
+def kl_from_template(p: Tensor, tau: float = 1 - 1e-5, mean: bool = False) -> float:
+    """FedACD's eq. 10: KL(P ‖ Q) over the classes that are present, 0 log 0 = 0.
+
+    Q is what a perfect model gives: tau for the class itself, the rest shared by the others.
+
+    Args:
+        p: a probability matrix.
+        tau: how sure a perfect model is.
+        mean: the mean over the present classes instead of their sum.
+    """
+    classes = len(p)
+    q = torch.full_like(p, (1 - tau) / (classes - 1)).fill_diagonal_(tau)
+    present = p.sum(1) > 0
+    rows = torch.special.xlogy(p, p / q).sum(1)[present]
+    return float(rows.mean() if mean else rows.sum()) if present.any() else 0.0

@@ -36,10 +36,12 @@ class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True):
     vocabulary: Annotated[int, Meta(ge=0, le=10_000_000)] = 0
 
     def __post_init__(self) -> None:
-        """Refuse a shape of another kind of input; a ValueError, which msgspec knows on decoding."""
+        """Refuse a shape of another kind of input: a ValueError, which msgspec expects here."""
+        if self.vocabulary == 1:
+            raise ValueError("a vocabulary needs at least 2 tokens: padding and a word")
         if self.kind == "text" and (len(self.shape) != 1 or self.mean or self.std):
             raise ValueError(
-                "a network for text (it has a vocabulary) needs a shape of one number, its "
+                "a network for texts (it has a vocabulary) needs a shape of one number, its "
                 f"tokens, and no mean or std; got shape {list(self.shape)}"
             )
         if self.kind == "image" and (len(self.shape) != 3 or self.shape[0] > MOST_CHANNELS):

@@ -1,8 +1,7 @@
 """What the coordinator keeps on disk: a journal in SQLite, model files, and the spool of updates.
 
-The journal is in WAL mode with full sync: what a transaction wrote is there after a power cut.
-Files are written and synced before the entry that names them, so an entry never names a file that
-is not there. Entries of one round: whom it asks, each update when it is accepted, the new version.
+The journal is in WAL mode with full sync; files are written and synced before the entry that names
+them. The entries of a round: whom it asks, each update as it is accepted, and the new version.
 """
 
 from __future__ import annotations
@@ -209,7 +208,7 @@ class Store:
 
     def remember(self, number: int, invited: Iterable[str], known: Iterable[str]) -> None:
         """Write down whom a round asks, and who is known."""
-        row = (number, json.dumps(list(invited)), json.dumps(list(known)))
+        row = (number, json.dumps([*invited]), json.dumps([*known]))
         with self._transaction() as journal:
             journal.execute("INSERT OR REPLACE INTO asked VALUES (1, ?, ?, ?)", row)
 
@@ -270,19 +269,17 @@ class Store:
         shutil.rmtree(self.spool / version, ignore_errors=True)
 
     def _sweep_spool(self) -> None:
-        """Keep the accepted updates of the open round; forget what is damaged, late or half.
-
-        Whoever sent a damaged one still has it, and sends it when it is asked again.
-        """
+        """Keep the open round's accepted updates; of a damaged one, the sender has a copy."""
         progress = self.progress()
         version = "" if progress is None else progress.version
         whole: set[Path] = set()
         for device, report in self.memory().accepted.items():
             if report.version != version:
                 continue
+            path = self._update(version, device)
             try:
-                read_whole(self._update(version, device), report.manifest)
-                whole.add(self._update(version, device))
+                read_whole(path, report.manifest)
+                whole.add(path)
             except WireError:
                 with self._transaction() as journal:
                     journal.execute("DELETE FROM accepted WHERE device = ?", (device,))

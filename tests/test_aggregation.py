@@ -24,6 +24,11 @@ from fededge.methods.base import State
 FEDAVG = method("fedavg")
 
 
+def plain(size: int) -> Layout:
+    """One parameter of this many numbers."""
+    return Layout.of(nn.ParameterList([torch.zeros(size)]))
+
+
 def report(examples: float, **more: float) -> dict[str, float]:
     return {"examples": examples, "steps": 1.0, "loss": 1.0, **more}
 
@@ -37,7 +42,9 @@ def test_the_mean_by_hand() -> None:
     """Weights 1 and 3: (1 · (0, 4) + 3 · (8, 0)) / 4 = (6, 1)."""
     models = {"a": torch.tensor([0.0, 4.0]), "b": torch.tensor([8.0, 0.0])}
     reports = {"a": report(1), "b": report(3)}
-    model, state = aggregate(FEDAVG, torch.zeros(2), {}, reports, models.__getitem__, devices=2)
+    model, state = aggregate(
+        FEDAVG, torch.zeros(2), {}, reports, models.__getitem__, devices=2, layout=plain(2)
+    )
     assert model.tolist() == [6.0, 1.0]
     assert (model.dtype, state) == (torch.float32, {})
 
@@ -47,7 +54,9 @@ def test_the_mean_by_hand() -> None:
 def test_it_is_the_float64_mean_rounded_once(examples: list[int]) -> None:
     models = updates(len(examples))
     reports = {d: report(n) for d, n in zip(models, examples, strict=True)}
-    model, _ = aggregate(FEDAVG, torch.zeros(7), {}, reports, models.__getitem__, devices=9)
+    model, _ = aggregate(
+        FEDAVG, torch.zeros(7), {}, reports, models.__getitem__, devices=9, layout=plain(7)
+    )
     total = sum(examples)
     expected = np.zeros(7)
     for n, update in zip(examples, models.values(), strict=True):
@@ -61,7 +70,9 @@ def test_the_order_of_arrival_does_not_matter(order: list[str]) -> None:
     ordered = {device: report(3 + int(device[1:])) for device in order}
     kept = dict(sorted(ordered.items()))
     results = [
-        aggregate(FEDAVG, torch.zeros(7), {}, reports, models.__getitem__, devices=6)[0]
+        aggregate(
+            FEDAVG, torch.zeros(7), {}, reports, models.__getitem__, devices=6, layout=plain(7)
+        )[0]
         for reports in (ordered, kept)
     ]
     assert torch.equal(results[0], results[1])
@@ -71,7 +82,9 @@ def test_updates_that_are_close_to_each_other_do_not_lose_it_in_the_sum() -> Non
     """A thousand equal updates give their value back; a float32 sum would be off by then."""
     value = torch.tensor([0.1, 1e-8, 3e7])
     reports = {f"d{i:04d}": report(1) for i in range(1000)}
-    model, _ = aggregate(FEDAVG, torch.zeros(3), {}, reports, lambda _: value, devices=1000)
+    model, _ = aggregate(
+        FEDAVG, torch.zeros(3), {}, reports, lambda _: value, devices=1000, layout=plain(3)
+    )
     assert torch.equal(model, value)
 
 
@@ -89,7 +102,7 @@ def test_one_update_is_held_at_a_time() -> None:
         return model
 
     reports = {f"d{i}": report(1) for i in (3, 1, 2, 0)}
-    aggregate(FEDAVG, torch.zeros(1000), {}, reports, update, devices=4)
+    aggregate(FEDAVG, torch.zeros(1000), {}, reports, update, devices=4, layout=plain(1000))
     assert asked == ["d0", "d1", "d2", "d3"]
 
 
@@ -102,7 +115,7 @@ def test_without_weight_the_model_and_the_memory_stay(
     def never(device: str) -> Tensor:
         raise AssertionError("an update that counts nothing is not asked for")
 
-    model, after = aggregate(FEDAVG, w, state, reports, never, devices=3)
+    model, after = aggregate(FEDAVG, w, state, reports, never, devices=3, layout=plain(3))
     assert model is w
     assert after is state
 
@@ -112,14 +125,22 @@ def test_what_it_is_given_stays_as_it_is() -> None:
     before = {d: m.clone() for d, m in models.items()}
     w_before = w.clone()
     reports = {d: report(2) for d in models}
-    aggregate(FEDAVG, w, {}, reports, models.__getitem__, devices=3)
+    aggregate(FEDAVG, w, {}, reports, models.__getitem__, devices=3, layout=plain(7))
     assert torch.equal(w, w_before)
     assert all(torch.equal(models[d], m) for d, m in before.items())
 
 
 def test_an_update_of_another_length_is_refused() -> None:
     with pytest.raises(LayoutError, match="x has 2 elements, expected 3"):
-        aggregate(FEDAVG, torch.zeros(3), {}, {"a": report(1)}, lambda _: torch.ones(2), devices=1)
+        aggregate(
+            FEDAVG,
+            torch.zeros(3),
+            {},
+            {"a": report(1)},
+            lambda _: torch.ones(2),
+            devices=1,
+            layout=plain(3),
+        )
 
 
 @dataclass(frozen=True)
@@ -149,7 +170,9 @@ def test_further_sums_of_the_changes_have_their_own_factors() -> None:
     reports = {"d00": report(9, drift=5.0), "d01": report(9, drift=2.0), "none": report(0, drift=8)}
     state = {"control.c": c, "other.m": torch.ones(1)}
     stack = Stack((Control(),))
-    model, after = aggregate(stack, w, state, reports, models.__getitem__, devices=5)
+    model, after = aggregate(
+        stack, w, state, reports, models.__getitem__, devices=5, layout=plain(7)
+    )
     one, two, w64, c64 = (t.double() for t in (models["d00"], models["d01"], w, c))
     changes = ((w64 - one) / 0.2 - c64) + ((w64 - two) / 0.5 - c64)
     assert torch.allclose(after["control.c"].double(), c64 + changes / 5, atol=1e-6)
@@ -186,4 +209,5 @@ def test_a_step_that_leads_nowhere_is_one_sentence() -> None:
             {"a": report(1)},
             lambda _: torch.ones(2),
             devices=1,
+            layout=plain(2),
         )

@@ -15,6 +15,8 @@ __all__ = ["main"]
 
 COMMANDS = {
     "demo": "a whole federation on this machine: broker, coordinator, agents, real data, ONNX",
+    "simulate": "one method on a simulated fleet",
+    "compare": "several methods and seeds side by side on one split",
     "coordinator": "run the coordinator of a federation",
     "agent": "run the agent of a device",
     "init": "write a commented configuration file",

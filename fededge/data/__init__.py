@@ -1,4 +1,4 @@
-"""A device's images: where they come from, how a fleet's skew is imitated, what it looks like."""
+"""A device's examples: where they come from, how a fleet's skew is imitated, how it looks."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from fededge.data.dataset import Dataset
 from fededge.data.partition import local_split, partition
 from fededge.data.plot import plot_partition
 from fededge.data.sources import embedded, load, sources
+from fededge.data.text import tokenise
 
 __all__ = [
     "Dataset",
@@ -15,4 +16,5 @@ __all__ = [
     "partition",
     "plot_partition",
     "sources",
+    "tokenise",
 ]

@@ -1,4 +1,4 @@
-"""Images in memory, as pixels, with their labels and the statistics that normalise them."""
+"""Examples in memory: pixels with the statistics that normalise them, or tokens; and labels."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ class Dataset:
     """Pixels `x` (uint8 [N, C, H, W]) and class numbers `y` (int64 [N]).
 
     `mean` and `std` hold one value a channel, of pixels scaled to 0..1, over the training images.
+    Texts are tokens `x` (int64 [N, L]) from 0 up to, not including, `vocabulary`, without mean and
+    std.
     """
 
     x: Tensor
@@ -26,35 +28,45 @@ class Dataset:
     labels: tuple[str, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    vocabulary: int = 0
 
     def __post_init__(self) -> None:
         x, y, classes = self.x, self.y, len(self.labels)
-        if x.dtype != torch.uint8 or x.ndim != 4:
+        if self.vocabulary:
+            _check_texts(x, self.vocabulary)
+        elif x.dtype != torch.uint8 or x.ndim != 4:
             raise DataError(f"images must be uint8 [N, C, H, W], got {x.dtype} {list(x.shape)}")
         if y.dtype != torch.int64 or y.shape != x.shape[:1]:
-            raise DataError(f"{len(x)} images need int64 labels, got {y.dtype} {list(y.shape)}")
+            raise DataError(f"{len(x)} examples need int64 labels, got {y.dtype} {list(y.shape)}")
         if len(y) and not 0 <= int(y.min()) <= int(y.max()) < classes:
             raise DataError(f"labels {y.min()} to {y.max()} do not fit {classes} classes")
-        if not len(self.mean) == len(self.std) == x.shape[1]:
-            raise DataError(f"mean and std must have one value for each of {x.shape[1]} channels")
+        channels = 0 if self.vocabulary else x.shape[1]
+        if not len(self.mean) == len(self.std) == channels:
+            raise DataError(f"mean and std must have one value for each of {channels} channels")
 
     def __len__(self) -> int:
         return len(self.y)
 
     @property
-    def shape(self) -> tuple[int, int, int]:
-        """Channels, height and width of every image."""
-        _, channels, height, width = self.x.shape
-        return channels, height, width
+    def shape(self) -> tuple[int, ...]:
+        """Channels, height and width of every image, or the length of every text."""
+        return tuple(self.x.shape[1:])
 
     def subset(self, indices: Sequence[int] | np.ndarray | Tensor) -> Dataset:
-        """The images at these positions, in this order, with the statistics of the whole."""
+        """The examples at these positions, in this order, with the statistics of the whole."""
         index = torch.as_tensor(indices, dtype=torch.int64)
         return replace(self, x=self.x[index], y=self.y[index])
 
     def counts(self) -> Tensor:
-        """How many images each class has (int64 [classes])."""
+        """How many examples each class has (int64 [classes])."""
         return torch.bincount(self.y, minlength=len(self.labels))
+
+
+def _check_texts(x: Tensor, vocabulary: int) -> None:
+    if x.dtype != torch.int64 or x.ndim != 2:
+        raise DataError(f"texts must be int64 [N, L], got {x.dtype} {list(x.shape)}")
+    if x.numel() and not 0 <= int(x.min()) <= int(x.max()) < vocabulary:
+        raise DataError(f"tokens {x.min()} to {x.max()} do not fit a vocabulary of {vocabulary}")
 
 
 def statistics(x: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -11,7 +11,7 @@ import numpy as np
 from fededge.data.raw import Arrays, Raw, Request, Shape, check_bytes, numbering, reading
 from fededge.errors import DataError
 
-__all__ = ["read_folder", "read_images"]
+__all__ = ["folders", "image_files", "read_folder", "read_images"]
 
 # Formats whose decoders are simple and quiet; TIFF and others stay out on purpose.
 FORMATS = ("BMP", "JPEG", "PNG", "PPM", "WEBP")
@@ -25,10 +25,10 @@ COLOUR = ("P", "RGB", "RGBA", "CMYK", "YCbCr")
 def read_folder(request: Request) -> Raw:
     """Read `root/<class>/<image>`, or `root/train/…` and `root/test/…` when it holds just those."""
     folder = request.needed("folder", "the folder with one sub-folder for each class")
-    parts = {path.name: path for path in _folders(folder)}
+    parts = {path.name: path for path in folders(folder)}
     if set(parts) != {"train", "test"}:
         parts = {"train": folder}
-    names = sorted({path.name for part in parts.values() for path in _folders(part)})
+    names = sorted({path.name for part in parts.values() for path in folders(part)})
     if not names:
         raise DataError(f"{folder}: it must hold one sub-folder of images for each class")
     numbers = numbering(names, request.labels, folder)
@@ -54,7 +54,7 @@ def read_images(paths: Sequence[Path], shape: Shape | None) -> np.ndarray:
     return x
 
 
-def _folders(folder: Path) -> list[Path]:
+def folders(folder: Path) -> list[Path]:
     with reading(folder):
         return sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
 
@@ -63,7 +63,7 @@ def _read_classes(folder: Path, shape: Shape | None, numbers: dict[str, int]) ->
     paths: list[Path] = []
     y: list[int] = []
     for name, number in numbers.items():
-        found = _image_files(folder / name)
+        found = image_files(folder / name)
         paths += found
         y += [number] * len(found)
     if not paths:
@@ -71,10 +71,10 @@ def _read_classes(folder: Path, shape: Shape | None, numbers: dict[str, int]) ->
     return Arrays(read_images(paths, shape), np.asarray(y, np.int64))
 
 
-def _image_files(folder: Path) -> list[Path]:
+def image_files(folder: Path) -> list[Path]:
     if not folder.is_dir():  # a class of the training part may be absent from the test part
         return []
-    nested = _folders(folder)
+    nested = folders(folder)
     if nested:
         raise DataError(f"{nested[0]}: a class folder holds images only, no further folders")
     with reading(folder):

@@ -14,7 +14,7 @@ from fededge.errors import ConfigError, DataError
 from fededge.spec import ModelSpec
 from fededge.training import Examples
 
-__all__ = ["device_examples", "model_spec", "share_examples", "test_set"]
+__all__ = ["device_examples", "model_spec", "share_examples", "test_set", "training_set"]
 
 
 def device_examples(config: DataConfig, spec: ModelSpec) -> Examples:
@@ -38,6 +38,11 @@ def share_examples(train: Dataset, config: DataConfig) -> list[Examples]:
     """One training set shared among devices as `split` says, each with its held-out part."""
     shares = partition(train.y.numpy(), config.devices, config.split, config.seed)
     return [_held_out(train, share, config) for share in shares]
+
+
+def training_set(config: DataConfig, spec: ModelSpec) -> Dataset:
+    """What an experiment shares among its devices."""
+    return load(config.source, _root(config), shape=spec.shape, labels=spec.labels)[0]
 
 
 def test_set(config: DataConfig, spec: ModelSpec) -> Dataset:

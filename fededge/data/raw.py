@@ -9,23 +9,55 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fededge.errors import ConfigError, DataError
 from fededge.choices import unknown
+from fededge.data.text import tokenise
+from fededge.errors import ConfigError, DataError
 
-__all__ = ["Arrays", "Raw", "Request", "Shape", "check_bytes", "numbering", "reading"]
+__all__ = [
+    "LENGTH",
+    "VOCABULARY",
+    "Arrays",
+    "Raw",
+    "Request",
+    "Shape",
+    "Tokens",
+    "check_bytes",
+    "numbering",
+    "reading",
+]
 
 Shape = tuple[int, int, int]
 
 # More pixels than an edge box has memory for; a file that claims more is damaged or hostile.
 MOST_BYTES = 8 * 2**30
 
+# FedALA's for AG News, so that its fastText has as many parameters here.
+LENGTH, VOCABULARY = 200, 98_635
+
+
+class Tokens(NamedTuple):
+    """How texts become numbers."""
+
+    length: int = LENGTH
+    vocabulary: int = VOCABULARY
+
+    def of(self, texts: Sequence[str], where: Path) -> np.ndarray:
+        """The tokens of the texts of a file, int64 [N, length]."""
+        if not texts:
+            raise DataError(f"{where}: it holds no texts")
+        check_bytes(8 * self.length * len(texts), where, "tokens")
+        return tokenise(texts, self.length, self.vocabulary)
+
 
 class Request(NamedTuple):
-    """Where to read, and what the federation wants: image shape and labels, None if it is free."""
+    """Where to read, and what the federation wants, None if it is free: the shape of an image, or
+    the tokens of a text, and the labels.
+    """
 
     root: Path | None
     shape: Shape | None = None
     labels: tuple[str, ...] | None = None
+    tokens: Tokens | None = None
 
     def needed(self, source: str, what: str) -> Path:
         """The root of a source that cannot do without one."""
@@ -35,19 +67,23 @@ class Request(NamedTuple):
 
 
 class Arrays(NamedTuple):
-    """Pixels uint8 [N, C, H, W] and class numbers int64 [N]."""
+    """Pixels uint8 [N, C, H, W] or tokens int64 [N, L], and class numbers int64 [N]."""
 
     x: np.ndarray
     y: np.ndarray
 
 
 class Raw(NamedTuple):
-    """The images of a source; `where` is what an error about them names."""
+    """The examples of a source; `where` is what an error about them names.
+
+    `vocabulary` is 0 for images, and the number of different tokens for texts.
+    """
 
     where: Path
     labels: tuple[str, ...]
     train: Arrays
     test: Arrays | None = None
+    vocabulary: int = 0
 
 
 @contextmanager
@@ -62,12 +98,12 @@ def reading(path: Path) -> Iterator[None]:
         raise DataError(f"{path}: cannot be read ({reason})") from error
 
 
-def check_bytes(count: int, where: Path) -> None:
-    """Refuse more pixels than fit, before memory is taken for them."""
+def check_bytes(count: int, where: Path, what: str = "pixels") -> None:
+    """Refuse more pixels or tokens than fit, before memory is taken for them."""
     if count > MOST_BYTES:
         raise DataError(
-            f"{where}: {count:,} bytes of pixels are more than the {MOST_BYTES:,} allowed; "
-            "use fewer or smaller images"
+            f"{where}: {count:,} bytes of {what} are more than the {MOST_BYTES:,} allowed; "
+            "use fewer or smaller examples"
         )
 
 

@@ -9,15 +9,17 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from fededge.choices import unknown
+from fededge.data.agnews import read_agnews
 from fededge.data.archive import read_npz
 from fededge.data.cifar import read_cifar10, read_cifar100
 from fededge.data.dataset import Dataset, statistics
 from fededge.data.idx import FASHION, read_fashion_mnist, read_mnist
 from fededge.data.images import read_folder
-from fededge.data.raw import Arrays, Raw, Request, Shape, numbering
+from fededge.data.raw import LENGTH, VOCABULARY, Arrays, Raw, Request, Tokens, numbering
 from fededge.data.table import read_csv
+from fededge.data.tiny_imagenet import read_tiny_imagenet
 from fededge.errors import ConfigError, DataError
-from fededge.choices import unknown
 
 __all__ = ["embedded", "load", "sources"]
 
@@ -40,18 +42,20 @@ def load(
     source: str,
     root: Path | None,
     *,
-    shape: tuple[int, int, int] | None = None,
+    shape: tuple[int, ...] | None = None,
     labels: Sequence[str] | None = None,
+    vocabulary: int = 0,
 ) -> tuple[Dataset, Dataset | None]:
     """Read a source into memory.
 
     Args:
         source: one of `sources()`.
         root: the folder or file that the source reads; "embedded" has none.
-        shape: channels, height and width that the federation's network takes. Image files are
-            fitted to it; arrays must have it already.
+        shape: of the federation's inputs: channels, height and width of an image, or the length of
+            a text. Image files are fitted to it; arrays must have it already.
         labels: the federation's labels. They decide the class numbers; a class that the source
             lacks is fine, one that the federation does not know is an error.
+        vocabulary: of the federation's texts; 0 if it is about images, or free.
 
     Returns:
         The training set, and the test set, or None if the source has no such part of its own
@@ -60,14 +64,19 @@ def load(
     if source not in SOURCES:
         raise ConfigError(unknown("data source", source, SOURCES))
     wanted = None if labels is None else _checked(labels)
-    raw = SOURCES[source](Request(root, shape, wanted))
+    raw = SOURCES[source](_request(source, root, shape, wanted, vocabulary))
     for part in (raw.train, raw.test):
         if part is not None:
             _check(part, raw, shape)
     raw = _relabelled(raw, wanted)
-    mean, std = statistics(torch.from_numpy(raw.train.x))
-    train = _dataset(raw.train, raw.labels, mean, std)
-    return train, raw.test and _dataset(raw.test, raw.labels, mean, std)
+    pixels = None if raw.vocabulary else torch.from_numpy(raw.train.x)
+    mean, std = ((), ()) if pixels is None else statistics(pixels)
+
+    def dataset(part: Arrays) -> Dataset:
+        x, y = map(torch.from_numpy, part)
+        return Dataset(x, y, raw.labels, mean, std, raw.vocabulary)
+
+    return dataset(raw.train), raw.test and dataset(raw.test)
 
 
 def _read_embedded(request: Request) -> Raw:
@@ -86,10 +95,41 @@ SOURCES: dict[str, Reader] = {
     "mnist": read_mnist,
     "cifar10": read_cifar10,
     "cifar100": read_cifar100,
+    "tiny-imagenet": read_tiny_imagenet,
+    "agnews": read_agnews,
     "folder": read_folder,
     "npz": read_npz,
     "csv": read_csv,
 }
+TEXT_SOURCES = ("agnews", "csv")
+IMAGE_SOURCES = tuple(name for name in SOURCES if name != "agnews")
+
+
+def _request(
+    source: str,
+    root: Path | None,
+    shape: tuple[int, ...] | None,
+    labels: tuple[str, ...] | None,
+    vocabulary: int,
+) -> Request:
+    """What the reader of a source is asked for; a source of the other kind is refused."""
+    if shape is None and not vocabulary:
+        return Request(root, labels=labels)
+    if shape is None or len(shape) == 1:
+        _check_kind(source, TEXT_SOURCES, "texts")
+        tokens = Tokens(shape[0] if shape else LENGTH, vocabulary or VOCABULARY)
+        return Request(root, labels=labels, tokens=tokens)
+    _check_kind(source, IMAGE_SOURCES, "images")
+    channels, height, width = shape
+    return Request(root, (channels, height, width), labels)
+
+
+def _check_kind(source: str, allowed: tuple[str, ...], kind: str) -> None:
+    if source not in allowed:
+        raise DataError(
+            f"data source '{source}' has no {kind}, which is what this federation is about; use "
+            f"one of {', '.join(allowed)}"
+        )
 
 
 def _checked(labels: Sequence[str]) -> tuple[str, ...]:
@@ -98,7 +138,7 @@ def _checked(labels: Sequence[str]) -> tuple[str, ...]:
     return tuple(labels)
 
 
-def _check(part: Arrays, raw: Raw, shape: Shape | None) -> None:
+def _check(part: Arrays, raw: Raw, shape: tuple[int, ...] | None) -> None:
     x, y = part
     if x.size == 0:
         raise DataError(f"{raw.where}: it holds no images, or images without pixels")
@@ -120,13 +160,5 @@ def _relabelled(raw: Raw, labels: tuple[str, ...] | None) -> Raw:
         return raw
     numbers = np.asarray(list(numbering(raw.labels, labels, raw.where).values()))
     train = raw.train._replace(y=numbers[raw.train.y])
-    return Raw(raw.where, labels, train, raw.test and raw.test._replace(y=numbers[raw.test.y]))
-
-
-def _dataset(
-    part: Arrays,
-    labels: tuple[str, ...],
-    mean: tuple[float, ...],
-    std: tuple[float, ...],
-) -> Dataset:
-    return Dataset(torch.from_numpy(part.x), torch.from_numpy(part.y), labels, mean, std)
+    test = raw.test and raw.test._replace(y=numbers[raw.test.y])
+    return raw._replace(labels=labels, train=train, test=test)

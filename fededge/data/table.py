@@ -1,19 +1,29 @@
-"""Images from a CSV file: a `label` column, and either a `path` column or the pixels themselves."""
+"""A CSV file: a `label` column, and a column of texts, of paths to images, or all the pixels."""
 
 from __future__ import annotations
 
 import csv
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 import numpy as np
 
 from fededge.data.images import read_images
-from fededge.data.raw import Arrays, Raw, Request, Shape, check_bytes, numbering, reading
+from fededge.data.raw import (
+    Arrays,
+    Raw,
+    Request,
+    Shape,
+    Tokens,
+    check_bytes,
+    numbering,
+    reading,
+)
 from fededge.errors import DataError
 
-__all__ = ["read_csv"]
+__all__ = ["open_rows", "read_csv"]
 
 Row = tuple[int, str, list[str]]  # its number in the file, its label, its other cells
 
@@ -21,30 +31,55 @@ Row = tuple[int, str, list[str]]  # its number in the file, its label, its other
 def read_csv(request: Request) -> Raw:
     """Read a CSV file.
 
-    With a `path` column, each row names an image relative to the CSV file's folder; columns other
-    than `path` and `label` are ignored. Without one, every column but `label` is a pixel from 0 to
-    255, channel by channel, row by row; without a shape, one channel and a square are assumed.
+    With a `path` column, each row names an image relative to the CSV file's folder; with a `text`
+    column, it has a text. Columns other than these and `label` are ignored. Without both, every
+    column but `label` is a pixel from 0 to 255, channel by channel, row by row; without a shape,
+    one channel and a square are assumed.
     """
     path = request.needed("csv", "the CSV file")
+    with open_rows(path) as rows:
+        header = [name.strip() for name in next(rows, [])]
+        tokens = _tokens(header, request, path)
+        names, x = _read_rows(rows, path, header, request.shape, tokens)
+    own = request.labels or _in_order(names)
+    numbers = _numbers(names, own, path)
+    y = np.asarray([numbers[name] for name in names], np.int64)
+    return Raw(path, own, Arrays(x, y), vocabulary=tokens.vocabulary if tokens else 0)
+
+
+@contextmanager
+def open_rows(path: Path) -> Iterator[Iterator[list[str]]]:
+    """The rows of a CSV file; whatever is wrong with it is one sentence."""
     try:
         with reading(path), path.open(newline="", encoding="utf-8-sig") as file:
             check_bytes(path.stat().st_size, path)
-            names, x = _read_rows(csv.reader(file), path, request.shape)
+            yield csv.reader(file)
     except (csv.Error, UnicodeDecodeError) as error:
         raise DataError(f"{path}: not a CSV file in UTF-8 ({error})") from error
-    own = request.labels or _in_order(names)
-    numbers = _numbers(names, own, path)
-    return Raw(path, own, Arrays(x, np.asarray([numbers[name] for name in names], np.int64)))
+
+
+def _tokens(header: Sequence[str], request: Request, path: Path) -> Tokens | None:
+    """How to read texts; None if the file is about images."""
+    if request.tokens is not None and "text" not in header:
+        raise DataError(f"{path}: this federation is about texts, so a column `text` is needed")
+    if request.tokens is None and request.shape is None and "path" not in header:
+        return Tokens() if "text" in header else None
+    return request.tokens
 
 
 def _read_rows(
-    rows: Iterator[list[str]], path: Path, shape: Shape | None
+    rows: Iterator[list[str]],
+    path: Path,
+    header: list[str],
+    shape: Shape | None,
+    tokens: Tokens | None,
 ) -> tuple[list[str], np.ndarray]:
-    header = [name.strip() for name in next(rows, [])]
     if header.count("label") != 1:
         raise DataError(f"{path}: its first line must name the columns, one of them `label`")
     cells = _labelled(rows, path, header.index("label"), len(header))
     header.remove("label")
+    if tokens is not None:
+        return _read_texts(cells, path, header.index("text"), tokens)
     if "path" in header:
         return _read_paths(cells, path, header.index("path"), shape)
     return _read_pixels(cells, path, _image_shape(len(header), path, shape))
@@ -60,6 +95,17 @@ def _labelled(rows: Iterator[list[str]], path: Path, label: int, columns: int) -
         if not name:
             raise DataError(f"{path}: row {number} has no label")
         yield number, name, row
+
+
+def _read_texts(
+    rows: Iterator[Row], path: Path, column: int, tokens: Tokens
+) -> tuple[list[str], np.ndarray]:
+    names, texts = [], []
+    for _, name, cells in rows:
+        names.append(name)
+        texts.append(cells[column])
+    _check_some(names, path)
+    return names, tokens.of(texts, path)
 
 
 def _read_paths(

@@ -77,15 +77,15 @@ class Merged:
         mean: of the models, by the method's weights.
         reports: the scalars of each device.
         devices: how many devices the federation has, taking part or not.
+        layout: of all these vectors.
         sums: Σ factor · (model - w), for the factors that the method's `sums` gives.
-        layout: of all these vectors; None where they are plain vectors of parameters.
     """
 
     mean: Tensor
     reports: Mapping[str, Mapping[str, float]]
     devices: int
+    layout: Layout
     sums: Mapping[str, Tensor] = field(default_factory=dict)
-    layout: Layout | None = None
 
 
 @dataclass(frozen=True)

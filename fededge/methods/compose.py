@@ -223,7 +223,7 @@ class Stack:
     def step(self, w: Tensor, merged: Merged, state: State) -> tuple[Tensor, State]:
         owner = self._owner("step", "sums")
         w, new = owner.step(w, merged, _of(state, owner.name))
-        if merged.layout is not None and w is not merged.mean:
+        if w is not merged.mean:
             w = torch.where(merged.layout.trainable.to(w.device) != 0, w, merged.mean)
         return w, {**state, **{f"{owner.name}.{name}": value for name, value in new.items()}}
 

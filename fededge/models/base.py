@@ -31,9 +31,10 @@ class Classifier(nn.Module):
 
 
 def he_initialised(module: nn.Module) -> nn.Module:
-    """Initial convolutions by He et al. 2015: ReLU layers in any number keep the gradient's size."""
+    """Draw the convolutions as He et al. 2015: through many ReLUs, gradients keep their size."""
     for part in module.modules():
-        if isinstance(part, nn.Conv2d):
+        # Without data there is nothing to draw, and torch would load its compiler to say so.
+        if isinstance(part, nn.Conv2d) and not part.weight.is_meta:
             nn.init.kaiming_normal_(part.weight, mode="fan_out", nonlinearity="relu")
             if part.bias is not None:
                 nn.init.zeros_(part.bias)

@@ -49,7 +49,7 @@ class CosineHead(nn.Module):
 
 
 def _unit(vectors: Tensor) -> Tensor:
-    length = vectors.norm(dim=1, keepdim=True)
+    length: Tensor = torch.linalg.vector_norm(vectors, dim=1, keepdim=True)
     return vectors / length.masked_fill(length < SHORTEST, math.inf)
 
 

@@ -134,8 +134,8 @@ def _check(name: str, classes: int, shape: tuple[int, ...], vocabulary: int) -> 
 def _check_text(name: str, shape: tuple[int, ...], vocabulary: int) -> None:
     if vocabulary < 2 or len(shape) != 1 or shape[0] < 1:
         raise ConfigError(
-            f"{name} needs the length of a text and a vocabulary of at least 2 (padding and a "
-            f"word), got {list(shape)} and {vocabulary}"
+            f"{name} needs the length of a text, at least 1, and a vocabulary of at least 2 "
+            f"(padding and a word), got {list(shape)} and {vocabulary}"
         )
 
 

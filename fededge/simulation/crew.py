@@ -19,12 +19,15 @@ from torch.multiprocessing import get_context
 
 from fededge import methods
 from fededge.errors import FedEdgeError
-from fededge.evaluation import class_accuracies
+from fededge.evaluation import class_accuracies, kl_from_template, probability_matrix
 from fededge.flat import FlatModel
 from fededge.methods import Hyper, Private
+from fededge.methods.turn import outputs
 from fededge.models import Preprocess, build_for
 from fededge.spec import ModelSpec
 from fededge.training import Answer, Examples, Task, Trainer, prepare_threads
+
+Vector = np.ndarray[tuple[int], np.dtype[np.float32]]
 
 __all__ = ["Alone", "Crew", "Setup", "Workers"]
 
@@ -43,13 +46,17 @@ class Setup:
 
 
 class Crew(Protocol):
-    """Takes turns for devices, and measures models on the global test set, class by class."""
+    """Takes turns for devices, and measures models: on the global test set, class by class
+    (`measure`), and by KL(P ‖ Q) on a device's own data (`flatness`).
+    """
 
     def turns(
         self, task: Task, devices: Sequence[str], private: Mapping[str, Private]
     ) -> dict[str, Answer]: ...
 
     def measure(self, models: Sequence[Tensor]) -> list[Tensor]: ...
+
+    def flatness(self, models: Mapping[str, Tensor]) -> dict[str, float]: ...
 
     def stop(self) -> None: ...
 
@@ -83,6 +90,14 @@ class Alone:
         x, y = self.setup.test_x, self.setup.test_y
         return class_accuracies(self.net.module, self.preprocess, x, y, self.setup.spec.classes)
 
+    def flatness(self, models: Mapping[str, Tensor]) -> dict[str, float]:
+        return {device: self.flatness_of(device, model) for device, model in models.items()}
+
+    def flatness_of(self, device: str, model: Tensor) -> float:
+        data = self.setup.devices[device]
+        logits = outputs(self.net, model, self.preprocess, data.x).logits
+        return kl_from_template(probability_matrix(logits, data.y, data.classes))
+
     def stop(self) -> None:
         """Nothing to end."""
 
@@ -113,6 +128,10 @@ class Workers:
     def measure(self, models: Sequence[Tensor]) -> list[Tensor]:
         futures = [self.pool.submit(_measure, model.numpy()) for model in models]
         return [torch.from_numpy(_result(future)) for future in futures]
+
+    def flatness(self, models: Mapping[str, Tensor]) -> dict[str, float]:
+        futures = {d: self.pool.submit(_flatness, d, model.numpy()) for d, model in models.items()}
+        return {device: _result(future) for device, future in futures.items()}
 
     def stop(self) -> None:
         self.pool.shutdown(cancel_futures=True)
@@ -166,8 +185,12 @@ def _turn(task: dict[str, Any], device: str, private: dict[str, Any]) -> dict[st
     }
 
 
-def _measure(model: np.ndarray[tuple[int], np.dtype[np.float32]]) -> Any:
+def _measure(model: Vector) -> Any:
     return _mine().measure_one(torch.from_numpy(model)).numpy()
+
+
+def _flatness(device: str, model: Vector) -> float:
+    return _mine().flatness_of(device, torch.from_numpy(model))
 
 
 def _pack(values: Mapping[str, Any]) -> dict[str, Any]:

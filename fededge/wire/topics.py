@@ -1,4 +1,4 @@
-"""The topics of a federation, built and read back. Readable with `mosquitto_sub -t 'fededge/#' -v`."""
+"""The topics of a federation, built and read back: `mosquitto_sub -t 'fededge/#' -v` shows them."""
 
 from __future__ import annotations
 

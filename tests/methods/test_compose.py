@@ -263,10 +263,8 @@ def test_a_step_moves_parameters_and_running_statistics_take_the_mean() -> None:
     layout = Layout.of(nn.BatchNorm1d(1))
     stack = Stack((FedAvg(), Doubled()))
     state = {**stack.initial(layout), "other.kept": torch.ones(1)}
-    merged = Merged(torch.ones(4), {}, 1, layout=layout)
+    merged = Merged(torch.ones(4), {}, 1, layout)
     model, after = stack.step(torch.zeros(4), merged, state)
     assert model.tolist() == [2.0, 2.0, 1.0, 1.0]
     assert (after["doubled.rounds"].item(), after["other.kept"].item()) == (1.0, 1.0)
     assert state["doubled.rounds"].item() == 0.0
-    bare, _ = stack.step(torch.zeros(4), Merged(torch.ones(4), {}, 1), state)
-    assert bare.tolist() == [2.0, 2.0, 2.0, 2.0]

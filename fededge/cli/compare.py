@@ -1,0 +1,146 @@
+"""`fededge compare`: several methods and seeds side by side on one split."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from fededge import methods
+from fededge.cli.experiments import add_experiment_options, experiment
+from fededge.cli.simulate import bars, follow
+from fededge.config import DataConfig, ModelConfig
+from fededge.data.local import model_spec
+from fededge.errors import ConfigError
+from fededge.files import replace_file
+from fededge.simulation.experiment import Experiment
+from fededge.simulation.results import Result, as_csv, read, summary, write
+
+__all__ = ["add_to"]
+
+TEXT = """\
+Run several methods with several seeds on one split, and put them side by side: a table of means
+and deviations, and plots. A finished run is kept in the folder of --out: started again with the
+same flags, an interrupted comparison goes on with the runs that are missing.
+
+examples:
+  fededge compare --methods fedavg "fedprox(mu=0.1)" --seeds 0 1 2 --out results
+  fededge compare --preset fedacd-fashion-mnist-b0.1-small --methods fedavg fedacd --out results
+"""
+
+SHOWN = (
+    ("global_accuracy", "global %", 100.0),
+    ("client_accuracy", "client dist. %", 100.0),
+    ("personal_accuracy", "personal %", 100.0),
+    ("personal_worst_tenth", "worst tenth %", 100.0),
+    ("average_risk", "risk %", 100.0),
+    ("kl", "KL(P‖Q)", 1.0),
+    ("learning_absent", "absent kept", 1.0),
+)
+
+
+def add_to(parser: argparse.ArgumentParser) -> None:
+    parser.description = TEXT
+    parser.add_argument("--methods", nargs="+", required=True, metavar="METHOD")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], metavar="SEED")
+    add_experiment_options(parser)
+    parser.add_argument("--out", type=Path, default=Path("fededge-compare"), help="results folder")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all results as JSON")
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="write every round as CSV")
+    parser.add_argument("--no-plots", action="store_true", help="write no pictures")
+    parser.set_defaults(run=compare)
+
+
+def compare(options: argparse.Namespace) -> None:
+    for method in options.methods:
+        methods.method(method)
+    if len(set(options.methods)) < len(options.methods):
+        raise ConfigError("--methods names one twice")
+    runs = _run_all(options)
+    console = Console(highlight=False)
+    console.print(_table(runs))
+    target = _rounds_to_target(runs)
+    if target:
+        console.print(target)
+    if options.json is not None:
+        replace_file(options.json.absolute(), msgspec.json.format(_json(runs), indent=1) + b"\n")
+    if options.csv is not None:
+        everything = [result for results in runs.values() for result in results]
+        replace_file(options.csv.absolute(), as_csv(everything).encode())
+    if not options.no_plots:
+        from fededge.simulation.plots import plot_comparison
+
+        for path in plot_comparison(runs, _labels(runs), options.out):
+            console.print(f"plot written to {path}", soft_wrap=True)
+
+
+def _run_all(options: argparse.Namespace) -> dict[str, list[Result]]:
+    """Every method and seed, the seeds outermost: an interrupted comparison has whole seeds."""
+    runs: dict[str, list[Result]] = {method: [] for method in options.methods}
+    with bars(Console(stderr=True)) as progress:
+        for seed in options.seeds:
+            for method in options.methods:
+                chosen = experiment(options, method=method, seed=seed)
+                result = read(options.out, chosen)
+                if result is None:
+                    result = follow(chosen, options.workers, progress)
+                    write(options.out, result)
+                runs[method].append(result)
+    return runs
+
+
+def _table(runs: dict[str, list[Result]]) -> Table:
+    seeds = len(next(iter(runs.values())))
+    table = Table(title=f"mean ± standard deviation over {seeds} seeds, last round")
+    table.add_column("method")
+    for _, title, _ in SHOWN:
+        table.add_column(title, justify="right")
+    for method, results in runs.items():
+        mean, std = summary(results)
+        cells = [
+            f"{mean[name] * unit:.2f} ± {std[name] * unit:.2f}" if name in mean else "–"
+            for name, _, unit in SHOWN
+        ]
+        table.add_row(method, *cells)
+    return table
+
+
+def _rounds_to_target(runs: dict[str, list[Result]]) -> str:
+    """How many rounds each method needs for what the first one has at its end, seed by seed."""
+    base, *others = runs
+    lines = []
+    for method in others:
+        counts = [
+            _first_round(result, first.final["global_accuracy"])
+            for result, first in zip(runs[method], runs[base], strict=True)
+        ]
+        shown = ", ".join("not reached" if count is None else f"{count:.0f}" for count in counts)
+        lines.append(f"  {method}: {shown}")
+    title = f"rounds to {base}'s last global accuracy, seed by seed:"
+    return "\n".join([title, *lines]) if lines else ""
+
+
+def _first_round(result: Result, target: float | None) -> float | None:
+    if target is None:
+        return None
+    reached = (row["round"] for row in result.rounds if (row["global_accuracy"] or 0.0) >= target)
+    return next(reached, None)
+
+
+def _json(runs: dict[str, list[Result]]) -> bytes:
+    """One object a method: its runs, and the mean and deviation of every final metric."""
+    rows: list[dict[str, Any]] = []
+    for method, results in runs.items():
+        mean, std = summary(results)
+        rows.append({"method": method, "mean": mean, "std": std, "runs": results})
+    return msgspec.json.encode(rows)
+
+
+def _labels(runs: dict[str, list[Result]]) -> tuple[str, ...]:
+    setting: Experiment = next(iter(runs.values()))[0].experiment
+    data = msgspec.convert({"source": setting.source, "root": setting.root}, DataConfig)
+    return model_spec(ModelConfig(name=setting.model), data).labels

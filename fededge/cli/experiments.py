@@ -1,0 +1,82 @@
+"""What `fededge simulate` and `fededge compare` share: the flags of an experiment."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from fededge import methods, models
+from fededge.cli.fleet import split_source
+from fededge.errors import ConfigError
+from fededge.simulation.experiment import Experiment
+from fededge.simulation.presets import preset
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+__all__ = ["add_experiment_options", "experiment"]
+
+FLAGS: tuple[tuple[str, type, str], ...] = (
+    ("split", str, "label skew, such as dirichlet:0.1, pathological:2, incomplete, uniform"),
+    ("devices", int, "how many devices"),
+    ("participants", int, "how many take part in a round; 0: all"),
+    ("limit", int, "use only so many training images; 0: all"),
+    ("model", str, "a network of the zoo"),
+    ("head", str, "its last layer: linear, bias-free, cosine:TAU"),
+    ("rounds", int, "rounds to run"),
+    ("epochs", int, "passes over a device's data a round"),
+    ("batch-size", int, "examples a step"),
+    ("lr", float, "learning rate"),
+    ("momentum", float, "of SGD"),
+    ("weight-decay", float, "of SGD"),
+    ("measure-every", int, "rounds between measurements"),
+)
+
+
+def add_experiment_options(parser: argparse.ArgumentParser) -> None:
+    defaults = {field.name: field.default for field in msgspec.structs.fields(Experiment)}
+    parser.add_argument("--data", metavar="SOURCE[:PATH]", help="default: embedded")
+    for name, kind, text in FLAGS:
+        default = defaults[name.replace("-", "_")]
+        parser.add_argument(f"--{name}", type=kind, help=f"{text} (default: {default})")
+    parser.add_argument(
+        "--preset", metavar="NAME", help="a paper's setting; a wrong name lists all"
+    )
+    parser.add_argument("--config", type=Path, metavar="TOML", help="any of these keys in a file")
+    parser.add_argument("--workers", type=int, default=1, help="processes (default: 1)")
+
+
+def experiment(options: argparse.Namespace, **more: Any) -> Experiment:
+    """The experiment that was asked for: a preset, changed by a file, changed by flags."""
+    values = preset(options.preset) if options.preset else {}
+    values |= _file(options.config) if options.config else {}
+    names = [name.replace("-", "_") for name, _, _ in FLAGS]
+    values |= {n: getattr(options, n) for n in names if getattr(options, n) is not None}
+    if options.data is not None:
+        values["source"], values["root"] = split_source(options.data)
+    values |= {name: value for name, value in more.items() if value is not None}
+    try:
+        made = msgspec.convert(values, Experiment)
+    except msgspec.ValidationError as error:
+        text = str(error).replace("`", "").replace(" - at $.", ": ")
+        raise ConfigError(f"the experiment cannot be: {text}") from None
+    methods.method(made.method)
+    models.check_name(made.model)
+    if not 1 <= options.workers <= 256:
+        raise ConfigError(f"--workers {options.workers}: must be 1 to 256")
+    return made
+
+
+def _file(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not a TOML file: {error}") from None

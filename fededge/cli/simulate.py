@@ -1,0 +1,95 @@
+"""`fededge simulate`: one method on a simulated fleet."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from fededge.cli.experiments import add_experiment_options, experiment
+from fededge.files import replace_file
+from fededge.simulation.experiment import Experiment, Measured, run
+from fededge.simulation.results import Result, as_csv
+
+__all__ = ["add_to", "follow"]
+
+TEXT = """\
+Simulate a fleet on this machine: the same code, seeds and weights as a real federation, without
+broker and processes for each device.
+
+examples:
+  fededge simulate --method fedprox --rounds 20
+  fededge simulate --data fashion-mnist --split dirichlet:0.1 --devices 20 --workers 2
+  fededge simulate --preset fedacd-fashion-mnist-b0.1-small --json result.json
+"""
+
+SHOWN = ("global_accuracy", "client_accuracy", "personal_accuracy", "average_risk", "loss")
+
+
+def add_to(parser: argparse.ArgumentParser) -> None:
+    parser.description = TEXT
+    parser.add_argument("--method", help="such as fedavg or 'fedprox(mu=0.1)' (default: fedavg)")
+    parser.add_argument("--seed", type=int, help="decides everything random (default: 0)")
+    add_experiment_options(parser)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result as JSON")
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="write every round as CSV")
+    parser.set_defaults(run=simulate)
+
+
+def simulate(options: argparse.Namespace) -> None:
+    chosen = experiment(options, method=options.method, seed=options.seed)
+    console = Console(highlight=False)
+    with bars(console) as progress:
+        result = follow(chosen, options.workers, progress)
+    console.print(_table(result))
+    console.print(f"global model sha256 {result.model_sha256}", soft_wrap=True)
+    if options.json is not None:
+        data = msgspec.json.format(msgspec.json.encode(result), indent=1)
+        replace_file(options.json.absolute(), data + b"\n")
+    if options.csv is not None:
+        replace_file(options.csv.absolute(), as_csv([result]).encode())
+
+
+def bars(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+        console=console,
+        disable=not console.is_terminal,
+    )
+
+
+def follow(chosen: Experiment, workers: int, progress: Progress) -> Result:
+    """Run an experiment with a bar of its own."""
+    name = f"{chosen.method}, seed {chosen.seed}"
+    task = progress.add_task(name, total=chosen.rounds, note="loading data …")
+    measured: list[Measured] = []
+    for round_ in run(chosen, workers):
+        measured.append(round_)
+        note = f"global {round_.values['global_accuracy']:.1%}"
+        progress.update(task, completed=round_.round, note=note)
+    return Result.of(chosen, measured)
+
+
+def _table(result: Result) -> Table:
+    table = Table(title=f"{result.method}, seed {result.seed}")
+    table.add_column("round", justify="right")
+    for name in SHOWN:
+        table.add_column(name.replace("_", " "), justify="right")
+    for row in result.rounds:
+        cells = [_cell(name, row.get(name)) for name in SHOWN]
+        table.add_row(f"{row['round']:.0f}", *cells)
+    return table
+
+
+def _cell(name: str, value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.4f}" if name == "loss" else f"{value:.1%}"

@@ -1,0 +1,136 @@
+"""FedACD: Zhou et al., "Enhancing the Performance of Global Model by Improving the Adaptability
+of Local Models in Federated Learning". Its third part, mixup, is a layer: `fedacd+mixup`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from fededge.errors import MethodError
+from fededge.evaluation import kl_from_template, probability_matrix
+from fededge.methods.base import Batch, Finish, Method, Objective, Output, Round
+
+__all__ = ["FedACD", "flattening", "log_delta"]
+
+LEAST_KL = 1e-12
+
+
+@dataclass(frozen=True)
+class FedACD(Method):
+    """Local models that would do well on the other devices' labels too.
+
+    P_yi is the mean probability of class i over the device's examples of class y. The loss is
+    L1 + λ L2: L1 spreads the probability of the wrong classes evenly, L2 is cross entropy with
+    logits moved by log(P_yi / P_iy). A device counts by V_m, how near its P is to a perfect one.
+
+    Attributes:
+        lam: λ, the weight of L2.
+        tau: the probability that a perfect model gives the right class.
+        missing: Δ_yi for a class i that the device has no example of.
+        clamp: the least probability that goes into a ratio.
+        cap: the most that |log Δ| may be between classes that are present; 0 is no cap.
+        kl: over the rows of the present classes; the sum favours devices with few of them.
+        agg: what an update counts by: V_m, the number of examples, or all the same.
+        l1: whether L1 is in the loss.
+        delta: whether L2's logits are moved; if not, it is plain cross entropy.
+    """
+
+    name: ClassVar[str] = "fedacd"
+    scalars: ClassVar[frozenset[str]] = frozenset({"v_m"})
+    lam: float = 1.0
+    tau: float = 1 - 1e-5
+    missing: float = 1e-4
+    clamp: float = 1e-8
+    cap: float = 0.0
+    kl: Literal["sum", "mean_present"] = "sum"
+    agg: Literal["v", "examples", "uniform"] = "v"
+    l1: bool = True
+    delta: bool = True
+
+    def __post_init__(self) -> None:
+        self.require(self.lam > 0, "lam must be above 0")
+        self.require(0 < self.tau < 1, "tau must lie between 0 and 1")
+        self.require(0 < self.missing <= 1, "missing must be above 0 and at most 1")
+        self.require(0 < self.clamp < 1, "clamp must lie between 0 and 1")
+        self.require(self.cap >= 0, "cap must be at least 0")
+
+    def begin(self, r: Round, w: Tensor) -> Tensor:
+        if self.delta:
+            self._adapt(r, _probabilities(r, w))
+        return w
+
+    def objective(self, r: Round, out: Output, batch: Batch) -> Objective:  # L1 + λ L2
+        return Objective(self.lam, shift=r.memo.get("A"), terms=(_l1,) if self.l1 else ())
+
+    def observe(self, r: Round, out: Output, batch: Batch) -> None:
+        """Sum up probabilities by label; a mixture counts for each of its labels by its share."""
+        if not self.delta:
+            return
+        num, den = r.memo["sums"]
+        p = out.logits.softmax(1).double()
+        for y, share in batch.targets:
+            num.index_add_(0, y, p, alpha=share)
+            den.index_add_(0, y, den.new_full((len(y), 1), share))
+
+    def epoch_end(self, r: Round) -> None:
+        if self.delta:
+            num, den = r.memo["sums"]
+            # A phase may begin in the middle of a pass and leave out a class until its end.
+            self._adapt(r, torch.where(den > 0, num / den, r.memo["P"]))
+
+    def _adapt(self, r: Round, P: Tensor) -> None:
+        """From here on P is this one; the next is summed up from nothing."""
+        A = log_delta(P, r.counts == 0, self.missing, self.clamp, self.cap)
+        r.memo.update(P=P, A=A.to(r.model), sums=(torch.zeros_like(P), P.new_zeros(len(P), 1)))
+
+    def finish(self, r: Round) -> Finish:
+        P = _probabilities(r, r.model)
+        KL = kl_from_template(P, self.tau, mean=self.kl == "mean_present")  # eq. 10
+        V = 1 / (1 + math.exp(-1 / max(KL, LEAST_KL)))  # sigmoid(1 / KL)
+        return Finish(scalars={"v_m": V})
+
+    def weight(self, scalars: Mapping[str, float]) -> float:  # eq. 11
+        if self.agg != "v":
+            return scalars["examples"] if self.agg == "examples" else 1.0
+        if not 0.5 <= scalars["v_m"] <= 1:
+            raise MethodError(f"v_m is {scalars['v_m']}, but a V lies between 0.5 and 1")
+        return scalars["v_m"]
+
+
+def flattening(z: Tensor, y: Tensor) -> Tensor:
+    """L1 (eq. 7): Σ_{k≠y} p_k log((C-1) r_k) with r = p without its y, normalised; batch mean.
+
+    With l_k = log((C-1) r_k) and l_y = 0 its gradient is p_j (l_j - Σ p_k l_k), which is that of
+    Σ p_k l_k with l held fixed: autograd goes back through one softmax. There is no second
+    derivative.
+    """
+    own = y[:, None]
+    with torch.no_grad():
+        log_r = z.scatter(1, own, -math.inf).log_softmax(1)  # exact where 1 - p_y would be 0
+        log_ratio = (log_r + math.log(z.shape[1] - 1)).scatter_(1, own, 0.0)
+    return (z.softmax(1) * log_ratio).sum(1).mean()
+
+
+def log_delta(P: Tensor, absent: Tensor, missing: float, clamp: float, cap: float) -> Tensor:
+    """A_yi = log Δ_yi = log(P_yi / P_iy) (eq. 8), and log Δ_missing in the columns of `absent`."""
+    log_P = P.clamp(min=clamp).log()
+    A = log_P - log_P.T
+    if cap:
+        A = A.clamp(-cap, cap)
+    A[:, absent] = math.log(missing)
+    return A.fill_diagonal_(0.0)
+
+
+def _l1(out: Output, y: Tensor) -> Tensor:
+    return flattening(out.logits, y)
+
+
+def _probabilities(r: Round, vector: Tensor) -> Tensor:
+    """P of a model over all the device's examples, in evaluation mode."""
+    return probability_matrix(r.outputs(vector).logits, r.data.y, r.data.classes)

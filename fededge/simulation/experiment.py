@@ -1,0 +1,136 @@
+"""One run of one method on one split: its settings, and what it measured round by round."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import torch
+from msgspec import Meta, Struct
+from torch import Tensor
+
+from fededge.config import DataConfig, ModelConfig
+from fededge.data.local import model_spec, share_examples, test_set, training_set
+from fededge.evaluation import fairness, label_shares, learning_performance, risk
+from fededge.methods import Hyper
+from fededge.simulation.crew import Alone, Crew, Setup, Workers
+from fededge.simulation.loop import SimulatedRound, Simulation
+
+__all__ = ["Experiment", "Measured", "run"]
+
+
+class Experiment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything that decides a run's result."""
+
+    method: str = "fedavg"
+    seed: Annotated[int, Meta(ge=0)] = 0
+    source: str = "embedded"
+    root: str = ""
+    split: str = "dirichlet:0.1"
+    devices: Annotated[int, Meta(ge=1, le=100_000)] = 20
+    participants: Annotated[int, Meta(ge=0)] = 8
+    test_share: Annotated[float, Meta(ge=0, lt=1)] = 0.2
+    limit: Annotated[int, Meta(ge=0)] = 0
+    model: str = "lenet"
+    head: str = "linear"
+    rounds: Annotated[int, Meta(ge=1, le=100_000)] = 20
+    epochs: Annotated[int, Meta(ge=1, le=10_000)] = 2
+    batch_size: Annotated[int, Meta(ge=1)] = 64
+    lr: Annotated[float, Meta(gt=0)] = 0.01
+    momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.9
+    weight_decay: Annotated[float, Meta(ge=0)] = 1e-5
+    measure_every: Annotated[int, Meta(ge=1)] = 1
+
+    def setup(self) -> Setup:
+        """Load the data, share it among the devices, and put everything together."""
+        data = DataConfig(
+            source=self.source,  # type: ignore[arg-type]
+            root=self.root,
+            split=self.split,
+            devices=self.devices,
+            seed=self.seed,
+            test_share=self.test_share,
+        )
+        spec = model_spec(ModelConfig(name=self.model, head=self.head), data)
+        train, test = training_set(data, spec), test_set(data, spec)
+        if self.limit and self.limit < len(train):
+            order = torch.randperm(len(train), generator=torch.Generator().manual_seed(self.seed))
+            train = train.subset(order[: self.limit].sort().values)
+        parts = share_examples(train, data)
+        width = len(str(self.devices - 1))
+        devices = {f"device-{index:0{width}d}": part for index, part in enumerate(parts)}
+        hyper = Hyper(self.epochs, self.batch_size, self.lr, self.momentum, self.weight_decay)
+        return Setup(self.method, spec, hyper, self.seed, devices, test.x, test.y)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a round led to: numbers for a table, and more for plots."""
+
+    round: int
+    values: dict[str, float]
+    per_class: list[float]
+    personal: dict[str, float]
+    model_sha256: str
+
+    def as_json(self) -> dict[str, Any]:
+        return {"round": self.round, **self.values}
+
+
+def run(experiment: Experiment, workers: int = 1) -> Iterator[Measured]:
+    """Run an experiment; yields after every round that is measured, the last one always."""
+    setup = experiment.setup()
+    crew: Crew = Alone(setup) if workers == 1 else Workers(setup, workers)
+    try:
+        yield from _measured(experiment, setup, crew)
+    finally:
+        crew.stop()
+
+
+def _measured(experiment: Experiment, setup: Setup, crew: Crew) -> Iterator[Measured]:
+    simulation = Simulation(setup, experiment.participants, crew)
+    shares = label_shares(torch.stack([data.counts for data in setup.devices.values()]))
+    personal: dict[str, float] = {}
+    for done in simulation.rounds(experiment.rounds):
+        personal |= {d: answer.personal_accuracy for d, answer in done.answers.items()}
+        number = done.number + 1
+        if number % experiment.measure_every == 0 or number == experiment.rounds:
+            yield _measure(simulation, crew, done, shares, personal)
+
+
+def _measure(
+    simulation: Simulation,
+    crew: Crew,
+    done: SimulatedRound,
+    shares: Tensor,
+    personal: dict[str, float],
+) -> Measured:
+    """The metrics of a round: of its global model, of its local models, of the personal ones."""
+    locals_ = [answer.upload for answer in done.answers.values()]
+    before, after, *trained = crew.measure([done.before, done.model, *locals_])
+    flat = crew.flatness({d: answer.upload for d, answer in done.answers.items()})
+    scores = torch.tensor([v for v in personal.values() if not math.isnan(v)])
+    counts = torch.stack([simulation.setup.devices[d].counts for d in done.answers])
+    present, absent = learning_performance(before, torch.stack(trained), counts)
+    values = {
+        "global_accuracy": float(after.nanmean()),
+        "client_accuracy": 1.0 - risk(after[None], shares),
+        "personal_accuracy": float(scores.mean()),
+        "average_risk": risk(torch.stack(trained), shares),
+        "kl": sum(flat.values()) / len(flat),
+        "learning_present": present,
+        "learning_absent": absent,
+        **fairness(scores),
+        **_mean_scalars(done),
+    }
+    digest = simulation.layout.sha256(done.model)
+    return Measured(done.number + 1, values, after.tolist(), dict(personal), digest)
+
+
+def _mean_scalars(done: SimulatedRound) -> dict[str, float]:
+    """The mean over the devices of what they reported, beside counts and their own accuracy."""
+    reports = [answer.scalars for answer in done.answers.values()]
+    names = set.intersection(*map(set, reports)) - {"examples", "steps", "personal_accuracy"}
+    return {name: sum(r[name] for r in reports) / len(reports) for name in sorted(names)}

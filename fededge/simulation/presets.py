@@ -1,0 +1,143 @@
+"""The papers' settings by name, so that a table of a paper is one command; and smaller ones.
+
+`fedacd-cifar10-b0.1` is the paper's own setting; with `-small` at its end it is scaled down to what
+two cores do in minutes: fewer images, fewer rounds, the same split and shares.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fededge.choices import unknown
+from fededge.errors import ConfigError
+
+__all__ = ["preset", "presets"]
+
+SMALL = {"limit": 12_000, "rounds": 20, "epochs": 2}
+
+
+def preset(name: str) -> dict[str, Any]:
+    """The settings that a preset stands for."""
+    known = presets()
+    if name not in known:
+        raise ConfigError(unknown("preset", name, known))
+    return dict(known[name])
+
+
+def presets() -> dict[str, dict[str, Any]]:
+    """All of them, each with its small one."""
+    full = {**_fedacd(), **_fedala(), **_fedbalance(), **_map(), **_lfd()}
+    small = {f"{name}-small": {**settings, **SMALL} for name, settings in full.items()}
+    return {**full, **small}
+
+
+def _fedacd() -> dict[str, dict[str, Any]]:
+    base = {
+        "method": "fedacd+mixup",
+        "devices": 20,
+        "participants": 8,
+        "rounds": 200,
+        "epochs": 5,
+        "batch_size": 64,
+        "lr": 0.01,
+        "momentum": 0.9,
+        "weight_decay": 1e-5,
+        "model": "cnn4",
+    }
+    return {
+        f"fedacd-{source}-b{beta}": {**base, "source": source, "split": f"dirichlet:{beta}"}
+        for source in ("cifar10", "cifar100", "fashion-mnist")
+        for beta in (0.3, 0.1, 0.05)
+    }
+
+
+def _fedala() -> dict[str, dict[str, Any]]:
+    base = {
+        "method": "fedala",
+        "devices": 20,
+        "participants": 0,
+        "rounds": 2000,
+        "epochs": 1,
+        "batch_size": 10,
+        "lr": 0.005,
+        "momentum": 0.0,
+        "weight_decay": 0.0,
+        "model": "cnn4",
+        "test_share": 0.25,
+    }
+    return {
+        f"fedala-{source}-{name}": {**base, "source": source, "split": split}
+        for source, classes in (("cifar10", 2), ("cifar100", 10), ("mnist", 2))
+        for name, split in (("b0.1", "dirichlet:0.1"), ("path", f"pathological:{classes}"))
+    }
+
+
+def _fedbalance() -> dict[str, dict[str, Any]]:
+    base = {
+        "method": "fedbalance",
+        "devices": 20,
+        "participants": 4,
+        "rounds": 500,
+        "epochs": 10,
+        "batch_size": 64,
+        "lr": 0.01,
+        "momentum": 0.9,
+        "weight_decay": 1e-5,
+    }
+    networks = {"cifar10": "resnet8", "cifar100": "resnet32"}
+    return {
+        f"fedbalance-{source}-b{beta}": {
+            **base,
+            "source": source,
+            "model": model,
+            "split": f"dirichlet:{beta}",
+        }
+        for source, model in networks.items()
+        for beta in (0.1, 0.3, 0.5)
+    }
+
+
+def _map() -> dict[str, dict[str, Any]]:
+    base = {
+        "method": "map",
+        "devices": 100,
+        "participants": 20,
+        "rounds": 150,
+        "batch_size": 64,
+        "lr": 0.03,
+        "momentum": 0.9,
+        "weight_decay": 1e-5,
+        "split": "incomplete",
+        "head": "bias-free",
+    }
+    networks = {"fashion-mnist": ("lenet", 5), "cifar10": ("tfcnn", 10), "cifar100": ("vgg8", 20)}
+    return {
+        f"map-{source}": {**base, "source": source, "model": model, "epochs": epochs}
+        for source, (model, epochs) in networks.items()
+    }
+
+
+def _lfd() -> dict[str, dict[str, Any]]:
+    base = {
+        "method": "lfd",
+        "devices": 10,
+        "participants": 0,
+        "rounds": 100,
+        "epochs": 10,
+        "batch_size": 128,
+        "lr": 0.01,
+        "momentum": 0.9,
+        "weight_decay": 1e-5,
+        "model": "lfd-cnn",
+    }
+    temperatures = {"cifar10": 0.1, "cifar100": 0.05}
+    return {
+        f"lfd-{source}-b{beta}": {
+            **base,
+            "source": source,
+            "head": f"cosine:{tau}",
+            "split": f"dirichlet:{beta}",
+        }
+        for source, tau in temperatures.items()
+        for beta in (0.5, 0.1, 0.05)
+    }

@@ -1,0 +1,98 @@
+"""What a run measured, as one object: written, read back, and put together over seeds."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from fededge.files import replace_file
+from fededge.simulation.experiment import Experiment, Measured
+
+__all__ = ["Result", "as_csv", "read", "summary", "write"]
+
+
+class Result(Struct, frozen=True, kw_only=True):
+    """A finished run: the settings, every measured round, and the last one again as `final`."""
+
+    method: str
+    seed: int
+    model_sha256: str
+    rounds: list[dict[str, float | None]]
+    final: dict[str, float | None]
+    experiment: Experiment
+    per_class: list[float | None]
+    personal: dict[str, float | None]
+
+    @classmethod
+    def of(cls, experiment: Experiment, measured: Sequence[Measured]) -> Result:
+        rounds = [msgspec.to_builtins(_finite(m.as_json())) for m in measured]
+        last = measured[-1]
+        return cls(
+            method=experiment.method,
+            seed=experiment.seed,
+            model_sha256=last.model_sha256,
+            rounds=rounds,
+            final={name: value for name, value in rounds[-1].items() if name != "round"},
+            experiment=experiment,
+            per_class=list(_finite(dict(enumerate(last.per_class))).values()),
+            personal=_finite(last.personal),
+        )
+
+
+def _finite(values: dict[Any, float]) -> dict[Any, float | None]:
+    """JSON has no NaN: what could not be measured is null."""
+    return {name: value if value == value else None for name, value in values.items()}
+
+
+def key(experiment: Experiment) -> str:
+    """A name for the result of this experiment: another setting, another name."""
+    text = msgspec.json.encode(experiment, order="sorted")
+    word = "".join(c if c.isalnum() else "-" for c in experiment.method).strip("-")
+    return f"{word[:40]}-seed{experiment.seed}-{hashlib.sha256(text).hexdigest()[:10]}"
+
+
+def write(folder: Path, result: Result) -> Path:
+    path = folder / f"{key(result.experiment)}.json"
+    replace_file(path, msgspec.json.format(msgspec.json.encode(result), indent=1))
+    return path
+
+
+def read(folder: Path, experiment: Experiment) -> Result | None:
+    """The result of an earlier, finished run of exactly this experiment."""
+    path = folder / f"{key(experiment)}.json"
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Result)
+    except (OSError, msgspec.DecodeError):
+        return None  # not there, or cut off in the middle: run it again
+
+
+def summary(results: Sequence[Result]) -> tuple[dict[str, float], dict[str, float]]:
+    """Mean and standard deviation over seeds of every final metric that all runs have."""
+    columns = {
+        name: [value for result in results if (value := result.final.get(name)) is not None]
+        for name in results[0].final
+    }
+    whole = {name: values for name, values in columns.items() if len(values) == len(results)}
+    mean = {name: statistics.fmean(values) for name, values in whole.items()}
+    std = {name: statistics.stdev(v) if len(v) > 1 else 0.0 for name, v in whole.items()}
+    return mean, std
+
+
+def as_csv(results: Sequence[Result]) -> str:
+    """One row a run and round."""
+    names = sorted({name for result in results for row in result.rounds for name in row})
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["method", "seed", *names])
+    for result in results:
+        for row in result.rounds:
+            writer.writerow([result.method, result.seed, *(row.get(name) for name in names)])
+    return text.getvalue()

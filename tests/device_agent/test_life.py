@@ -1,0 +1,417 @@
+"""An agent's life, event by event."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, TypeVar
+
+import msgspec
+import pytest
+
+from fededge.spec import ModelSpec
+from fededge.wire import chunks
+from fededge.wire.messages import Manifest, Reply, State, TaskMessage, Training
+from fededge_agent.life import (
+    Announce,
+    CheckModel,
+    ChunkCame,
+    ClaimCame,
+    Command,
+    Connected,
+    Fetched,
+    Follow,
+    Halt,
+    Keep,
+    Life,
+    Note,
+    Pending,
+    Prepare,
+    Prepared,
+    ReplyCame,
+    SendUpdate,
+    Settle,
+    Spoiled,
+    StateCame,
+    TaskCame,
+    Tick,
+    Train,
+    Trained,
+    Unfollow,
+)
+
+V0, V1 = "000000-0123456789abcdef", "000001-fedcba9876543210"
+MODEL = hashlib.shake_128(b"model").digest(2500)
+STATE = State(
+    federation="test",
+    run="run",
+    seed=0,
+    round=0,
+    rounds=3,
+    phase="open",
+    version=V0,
+    sha256="ab" * 32,
+    layout="cd" * 32,
+    method="fedavg",
+    training=Training(1, 1, 0.1, 0.0, 0.0),
+    model=ModelSpec("lenet", ("a", "b"), (1, 8, 8), (0.5,), (0.5,)),
+    manifest=chunks.manifest(MODEL, 1024),
+    deadline=60.0,
+)
+NEXT = msgspec.structs.replace(STATE, version=V1, round=1)
+OTHER_METHOD = msgspec.structs.replace(STATE, method="fedprox(mu=0.1)", run="other")
+MINE = Pending("run", V0)
+
+C = TypeVar("C")
+
+
+def only(commands: list[Command], kind: type[C]) -> list[C]:
+    return [command for command in commands if isinstance(command, kind)]
+
+
+def task(version: str = V0, device: str = "box") -> TaskCame:
+    return TaskCame(TaskMessage(device, int(version[:6]), version))
+
+
+def chunk(index: int, version: str = V0) -> ChunkCame:
+    return ChunkCame(version, chunks.pack(MODEL, STATE.manifest, index))
+
+
+def reply(kind: Any, version: str = V0, **fields: Any) -> ReplyCame:
+    return ReplyCame(Reply(kind, version, **fields))
+
+
+class Driven:
+    """A life with the time in hand."""
+
+    def __init__(self, **fields: Any) -> None:
+        self.life = Life("box", **fields)
+        self.now = 100.0
+
+    def doing(self) -> str:
+        return self.life.activity
+
+    def __call__(self, *events: Any, at: float | None = None) -> list[Command]:
+        self.now = self.now if at is None else at
+        return [command for event in events for command in self.life.handle(event, self.now)]
+
+
+def ready(**fields: Any) -> Driven:
+    """Connected and prepared, with nothing to do."""
+    driven = Driven(**fields)
+    driven(Connected(), StateCame(STATE), Prepared(STATE))
+    return driven
+
+
+def trained(**fields: Any) -> Driven:
+    """Has just sent the update of the first version."""
+    driven = ready(held=V0, **fields)
+    driven(task())
+    assert driven.doing() == "training"
+    assert driven(Trained(MINE)) == [SendUpdate(), Announce()]
+    return driven
+
+
+# A turn
+
+
+def test_a_whole_turn() -> None:
+    driven = Driven()
+    assert driven(Connected()) == [Announce()]
+    assert driven(StateCame(STATE)) == [Prepare(STATE)]
+    assert driven.doing() == "starting"
+    assert driven(Prepared(STATE)) == [Announce()]
+    assert driven(task()) == [Follow(V0), Announce()]
+    assert driven.doing() == "fetching"
+    assert driven(chunk(2), chunk(0)) == [Keep(V0, 2048, MODEL[2048:]), Keep(V0, 0, MODEL[:1024])]
+    last = [Keep(V0, 1024, MODEL[1024:2048]), Unfollow(V0), CheckModel(V0, STATE.manifest)]
+    assert driven(chunk(1)) == last
+    assert driven.doing() == "fetching"
+    assert driven(Fetched(V0)) == [Train(task().task, STATE), Announce()]
+    assert driven.doing() == "training"
+    assert driven(Trained(MINE)) == [SendUpdate(), Announce()]
+    assert driven.doing() == "ready"
+    assert driven(reply("accepted")) == [Settle(accepted=True)]
+
+
+def test_a_held_version_is_not_fetched_again() -> None:
+    assert ready(held=V0)(task()) == [Train(task().task, STATE), Announce()]
+
+
+def test_a_task_before_its_state_waits_for_it() -> None:
+    driven = Driven(held=V0)
+    assert driven(Connected(), task()) == [Announce()]
+    assert driven(StateCame(STATE)) == [Prepare(STATE)]
+    assert only(driven(Prepared(STATE)), Train) == [Train(task().task, STATE)]
+
+
+def test_a_task_for_a_version_to_come_waits_for_its_state() -> None:
+    driven = ready()
+    assert driven(task(V1)) == []
+    assert driven(StateCame(NEXT)) == [Follow(V1), Announce()]
+
+
+def test_a_late_copy_of_an_old_task_does_not_replace_the_one_at_hand() -> None:
+    driven = ready()
+    driven(StateCame(NEXT), task(V1), task(V0))
+    assert driven.doing() == "fetching"
+    assert only(driven(chunk(0, V1)), Keep)
+
+
+def test_a_task_for_another_device_is_dropped() -> None:
+    (note,) = ready(held=V0)(task(device="other"))
+    assert isinstance(note, Note)
+
+
+def test_a_second_copy_of_a_task_changes_nothing() -> None:
+    driven = ready(held=V0)
+    driven(task())
+    assert driven(task()) == []
+
+
+def test_a_claim_to_our_name_is_answered_whatever_we_do() -> None:
+    assert Driven()(ClaimCame("x")) == [Announce("x")]
+
+
+# States that change
+
+
+def test_two_states_while_preparing_prepare_the_last_one_once() -> None:
+    driven = Driven()
+    driven(Connected(), StateCame(STATE))
+    other = msgspec.structs.replace(STATE, method="scaffold")
+    assert driven(StateCame(OTHER_METHOD), StateCame(other)) == []
+    assert driven(Prepared(STATE)) == [Prepare(other)]
+    assert driven.doing() == "starting"
+    assert driven(Prepared(other)) == [Announce()]
+
+
+def test_a_new_version_of_the_same_job_needs_no_new_preparation() -> None:
+    assert ready()(StateCame(NEXT)) == []
+
+
+def test_another_method_while_training_is_prepared_after_the_turn() -> None:
+    driven = ready(held=V0)
+    driven(task())
+    assert driven(StateCame(OTHER_METHOD)) == []
+    assert driven.doing() == "training"
+    commands = driven(Trained(MINE))
+    assert only(commands, Settle) == [Settle(accepted=False)]
+    assert only(commands, Prepare) == [Prepare(OTHER_METHOD)]
+    assert not only(commands, SendUpdate)
+    assert driven.doing() == "starting"
+
+
+def test_another_method_while_fetching_stops_the_fetch() -> None:
+    driven = ready()
+    driven(task())
+    assert driven(StateCame(OTHER_METHOD)) == [Unfollow(V0), Prepare(OTHER_METHOD), Announce()]
+
+
+def test_a_new_version_while_fetching_leaves_the_old_one_at_once() -> None:
+    """The old chunks are cleared from the broker: waiting for them would be in vain."""
+    driven = ready()
+    driven(task(), chunk(0))
+    assert driven(StateCame(NEXT)) == [Unfollow(V0), Announce()]
+    assert driven.doing() == "ready"
+    assert driven(task(V1)) == [Follow(V1), Announce()]
+    assert driven(chunk(1, V0)) == []
+
+
+def test_a_new_task_and_then_its_state_while_fetching_moves_on_at_once() -> None:
+    driven = ready()
+    driven(task(), chunk(0))
+    assert driven(task(V1)) == []
+    assert driven(StateCame(NEXT)) == [Unfollow(V0), Follow(V1)]
+    assert [k.offset for k in only(driven(*(chunk(i, V1) for i in range(3))), Keep)] == [
+        0,
+        1024,
+        2048,
+    ]
+
+
+def test_a_new_version_while_training_is_taken_up_once_the_old_turn_is_decided() -> None:
+    """Only the report of the outdated update goes out; the coordinator says late, or accepted."""
+    driven = ready(held=V0)
+    driven(task(), StateCame(NEXT), task(V1))
+    assert driven(Trained(MINE)) == [SendUpdate(()), Announce()]
+    commands = driven(reply("late", reason="round 1 is over"))
+    assert only(commands, Settle) == [Settle(accepted=False)]
+    assert only(commands, Follow) == [Follow(V1)]
+
+
+# Fetching
+
+
+def test_a_stalled_fetch_subscribes_again_with_growing_patience() -> None:
+    driven = ready()
+    driven(task(), at=200.0)
+    assert driven(Tick(), at=204.9) == []
+    assert driven(Tick(), at=205.0) == [Unfollow(V0), Follow(V0)]
+    assert driven(Tick(), at=214.9) == []
+    assert driven(Tick(), at=215.0) == [Unfollow(V0), Follow(V0)]
+
+
+def test_a_spoiled_model_is_fetched_again_after_a_while() -> None:
+    driven = ready()
+    driven(task(), *map(chunk, range(3)))
+    (note,) = driven(Spoiled(V0, "its SHA-256 does not fit"))
+    assert isinstance(note, Note)
+    assert driven(Tick(), at=driven.now + 4.9) == []
+    assert driven(Tick(), at=driven.now + 0.1) == [Unfollow(V0), Follow(V0)]
+    assert only(driven(*map(chunk, range(3))), CheckModel) == [CheckModel(V0, STATE.manifest)]
+
+
+def test_a_held_model_whose_file_is_gone_is_fetched_again() -> None:
+    driven = ready(held=V0)
+    driven(task())
+    driven(Spoiled(V0, "there is no such file"))
+    assert driven.doing() == "fetching"
+    assert driven(Tick(), at=driven.now + 5.0) == [Unfollow(V0), Follow(V0)]
+
+
+def test_a_damaged_or_foreign_chunk_costs_a_line_in_the_log() -> None:
+    driven = ready()
+    driven(task())
+    foreign = ChunkCame(V0, chunks.pack(bytes(2500), chunks.manifest(bytes(2500), 1024), 0))
+    commands = driven(ChunkCame(V0, b"torn"), foreign)
+    assert [type(command) for command in commands] == [Note, Note]
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        Manifest(1_000_000, 1024, 2**53, "0" * 64),
+        Manifest(7, 1024, 2500, "0" * 64),
+        Manifest(3, 1024, 3000, "0" * 64),
+    ],
+    ids=["huge", "too many chunks", "more than the layout takes"],
+)
+def test_a_manifest_that_cannot_be_honest_is_not_followed(manifest: Manifest) -> None:
+    state = msgspec.structs.replace(STATE, manifest=manifest)
+    driven = Driven()
+    driven(Connected(), StateCame(state), Prepared(state, most_bytes=2999))
+    (note,) = driven(task())
+    assert isinstance(note, Note)
+    assert driven.doing() == "ready"
+
+
+# Sending
+
+
+def test_a_restarted_agent_sends_its_pending_update_before_it_says_ready() -> None:
+    """Not before it is prepared: which scalars may leave is the method's to say."""
+    driven = Driven(held=V0, pending=MINE)
+    assert driven(Connected()) == [Announce()]
+    assert driven(StateCame(STATE)) == [Prepare(STATE)]
+    assert driven(Prepared(STATE)) == [SendUpdate(), Announce()]
+    assert driven(task()) == [SendUpdate(())], "it just went: the report is enough"
+    assert driven(reply("accepted")) == [Settle(accepted=True)]
+
+
+def test_a_restarted_agent_asks_what_became_of_an_outdated_update() -> None:
+    driven = Driven(held=V0, pending=MINE)
+    commands = driven(Connected(), StateCame(NEXT), task(V1), Prepared(NEXT))
+    assert only(commands, SendUpdate) == [SendUpdate(())]
+    assert not only(commands, Follow), "the next turn begins from what this one left"
+    commands = driven(reply("accepted"))
+    assert commands == [Settle(accepted=True), Follow(V1), Announce()]
+
+
+def test_an_update_of_another_run_is_dropped() -> None:
+    driven = Driven(held=V0, pending=Pending("old run", V0))
+    commands = driven(Connected(), StateCame(STATE), Prepared(STATE))
+    assert only(commands, Settle) == [Settle(accepted=False)]
+    assert not only(commands, SendUpdate)
+
+
+def test_a_lost_answer_is_asked_for_with_the_report_alone() -> None:
+    driven = trained()
+    assert driven(Tick(), at=109.9) == []
+    assert driven(Tick(), at=110.0) == [SendUpdate(())]
+    assert driven(Tick(), at=129.9) == []
+    assert driven(Tick(), at=130.0) == [SendUpdate(())]
+
+
+def test_nobody_is_asked_once_the_run_is_done() -> None:
+    driven = trained()
+    driven(StateCame(msgspec.structs.replace(NEXT, phase="done")))
+    assert driven(Tick(), at=1e6) == []
+
+
+def test_a_day_without_a_connection_does_not_pile_up_reports() -> None:
+    driven = trained()
+    asked = [c for second in range(86_400) for c in driven(Tick(), at=200.0 + second)]
+    assert len(asked) < 300
+
+
+@pytest.mark.parametrize("event", [Connected(), StateCame(STATE)])
+def test_after_a_new_connection_or_state_the_coordinator_is_asked(event: Any) -> None:
+    assert SendUpdate(()) in trained()(event)
+
+
+def test_a_coordinator_that_asks_again_later_gets_the_whole_update() -> None:
+    driven = trained()
+    assert driven(task(), at=driven.now + 1.0) == [SendUpdate(())]
+    assert driven(task(), at=driven.now + 30.0) == [SendUpdate()]
+
+
+def test_only_the_chunks_that_are_asked_for_are_sent_again() -> None:
+    driven = trained()
+    assert driven(reply("resend", chunks=(0, 2))) == [SendUpdate((0, 2))]
+    assert driven(reply("resend")) == []
+    assert driven(reply("resend", V1, chunks=(0,))) == []
+
+
+@pytest.mark.parametrize("kind", ["late", "refused"])
+def test_a_late_or_refused_update_is_dropped_and_the_task_with_it(kind: str) -> None:
+    driven = trained()
+    commands = driven(reply(kind, reason="because"))
+    assert only(commands, Settle) == [Settle(accepted=False)]
+    assert not only(commands, Train)
+    assert only(driven(task()), Train), "asked again, it trains again"
+
+
+def test_a_reply_to_an_earlier_update_decides_nothing() -> None:
+    driven = ready(held=V1)
+    driven(StateCame(NEXT), task(V1), Trained(Pending("run", V1)))
+    assert driven(reply("late", V0), reply("accepted", V0)) == []
+    assert driven.life.pending == Pending("run", V1)
+    assert driven.life.task is not None
+
+
+def test_an_accepted_update_is_decided_once() -> None:
+    driven = trained()
+    assert driven(reply("accepted"), reply("accepted"), reply("late")) == [Settle(accepted=True)]
+
+
+def test_an_accepted_update_is_sent_again_rather_than_trained_again() -> None:
+    driven = trained()
+    driven(reply("accepted"))
+    assert driven(task()) == [SendUpdate(())]
+    assert driven(reply("accepted")) == []
+    assert driven(StateCame(STATE)) == []
+    assert driven(task(), at=driven.now + 60.0) == [SendUpdate()], "a coordinator without it"
+    assert driven(reply("resend", chunks=(1,))) == [SendUpdate((1,))]
+
+
+def test_an_accepted_update_is_sent_again_after_a_restart() -> None:
+    driven = ready(held=V0, settled=MINE)
+    assert driven(task()) == [SendUpdate()]
+
+
+def test_an_accepted_update_of_another_run_with_the_same_version_is_not_taken_for_ours() -> None:
+    driven = ready(held=V0, settled=Pending("old run", V0))
+    assert only(driven(task()), Train)
+
+
+# Refusal for good
+
+
+def test_a_fatal_refusal_halts() -> None:
+    assert ready()(reply("refused", "", reason="layout", fatal=True)) == [Halt("layout")]
+
+
+def test_a_fatal_refusal_from_before_the_restart_is_a_leftover() -> None:
+    """It waited in the broker for the agent whose configuration has been put right since."""
+    driven = Driven()
+    assert driven(Connected(), reply("refused", "", fatal=True)) == [Announce()]
