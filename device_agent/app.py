@@ -25,7 +25,7 @@ from fededge.wire.topics import Topics
 from fededge_agent import life
 from fededge_agent.egress import Egress
 from fededge_agent.life import Life, Pending
-from fededge_agent.store import AgentStore
+from fededge_agent.store import AgentStore, Turn
 from fededge_agent.work import Work
 
 __all__ = ["Agent"]
@@ -36,6 +36,10 @@ TICK = 0.5
 SESSION_KEPT = 24 * 3600
 LAST_JOB = 10.0
 """Seconds that a stop waits for the worker: an export may finish, a long training may not."""
+
+
+def _pending(turn: Turn | None) -> Pending | None:
+    return None if turn is None else Pending(turn.report.run, turn.report.version)
 
 
 class Failure:
@@ -75,8 +79,7 @@ class Agent:
             finally:
                 self.jobs.put(None)
                 worker.join(LAST_JOB)
-                self.egress.save()
-                self.session.stop(mqtt.Will(self._status_topic, encode(self._status(online=False))))
+                self.session.stop(self.egress.last_words(self._status(online=False)))
         finally:
             self.store.close()
 
@@ -89,19 +92,18 @@ class Agent:
     def _connect(self) -> None:
         config, topics, device = self.config, self.topics, self.config.device
         index = self.store.index
-        turn = index.turn
-        pending = Pending(turn.report.run, turn.report.version) if turn else None
-        self.life = Life(device, held=index.held, pending=pending)
-        what = f"device '{device}' of federation '{config.federation}'"
-        claim_name(config.broker, topics.device(device), index.instance, what, Status)
+        turn, settled = _pending(index.turn), _pending(index.settled)
+        self.life = Life(device, held=index.held, pending=turn, settled=settled)
         will = mqtt.Will(self._status_topic, encode(self._status(online=False)))
         name = f"fededge-{config.federation}-{device}"
         self.session = mqtt.Session(config.broker, name, self.inbox, will, SESSION_KEPT)
-        ledger = Path(config.state) / "ledger.json"
-        self.egress = Egress(self.session, topics, device, ledger)
+        self.egress = Egress(self.session, topics, device, Path(config.state) / "ledger.json")
         self.egress.open()
-        self.session.subscribe(topics.state)
+        self.egress.claimed(Claim(index.instance))
+        what = f"device '{device}' of federation '{config.federation}'"
+        claim_name(config.broker, topics.device(device), index.instance, what, Status)
         self.holder = Holder(index.instance)
+        self.session.subscribe(topics.state)
         for kind in ("task", "reply", "claim", "status"):
             self.session.subscribe(topics.device(device, kind))
         self.session.start()
@@ -212,7 +214,7 @@ class Agent:
             self._handle(life.Fetched(command.version))
 
     def _send(self, only: tuple[int, ...] | None) -> None:
-        turn = self.store.index.turn
+        turn = self.store.outgoing
         if turn is not None:
             self.egress.update(turn.report, self.store.update(), self.work.scalars, only)
 
@@ -233,10 +235,14 @@ class Agent:
 
     def _prepare(self, state: State) -> None:
         self.work.prepare(state)
-        self.inbox.put(life.Prepared(state))
+        self.inbox.put(life.Prepared(state, self.work.most_bytes))
 
     def _train(self, task: TaskMessage, state: State) -> None:
         log.info("round %d: training from %s", task.round + 1, task.version)
-        answer = self.work.train(task, state)
+        try:
+            answer = self.work.train(task, state)
+        except WireError as error:
+            self.inbox.put(life.Spoiled(task.version, str(error)))
+            return
         self.inbox.put(life.Trained(Pending(state.run, task.version)))
         self.work.export(answer, task, state)

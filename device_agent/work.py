@@ -47,6 +47,12 @@ class Work:
         return self._ready.method.scalars
 
     @property
+    def most_bytes(self) -> int:
+        """More than this cannot be a model of the federation."""
+        vectors = 1 + len(self._ready.method.sends)
+        return tensors.payload_limit(self._ready.net.layout, vectors)
+
+    @property
     def _ready(self) -> Trainer:
         assert self.trainer is not None, "not prepared"
         return self.trainer
@@ -88,7 +94,7 @@ class Work:
             training.momentum,
             training.weight_decay,
         )
-        before = self.store.private()
+        before = self.store.private(state.run)
         answer = trainer.turn(Task(state.seed, task.round, hyper, received, sent), before)
         payload = tensors.encode(layout, {"model": answer.upload})
         report = Report(

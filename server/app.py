@@ -125,7 +125,7 @@ class Coordinator:
             payload_limit=tensors.payload_limit(layout),
         )
         done, version = self.progress.rounds_done, self.progress.version
-        self.rounds = Rounds(facts, config.rounds, done, version)
+        self.rounds = Rounds(facts, config.rounds, done, version, self.store.memory())
 
     def _claim(self) -> None:
         what = f"a coordinator of federation '{self.config.federation}'"
@@ -209,6 +209,8 @@ class Coordinator:
 
     def _do(self, command: rounds.Command) -> None:
         match command:
+            case rounds.Remember(number, invited, known):
+                self.store.remember(number, invited, known)
             case rounds.Open():
                 self.opened = time.monotonic()
                 log.info("round %d: asking %s", command.round + 1, ", ".join(command.devices))
@@ -224,8 +226,9 @@ class Coordinator:
                 self._check(device, report)
             case rounds.Discard(device, version):
                 self.store.discard(version, device)
-            case rounds.Merge(number, reports):
-                self._merge(number, {d: dict(r.scalars) for d, r in reports.items()})
+            case rounds.Merge(number, reports, devices):
+                scalars = {device: dict(report.scalars) for device, report in reports.items()}
+                self._merge(number, scalars, devices)
             case rounds.Finish():
                 log.info("all %d rounds are done", self.config.rounds.count)
             case rounds.Note(text, device):
@@ -239,9 +242,10 @@ class Coordinator:
         except WireError as error:
             self._handle(rounds.Bad(device, str(error)))
         else:
+            self.store.accept(device, report)
             self._handle(rounds.Stored(device, report))
 
-    def _merge(self, number: int, reports: dict[str, dict[str, float]]) -> None:
+    def _merge(self, number: int, reports: dict[str, dict[str, float]], devices: int) -> None:
         old, layout = self.progress.version, self.net.layout
         self.model, self.memory = aggregate(
             self.method,
@@ -249,7 +253,7 @@ class Coordinator:
             self.memory,
             reports,
             lambda device: self.store.update(old, device, layout),
-            devices=len(self.rounds.present),
+            devices=devices,
             layout=layout,
         )
         self._advance(number + 1, reports, time.monotonic() - self.opened)

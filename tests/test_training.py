@@ -217,6 +217,21 @@ def test_dropout_is_reproducible_and_on() -> None:
     assert not torch.equal(without.upload, uploads[0])
 
 
+def test_what_a_start_draws_does_not_change_the_dropout() -> None:
+    """Else a layer with a start of its own could not be compared with FedAvg."""
+
+    def begin(self: Method, r: Round, w: Tensor) -> Tensor:
+        torch.rand(7)
+        return w
+
+    drawing: type[Method] = type("Drawing", (Method,), {"name": "drawing", "begin": begin})
+    uploads = []
+    for stack in (Stack((drawing(),)), method("fedavg")):
+        net = normed()
+        uploads.append(device(net, data(12), stack).turn(task(net), Private()).upload)
+    assert torch.equal(uploads[0], uploads[1])
+
+
 def test_a_gradient_that_torch_optim_unbound_is_bound_again() -> None:
     """A turn after someone's `zero_grad(set_to_none=True)` trains as any other."""
     net, other = linear(), linear()
@@ -305,7 +320,8 @@ def test_after_an_error_the_device_can_take_its_next_turn() -> None:
 
 def test_training_only_puts_back_what_it_froze() -> None:
     net = normed()
-    net.module.get_parameter("body.1.bias").requires_grad_(False)
+    for frozen in ("body.1.bias", "body.2.weight"):
+        net.module.get_parameter(frozen).requires_grad_(False)
     before = {name: p.requires_grad for name, p in net.module.named_parameters()}
     with training_only(net, ("head", "body.1.bias")):
         inside = {name for name, p in net.module.named_parameters() if p.requires_grad}

@@ -34,16 +34,14 @@ def read_tiny_imagenet(request: Request) -> Raw:
         if wnid not in names:
             raise DataError(f"{path}: its class {wnid} is not one of the {len(names)} classes")
     labels = request.labels or tuple(names.values())
-    present = [name for wnid, name in names.items() if wnid in {w for _, w in (*train, *val)}]
-    numbers = numbering(present, labels, folder)
-    arrays = [
-        Arrays(
-            read_images([path for path, _ in found], request.shape or SHAPE),
-            np.asarray([numbers[names[wnid]] for _, wnid in found], np.int64),
-        )
-        for found in (train, val)
-    ]
-    return Raw(folder, labels, arrays[0], arrays[1])
+    present = sorted({wnid for _, wnid in (*train, *val)})
+    numbers = numbering([names[wnid] for wnid in present], labels, folder)
+
+    def read(found: Found) -> Arrays:
+        x = read_images([path for path, _ in found], request.shape or SHAPE)
+        return Arrays(x, np.asarray([numbers[names[wnid]] for _, wnid in found], np.int64))
+
+    return Raw(folder, labels, read(train), read(val))
 
 
 def _training_images(folder: Path) -> Found:

@@ -122,8 +122,8 @@ def _check(name: str, classes: int, shape: tuple[int, ...], vocabulary: int) -> 
     kind: Kind = "text" if vocabulary or len(shape) == 1 else "image"
     if name not in names(kind):
         raise ConfigError(
-            f"{name} does not take a {kind} as its input, which is what this federation is about; "
-            f"choose one of {', '.join(names(kind))}"
+            f"{name} does not take {kind}s, which is what this federation is about; choose one of "
+            f"{', '.join(names(kind))}"
         )
     if kind == "text":
         _check_text(name, shape, vocabulary)

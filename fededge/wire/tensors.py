@@ -42,14 +42,14 @@ def decode(layout: Layout, data: bytes, vectors: tuple[str, ...] = (MODEL,)) -> 
         raise WireError(f"not safetensors bytes: {str(error)[:200]}") from None
     expected = {_name(key, e.name): (key, e) for key in vectors for e in layout.entries}
     if found.keys() != expected.keys():
-        odd = sorted(found.keys() ^ expected.keys())[:3]
+        odd = [name[:80] for name in sorted(found.keys() ^ expected.keys())[:3]]
         raise WireError(f"the tensors are not those of the layout, for instance {odd}")
     out = {key: np.empty(layout.size, dtype=np.float32) for key in vectors}
     for name, (key, entry) in expected.items():
         tensor = found[name]
         if tensor.dtype != np.float32 or tensor.shape != entry.shape:
             raise WireError(
-                f"tensor '{name}' is {tensor.dtype} {tensor.shape}, "
+                f"tensor '{name}' is {tensor.dtype} {tensor.shape[:8]}, "
                 f"the layout says float32 {entry.shape}"
             )
         out[key][entry.span] = tensor.reshape(-1)

@@ -1,0 +1,132 @@
+"""FedBalance: Wang et al., "Federated Skewed Label Learning with Logits Fusion"."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from fededge.flat import FlatModel
+from fededge.methods.base import (
+    Batch,
+    Examples,
+    Finish,
+    Follows,
+    Method,
+    Objective,
+    Output,
+    Round,
+    Step,
+)
+from fededge.models import build, names
+
+__all__ = ["FedBalance", "Fused"]
+
+
+@dataclass(frozen=True)
+class FedBalance(Method):
+    """A weak learner ψ of the device's own takes up its label skew: CE(φ(x) + α ⊙ ψ(x), y).
+
+    α are the shares of the device's labels. One backward trains both (eq. 3); only φ is sent.
+
+    Attributes:
+        weak: the network of ψ.
+        persist_psi_momentum: ψ goes on with the momentum of the device's last turn.
+        deploy: the device's own model: φ + α ⊙ ψ (`fused`), or φ alone (`generic`), which knows
+            little of what this device sees.
+    """
+
+    name: ClassVar[str] = "fedbalance"
+    keeps: ClassVar[Mapping[str, Follows]] = {"psi": "training", "momentum": "training"}
+    weak: str = "lenet"
+    persist_psi_momentum: bool = False
+    deploy: Literal["fused", "generic"] = "fused"
+
+    def __post_init__(self) -> None:
+        self.require(self.weak in names(), f"weak must be one of {', '.join(names())}")
+
+    def companions(self, r: Round) -> Sequence[FlatModel]:
+        r.memo.update(phase=r.phase, anew=True)
+        return (self._psi(r),)
+
+    def objective(self, r: Round, out: Output, batch: Batch) -> Objective:
+        return Objective(added=alpha(r.data).to(out.logits) * self._psi(r)(batch.x))
+
+    def advance(self, r: Round, step: Step) -> float:
+        loss = step.gradient(step.batch())
+        if self.persist_psi_momentum and r.memo.get("phase") is r.phase:
+            self._carry_on(r)
+        step.apply()
+        return loss
+
+    def finish(self, r: Round) -> Finish:
+        kept = {"momentum": r.memo["momentum"]} if "momentum" in r.memo else {}
+        return Finish(private={"psi": self._psi(r).vector, **kept})
+
+    def network(self, net: nn.Module, data: Examples) -> nn.Module:
+        if self.deploy == "generic":
+            return net
+        return Fused(copy.deepcopy(net), self._weak(data))
+
+    def personal(self, r: Round) -> Tensor:
+        if self.deploy == "generic":
+            return r.model
+        psi, vector = self._psi(r), r.private.tensor("psi").clone()
+        tensors = psi.layout.views(vector)
+        a = alpha(r.data).to(vector)
+        tensors["head.weight"] *= a[:, None]
+        tensors["head.bias"] *= a
+        phi_size, psi_size = (_parameters(net) for net in (r.net, psi))
+        phi = r.model.to(vector.device)
+        # In a vector all parameters come before all running statistics.
+        return torch.cat([phi[:phi_size], vector[:psi_size], phi[phi_size:], vector[psi_size:]])
+
+    def _psi(self, r: Round) -> FlatModel:
+        """ψ as it was kept or as it is being trained; at first, as this device's seed has it."""
+        if "psi" not in r.memo:
+            digest = hashlib.sha256(f"{r.seed}/{r.device}/{self.name}".encode()).digest()
+            psi = FlatModel(self._weak(r.data, int.from_bytes(digest[:7], "little")))
+            if "psi" in r.private:
+                psi.load(r.private.tensor("psi"))
+            r.memo["psi"] = psi.to(r.net.vector.device)
+        found: FlatModel = r.memo["psi"]
+        return found
+
+    def _weak(self, data: Examples, seed: int = 0) -> nn.Module:
+        return build(self.weak, data.classes, tuple(data.x.shape[1:]), seed)
+
+    def _carry_on(self, r: Round) -> None:
+        """b ← m b + g, on from the last b: ψ's optimiser begins at 0, and gets m b + g at first."""
+        psi = self._psi(r)
+        last = r.memo.get("momentum", r.private.get("momentum", 0.0))
+        carried = r.hyper.momentum * last + torch.zeros_like(psi.grad)
+        r.memo["momentum"] = carried + psi.grad + r.hyper.weight_decay * psi.vector
+        if r.memo.pop("anew", False):
+            psi.grad += carried
+
+
+class Fused(nn.Module):
+    """φ(x) + ψ(x), where ψ's head has α in it."""
+
+    def __init__(self, generic: nn.Module, weak: nn.Module) -> None:
+        super().__init__()
+        self.generic = generic
+        self.weak = weak
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.generic(x) + self.weak(x)
+        return logits
+
+
+def alpha(data: Examples) -> Tensor:
+    """The share of each class in the device's labels."""
+    return data.counts / max(len(data.y), 1)
+
+
+def _parameters(net: FlatModel) -> int:
+    return sum(entry.size for entry in net.layout.entries if entry.trainable)

@@ -1,0 +1,90 @@
+"""FedOpt: Reddi et al. 2021, "Adaptive federated optimization": FedAdagrad, FedAdam, FedYogi."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fededge.flat import Layout
+from fededge.methods.base import Merged, Method, State
+
+__all__ = ["FedAdagrad", "FedAdam", "FedOpt", "FedYogi"]
+
+
+@dataclass(frozen=True)
+class FedOpt(Method, ABC):
+    """The paper's algorithm 2: an adaptive step at the coordinator along Δ = mean - w.
+
+    There is no bias correction, and v begins at τ²: not what torch's optimisers do.
+
+    Attributes:
+        eta: η, the coordinator's learning rate.
+        b1: β₁, of the first moment.
+        tau: τ, how little adaptivity there is.
+    """
+
+    eta: float = 0.01
+    b1: float = 0.9
+    tau: float = 1e-3
+
+    def __post_init__(self) -> None:
+        self.require(self.eta > 0, "eta must be above 0")
+        self.require(0 <= self.b1 < 1, "b1 must lie from 0 to below 1")
+        self.require(self.tau > 0, "tau must be above 0")
+
+    def initial(self, layout: Layout) -> State:  # line 1: v₋₁ ≥ τ²
+        v = torch.full((layout.size,), self.tau**2)
+        return {"m": torch.zeros(layout.size), "v": v}
+
+    def step(self, w: Tensor, merged: Merged, state: State) -> tuple[Tensor, State]:
+        delta = merged.mean - w  # line 10
+        m = self.b1 * state["m"] + (1 - self.b1) * delta  # line 11
+        v = self.second_moment(state["v"], delta.square())
+        return w + self.eta * m / (v.sqrt() + self.tau), {"m": m, "v": v}  # line 15
+
+    @abstractmethod
+    def second_moment(self, v: Tensor, squares: Tensor) -> Tensor:
+        """The next v, from this one and Δ²."""
+
+
+@dataclass(frozen=True)
+class FedAdagrad(FedOpt):
+    """v ← v + Δ²."""
+
+    name: ClassVar[str] = "fedadagrad"
+
+    def second_moment(self, v: Tensor, squares: Tensor) -> Tensor:  # line 12
+        return v + squares
+
+
+@dataclass(frozen=True)
+class FedAdam(FedOpt):
+    """v ← β₂ v + (1 - β₂) Δ².
+
+    Attributes:
+        b2: β₂, of the second moment.
+    """
+
+    name: ClassVar[str] = "fedadam"
+    b2: float = 0.99
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require(0 <= self.b2 < 1, "b2 must lie from 0 to below 1")
+
+    def second_moment(self, v: Tensor, squares: Tensor) -> Tensor:  # line 14
+        return self.b2 * v + (1 - self.b2) * squares
+
+
+@dataclass(frozen=True)
+class FedYogi(FedAdam):
+    """v ← v - (1 - β₂) Δ² sign(v - Δ²): v falls no faster than it rises."""
+
+    name: ClassVar[str] = "fedyogi"
+
+    def second_moment(self, v: Tensor, squares: Tensor) -> Tensor:  # line 13
+        return v - (1 - self.b2) * squares * (v - squares).sign()

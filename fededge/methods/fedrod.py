@@ -1,0 +1,68 @@
+"""FedROD, linear version: Chen and Chao 2022, "On bridging generic and personalized federated
+learning for image classification".
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fededge.errors import MethodError
+from fededge.flat import FlatModel
+from fededge.methods.balanced import Balanced
+from fededge.methods.base import Batch, Finish, Follows, Objective, Output, Round
+from fededge.models.base import Classifier
+
+__all__ = ["FedROD"]
+
+
+@dataclass(frozen=True)
+class FedROD(Balanced):
+    """Two heads on one body: G for all classes alike, P for what this device sees beyond that.
+
+    The body and G learn by balanced softmax and are sent. P is the device's own, begins at zero and
+    learns CE(G(x) + P(h)) with G(x) and the features h held fixed. The personal model is G + P:
+    of linear heads that is one head, so that it is a model of the federation's own network.
+    """
+
+    name: ClassVar[str] = "fedrod"
+    keeps: ClassVar[Mapping[str, Follows]] = {"head": "training"}
+
+    def companions(self, r: Round) -> Sequence[FlatModel]:
+        return (_head(r),)
+
+    def objective(self, r: Round, out: Output, batch: Batch) -> Objective:
+        def personal(out: Output, y: Tensor) -> Tensor:
+            return F.cross_entropy(out.logits.detach() + _head(r)(out.features.detach()), y)
+
+        return super().objective(r, out, batch) + Objective(terms=(personal,))
+
+    def finish(self, r: Round) -> Finish:
+        return Finish(private={"head": _head(r).vector})
+
+    def personal(self, r: Round) -> Tensor:
+        w = r.model.clone()
+        tensors = r.layout.views(w)
+        for name, p in _head(r).layout.views(r.private.tensor("head")).items():
+            tensors[f"head.{name}"] += p.to(w.device)
+        return w
+
+
+def _head(r: Round) -> FlatModel:
+    """P, as it was kept or as it is being trained."""
+    if "head" not in r.memo:
+        module = r.net.module
+        if not (isinstance(module, Classifier) and isinstance(module.head, nn.Linear)):
+            raise MethodError("fedrod adds up two linear heads: set head to linear or bias-free")
+        head = FlatModel(copy.deepcopy(module.head))
+        kept = r.private.tensor("head") if "head" in r.private else torch.zeros(head.layout.size)
+        head.load(kept)
+        r.memo["head"] = head
+    found: FlatModel = r.memo["head"]
+    return found

@@ -1,0 +1,56 @@
+"""Fine-tuning before the training, as in FedALA's baselines FedAvg-C and FedProx-C.
+
+`finetune` is the layer for any method: `scaffold+finetune(epochs=5)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from fededge.methods.base import Method, Phase, Round
+from fededge.methods.fedprox import FedProx
+
+__all__ = ["FedAvgC", "FedProxC", "Finetune"]
+
+
+@dataclass(frozen=True)
+class Finetune(Method):
+    """Passes of the device's own first, whose end is its personal model; training goes on there.
+
+    Layers beside it act in both phases, `tune` and `train`: `fedprox@train+finetune` tunes freely.
+    """
+
+    name: ClassVar[str] = "finetune"
+    phase_names: ClassVar[tuple[str, ...]] = ("tune", "train")
+    epochs: int = 10
+
+    def __post_init__(self) -> None:
+        self.require(self.epochs >= 0, "epochs must be at least 0")
+
+    def phases(self, r: Round) -> Sequence[Phase]:
+        return Phase("tune", epochs=self.epochs), Phase("train")
+
+    def personal(self, r: Round) -> Tensor:
+        return r.ends["tune"]
+
+
+@dataclass(frozen=True)
+class FedAvgC(Finetune):
+    """FedAvg that fine-tunes the global model before it trains it."""
+
+    name: ClassVar[str] = "fedavg-c"
+
+
+@dataclass(frozen=True)
+class FedProxC(Finetune, FedProx):
+    """FedProx that fine-tunes the global model, by its own objective, before it trains it."""
+
+    name: ClassVar[str] = "fedprox-c"
+
+    def __post_init__(self) -> None:
+        Finetune.__post_init__(self)
+        FedProx.__post_init__(self)

@@ -1,0 +1,92 @@
+"""LfD: Kim and Shin 2023, "Learning from drift: federated learning on non-IID data"."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from fededge.errors import MethodError
+from fededge.methods.base import Batch, Finish, Follows, Method, Objective, Output, Round
+from fededge.methods.losses import soft_cross_entropy
+from fededge.models.heads import CosineHead
+
+__all__ = ["LfD", "drift_target"]
+
+
+@dataclass(frozen=True)
+class LfD(Method):
+    """Learn against the drift of the device's last training, on cosines with a margin.
+
+    L = CE(z, y) + λ CE(z, ŷ), where z_j = (cos_j - m 1[j = y])/τ and ŷ = σ(-f_D): what the last
+    local model made more likely than the global one does, this training makes less likely. τ
+    belongs to the network's head. The margin is for training only.
+
+    Attributes:
+        margin: m.
+        reg: false leaves out the second term, and with it the private state.
+        lam: λ; 1 in the paper.
+        first: what a device without a last model does: "skip" the second term, or take the global
+            model for it, which makes ŷ "uniform".
+        tau_drift: a temperature for f_D, which the paper has none for.
+    """
+
+    name: ClassVar[str] = "lfd"
+    keeps: ClassVar[Mapping[str, Follows]] = {"last": "training"}
+    margin: float = 0.15
+    reg: bool = True
+    lam: float = 1.0
+    first: Literal["skip", "uniform"] = "skip"
+    tau_drift: float = 1.0
+
+    def __post_init__(self) -> None:
+        self.require(0 <= self.margin < 2, "margin must lie from 0 to below 2, as cosines differ")
+        self.require(self.lam > 0, "lam must be above 0; reg=false leaves the regulariser out")
+        self.require(self.tau_drift > 0, "tau_drift must be above 0")
+
+    def begin(self, r: Round, w: Tensor) -> Tensor:
+        self._tau(r)  # a network without a cosine head is refused before anything is computed
+        return w
+
+    def objective(self, r: Round, out: Output, batch: Batch) -> Objective:
+        classes = out.logits.shape[1]
+        eye = torch.eye(classes, dtype=out.logits.dtype, device=out.logits.device)
+        shift = -self.margin / self._tau(r) * eye
+        yhat = self._drift(r, out, batch) if self.reg else None
+        if yhat is None:
+            return Objective(shift=shift)
+
+        def regulariser(out: Output, y: Tensor) -> Tensor:  # eq. 10: the same z as in CE(z, y)
+            return self.lam * soft_cross_entropy(out.logits + shift[y], yhat)
+
+        return Objective(shift=shift, terms=(regulariser,))
+
+    def finish(self, r: Round) -> Finish:
+        return Finish(private={"last": r.model} if self.reg else {})
+
+    def _drift(self, r: Round, out: Output, batch: Batch) -> Tensor | None:
+        """ŷ of a batch: f_G and f_P are fixed, so that each runs once over the data in a turn."""
+        if "last" not in r.private:
+            uniform = torch.full_like(out.logits, 1 / out.logits.shape[1])
+            return uniform if self.first == "uniform" else None
+        if "teachers" not in r.memo:
+            r.memo["teachers"] = r.teacher(r.received), r.teacher(r.private.tensor("last"))
+        f_G, f_P = (teacher(batch).logits for teacher in r.memo["teachers"])
+        return drift_target(f_G, f_P, self.tau_drift)
+
+    def _tau(self, r: Round) -> float:
+        head = getattr(r.net.module, "head", None)
+        if not isinstance(head, CosineHead):
+            raise MethodError(
+                f"{self.name} compares directions and needs a network with a cosine head: "
+                'set head = "cosine" (or "cosine:TAU", as in "cosine:0.05") for the model'
+            )
+        return head.tau
+
+
+def drift_target(f_G: Tensor, f_P: Tensor, tau_drift: float = 1.0) -> Tensor:
+    """ŷ = σ(-f_D) of f_D = log σ(f_P) - log σ(f_G), whose partition sums cancel (eq. 8)."""
+    return torch.softmax((f_G - f_P) / tau_drift, dim=1)

@@ -1,0 +1,68 @@
+"""MOON: Li, He and Song 2021, "Model-contrastive federated learning"."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from fededge.methods.base import Batch, Finish, Follows, Method, Objective, Output, Round
+
+__all__ = ["Moon", "contrastive_loss"]
+
+SHORTEST = 1e-12
+
+
+@dataclass(frozen=True)
+class Moon(Method):
+    """Keep the features near the global model's and away from the device's previous ones.
+
+    L = CE + μ ℓ_con, on the features before the head: the projection's outputs where the network
+    ends in one (`lfd-cnn`). A device's first previous model is the one that it received, which
+    makes ℓ_con a constant there.
+
+    Attributes:
+        mu: weight of ℓ_con.
+        T: temperature of the similarities.
+    """
+
+    name: ClassVar[str] = "moon"
+    keeps: ClassVar[Mapping[str, Follows]] = {"previous": "training"}
+    mu: float = 1.0
+    T: float = 0.5
+
+    def __post_init__(self) -> None:
+        self.require(self.mu >= 0, "mu must be at least 0")
+        self.require(self.T > 0, "T must be above 0")
+
+    def objective(self, r: Round, out: Output, batch: Batch) -> Objective:
+        if not self.mu:
+            return Objective()
+        if "glob" not in r.memo:
+            r.memo["glob"] = r.memo["prev"] = r.teacher(r.received)
+            if "previous" in r.private:
+                r.memo["prev"] = r.teacher(r.private.tensor("previous"))
+        z_glob, z_prev = (r.memo[name](batch).features for name in ("glob", "prev"))
+
+        def contrast(out: Output, y: Tensor) -> Tensor:
+            return self.mu * contrastive_loss(out.features, z_glob, z_prev, self.T)
+
+        return Objective(terms=(contrast,))
+
+    def finish(self, r: Round) -> Finish:
+        return Finish(private={"previous": r.model})
+
+
+def contrastive_loss(z: Tensor, z_glob: Tensor, z_prev: Tensor, T: float) -> Tensor:
+    """The batch mean of -log(e^(c⁺/T) / (e^(c⁺/T) + e^(c⁻/T))), the cosines to the two others."""
+    return -F.logsigmoid((_cosines(z, z_glob) - _cosines(z, z_prev)) / T).mean()
+
+
+def _cosines(a: Tensor, b: Tensor) -> Tensor:
+    """Row by row; a zero vector has no direction: its cosine is zero, and it gets no gradient."""
+    lengths: Tensor = a.norm(dim=1) * b.norm(dim=1)
+    return (a * b).sum(1) / lengths.masked_fill(lengths < SHORTEST, math.inf)

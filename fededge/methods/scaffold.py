@@ -1,0 +1,85 @@
+"""SCAFFOLD: Karimireddy et al. 2020, "SCAFFOLD: Stochastic controlled averaging for federated
+learning", option II.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from fededge.errors import MethodError
+from fededge.flat import Layout
+from fededge.methods.base import Affine, Finish, Follows, Merged, Method, Round, State
+
+__all__ = ["Scaffold", "accumulated_steps"]
+
+
+@dataclass(frozen=True)
+class Scaffold(Method):
+    """Subtract each device's drift c_i - c from its gradient.
+
+    A device sends its model alone, and 1/(K η) as a number: the coordinator works out the change
+    of c_i from the change of the model, Δc_i = (x - y_i)/(K η) - c. All updates count the same.
+
+    Attributes:
+        server_lr: η_g, how far to go towards the mean of the updates.
+        c_scale: whether c is the mean of c_i over all devices (the paper), or moves as if the
+            sampled ones were all.
+    """
+
+    name: ClassVar[str] = "scaffold"
+    scalars: ClassVar[frozenset[str]] = frozenset({"slope"})
+    keeps: ClassVar[Mapping[str, Follows]] = {"c_i": "update"}
+    sends: ClassVar[tuple[str, ...]] = ("c",)
+    server_lr: float = 1.0
+    c_scale: Literal["all", "sampled"] = "all"
+
+    def __post_init__(self) -> None:
+        self.require(self.server_lr > 0, "server_lr must be above 0")
+
+    def pull(self, r: Round) -> Affine | None:  # line 10: y_i ← y_i - η (g_i(y_i) - c_i + c)
+        return Affine(bias=r.sent["c"] - _own(r))
+
+    def finish(self, r: Round) -> Finish:  # line 12 (ii): c_i ← c_i - c + (x - y_i)/(K η)
+        if not r.steps:  # nothing was learned of the gradient here
+            return Finish(scalars={"slope": 0.0})
+        slope = 1 / (accumulated_steps(r.steps, r.hyper.momentum) * r.hyper.lr)
+        c_i = _own(r) - r.sent["c"] + slope * (r.received - r.model)
+        return Finish(scalars={"slope": slope}, private={"c_i": c_i})
+
+    def initial(self, layout: Layout) -> State:
+        return {"c": torch.zeros(layout.size)}
+
+    def send(self, state: State) -> State:  # line 5
+        return {"c": state["c"]}
+
+    def sums(self, scalars: Mapping[str, float]) -> Mapping[str, float]:
+        slope = scalars["slope"]
+        if slope < 0:
+            raise MethodError(f"slope is {slope}, but 1/(K η) is positive")
+        return {"dy": 1.0, "g": -slope}
+
+    def step(self, w: Tensor, merged: Merged, state: State) -> tuple[Tensor, State]:
+        c, S = state["c"], len(merged.reports)
+        trained = sum(report["slope"] > 0 for report in merged.reports.values())
+        dc = merged.sums["g"] - trained * c  # Σ Δc_i
+        N = merged.devices if self.c_scale == "all" else S
+        return w + self.server_lr / S * merged.sums["dy"], {"c": c + dc / N}  # lines 16 and 17
+
+
+def accumulated_steps(steps: int, momentum: float) -> float:
+    """How often K steps apply a gradient that stays the same; K itself without momentum.
+
+    Step j counts 1 + ρ + … + ρ^(K-j): (K - ρ (1 - ρ^K)/(1 - ρ)) / (1 - ρ), FedNova's a_k.
+    """
+    left = 1 - momentum
+    return (steps - momentum * (1 - momentum**steps) / left) / left
+
+
+def _own(r: Round) -> Tensor:
+    """c_i, zero at first."""
+    return r.private.tensor("c_i") if "c_i" in r.private else torch.zeros_like(r.received)

@@ -1,0 +1,344 @@
+"""The agent's folder: private, whole after any power cut, damage found."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from fededge.errors import StoreError, WireError
+from fededge.flat import Layout
+from fededge.methods.private import Private
+from fededge.wire import chunks, tensors
+from fededge.wire.messages import Report
+from fededge_agent.store import AgentStore
+
+LAYOUT = Layout.of(nn.Linear(20, 30))
+V0, V1 = "000000-0123456789abcdef", "000001-fedcba9876543210"
+
+
+def model(seed: int) -> bytes:
+    vector = torch.randn(LAYOUT.size, generator=torch.Generator().manual_seed(seed))
+    return tensors.encode(LAYOUT, {"model": vector})
+
+
+def report(version: str = V0, update: bytes = b"update", run: str = "run") -> Report:
+    manifest = chunks.manifest(update, 1024)
+    return Report("box", run, int(version[:6]), version, LAYOUT.hash, manifest, {"examples": 3.0})
+
+
+def fetch(store: AgentStore, version: str, data: bytes) -> None:
+    facts = chunks.manifest(data, 1024)
+    for index in reversed(range(facts.chunks)):
+        store.keep(version, index * 1024, data[index * 1024 :][:1024])
+    store.check_model(version, facts, LAYOUT, ("model",))
+
+
+def save(store: AgentStore, now: float, later: float, version: str = V0) -> None:
+    store.save_turn(
+        Private({"layer.x": now}), Private({"layer.x": later}), b"update", report(version)
+    )
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[AgentStore]:
+    opened = AgentStore(tmp_path / "state")
+    opened.open()
+    yield opened
+    opened.close()
+
+
+def reopened(store: AgentStore) -> AgentStore:
+    store.close()
+    store.index = type(store.index)(instance="")
+    store.open()
+    return store
+
+
+# The folder
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from fededge.errors import StoreError
+from fededge_agent.store import AgentStore
+try:
+    AgentStore(Path(sys.argv[1])).open()
+except StoreError as error:
+    print(error)
+    sys.exit(2)
+"""
+
+
+def test_a_second_process_is_refused(store: AgentStore) -> None:
+    command = [sys.executable, "-c", PROGRAM, str(store.folder.parent)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (2, "")
+    assert done.stdout.strip() == f"{store.folder}: another agent uses this state folder"
+
+
+def test_who_we_are_does_not_change(store: AgentStore) -> None:
+    instance = store.index.instance
+    assert len(instance) == 32
+    assert reopened(store).index.instance == instance
+
+
+def test_nobody_else_can_read_what_is_private(store: AgentStore) -> None:
+    fetch(store, V0, model(0))
+    save(store, 1.0, 2.0)
+    store.keep(V1, 0, b"part")
+    assert store.folder.stat().st_mode & 0o777 == 0o700
+    modes = {path.name: path.stat().st_mode & 0o777 for path in store.folder.iterdir()}
+    assert len(modes) >= 6
+    assert {name: mode for name, mode in modes.items() if mode & 0o077} == {}
+
+
+def test_a_folder_that_was_open_to_others_is_closed_to_them(tmp_path: Path) -> None:
+    (tmp_path / "private").mkdir(mode=0o755)
+    store = AgentStore(tmp_path)
+    store.open()
+    assert store.folder.stat().st_mode & 0o777 == 0o700
+    store.close()
+
+
+def test_an_unreadable_index_is_said_in_one_sentence(store: AgentStore) -> None:
+    path = store.folder / "agent.json"
+    for content in (b"", b"{", b"[]", b'{"instance": 3}', b"\xff"):
+        path.write_bytes(content)
+        store.close()
+        with pytest.raises(StoreError, match=r"agent\.json: unreadable .* restore or remove"):
+            store.open()
+    path.unlink()
+    store.open()
+
+
+# The model
+
+
+def test_a_model_is_taken_when_it_is_whole_and_the_one_before_is_removed(store: AgentStore) -> None:
+    fetch(store, V0, model(0))
+    fetch(store, V1, model(1))
+    assert reopened(store).index.held == V1
+    found = store.model(V1, LAYOUT, ("model",))["model"]
+    assert torch.equal(found, tensors.decode(LAYOUT, model(1))["model"])
+    assert [path.name for path in store.folder.glob("*.safetensors")] == [f"{V1}.safetensors"]
+
+
+def test_a_model_that_is_not_what_its_manifest_says_is_not_taken(store: AgentStore) -> None:
+    fetch(store, V0, model(0))
+    store.keep(V1, 0, model(1))
+    with pytest.raises(WireError, match="SHA-256"):
+        store.check_model(V1, chunks.manifest(model(2), 1024), LAYOUT, ("model",))
+    assert store.index.held == V0
+    assert list(store.folder.glob("*.part")) == []
+    with pytest.raises(WireError, match="no piece"):
+        store.check_model(V1, chunks.manifest(model(1), 1024), LAYOUT, ("model",))
+
+
+def test_pieces_of_a_version_that_never_became_whole_are_removed(store: AgentStore) -> None:
+    store.keep(V0, 0, b"piece")
+    assert list(reopened(store).folder.glob("*.part")) == []
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: os.truncate(path, 100)])
+def test_a_held_model_that_is_gone_or_damaged_is_not_held(
+    store: AgentStore, damage: Callable[[Path], None]
+) -> None:
+    fetch(store, V0, model(0))
+    damage(store.folder / f"{V0}.safetensors")
+    with pytest.raises(WireError):
+        store.model(V0, LAYOUT, ("model",))
+    assert reopened(store).index.held == ""
+
+
+# Turns
+
+
+def test_what_follows_the_training_is_kept_at_once_and_the_rest_when_accepted(
+    store: AgentStore,
+) -> None:
+    save(store, now=1.0, later=2.0)
+    assert dict(reopened(store).private()) == {"layer.x": 1.0}
+    assert store.index.turn is not None
+    assert store.update() == b"update"
+    store.settle(accepted=True)
+    assert dict(reopened(store).private()) == {"layer.x": 2.0}
+    assert store.index.turn is None
+
+
+def test_a_turn_that_was_not_accepted_leaves_only_what_follows_the_training(
+    store: AgentStore,
+) -> None:
+    save(store, now=1.0, later=2.0)
+    store.settle(accepted=False)
+    assert dict(reopened(store).private()) == {"layer.x": 1.0}
+    assert store.outgoing is None
+    assert list(store.folder.glob("*.update")) == []
+
+
+def test_an_accepted_update_can_be_sent_again_until_the_next_turn(store: AgentStore) -> None:
+    save(store, 1.0, 2.0)
+    store.settle(accepted=True)
+    assert reopened(store).outgoing is not None
+    assert store.update() == b"update"
+    store.settle(accepted=False)
+    assert dict(store.private()) == {"layer.x": 2.0}, "what was accepted stays so"
+    save(store, 3.0, 4.0, V1)
+    assert store.outgoing is not None
+    assert store.outgoing.report.version == V1
+    assert len(list(store.folder.glob("*.update"))) == 1
+
+
+def test_private_state_comes_back_as_it_was(store: AgentStore) -> None:
+    """Tensors of any type and strides, whole numbers as whole numbers, floats bit by bit."""
+    values = {
+        "a.tensor": torch.randn(3, 4).t(),
+        "a.half": torch.randn(5).to(torch.bfloat16),
+        "a.counts": torch.arange(7),
+        "a.scalar": torch.tensor(2.5),
+        "a.empty": torch.zeros(0, 3),
+        "b.whole": 2**60 + 1,
+        "b.third": 1 / 3,
+        "b.tiny": 5e-324,
+    }
+    store.save_turn(Private(values), Private(values), b"update", report())
+    found = reopened(store).private()
+    assert found.keys() == values.keys()
+    for name, value in values.items():
+        if isinstance(value, torch.Tensor):
+            assert torch.equal(found.tensor(name), value)
+            assert found.tensor(name).dtype == value.dtype
+        else:
+            assert found[name] == value
+            assert type(found[name]) is type(value)
+
+
+def test_private_state_of_another_run_is_not_this_runs(store: AgentStore) -> None:
+    save(store, 1.0, 2.0)
+    assert dict(store.private("run")) == {"layer.x": 1.0}
+    assert dict(store.private("another run")) == {}
+
+
+def test_a_damaged_private_file_is_found_by_its_checksum(store: AgentStore) -> None:
+    save(store, 1.0, 2.0)
+    (path,) = store.folder.glob("*.private")
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(StoreError, match=f"{path}: damaged, its SHA-256"):
+        store.private()
+    path.unlink()
+    with pytest.raises(StoreError, match=f"{path}: cannot be read"):
+        store.private()
+
+
+def test_a_damaged_update_is_found_and_can_be_done_without(store: AgentStore) -> None:
+    save(store, 1.0, 2.0)
+    (path,) = store.folder.glob("*.update")
+    path.write_bytes(b"other!")
+    with pytest.raises(StoreError, match="damaged.*; remove it to do without"):
+        store.update()
+    path.unlink()
+    assert reopened(store).outgoing is None
+    assert dict(store.private()) == {"layer.x": 1.0}
+
+
+def test_a_damaged_accepted_update_is_done_without(store: AgentStore) -> None:
+    save(store, 1.0, 2.0)
+    store.settle(accepted=True)
+    (path,) = store.folder.glob("*.update")
+    path.write_bytes(b"other!")
+    assert reopened(store).outgoing is None
+    assert dict(store.private()) == {"layer.x": 2.0}
+
+
+# Power cuts
+
+
+class CutError(OSError):
+    """The power went."""
+
+
+def counted(real: Any, left: list[int]) -> Any:
+    def call(*arguments: Any, **named: Any) -> Any:
+        left[0] -= 1
+        if left[0] < 0:
+            raise CutError(5, "the power went")
+        return real(*arguments, **named)
+
+    return call
+
+
+OPERATIONS: dict[str, Callable[[AgentStore], None]] = {
+    "save_turn": lambda store: save(store, 3.0, 4.0, V1),
+    "settle, accepted": lambda store: store.settle(accepted=True),
+    "settle, not accepted": lambda store: store.settle(accepted=False),
+    "check_model": lambda store: fetch(store, V1, model(1)),
+}
+
+
+def facts_of(store: AgentStore) -> tuple[Any, ...]:
+    """All that an agent would find: whatever is named must be readable."""
+    held = store.index.held
+    outgoing = store.outgoing
+    return (
+        held and bytes(store.model(held, LAYOUT, ("model",))["model"].numpy().tobytes()),
+        dict(store.private()),
+        outgoing and (outgoing.report, store.update(), store.index.turn is None),
+    )
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_a_power_cut_at_any_moment_leaves_the_old_or_the_new(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each fsync, rename, removal and change of mode is made the last one in turn."""
+
+    def begun(folder: Path) -> AgentStore:
+        store = AgentStore(folder)
+        store.open()
+        fetch(store, V0, model(0))
+        save(store, 1.0, 2.0)
+        return store
+
+    store = begun(tmp_path / "before")
+    old = facts_of(store)
+    OPERATIONS[name](store)
+    new = facts_of(store)
+    store.close()
+    assert old != new
+
+    found = []
+    for cut in range(100):
+        store = begun(tmp_path / f"cut-{cut}")
+        left = [cut]
+        with monkeypatch.context() as patched:
+            for call in ("fsync", "replace", "unlink", "chmod"):
+                patched.setattr(os, call, counted(getattr(os, call), left))
+            try:
+                OPERATIONS[name](store)
+                survived = True
+            except (StoreError, CutError):
+                survived = False
+        copy = AgentStore(tmp_path / f"copy-{cut}")
+        shutil.copytree(store.folder, copy.folder)
+        store.close()
+        copy.open()
+        found.append(facts_of(copy))
+        fetch(copy, "000002-0123456789abcdef", model(2))
+        copy.settle(accepted=True)
+        assert len(list(copy.folder.iterdir())) <= 5, "what nothing names is swept"
+        copy.close()
+        if survived:
+            break
+    assert len(found) > 3
+    turn = found.index(new)
+    assert found == [old] * turn + [new] * (len(found) - turn)

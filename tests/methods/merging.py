@@ -1,0 +1,48 @@
+"""Rounds of a coordinator on vectors so small that their numbers are worked by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from fededge.aggregation import aggregate
+from fededge.flat import Entry, Layout
+from fededge.methods import method
+
+__all__ = ["Update", "merged", "update"]
+
+Update = tuple[dict[str, float], Tensor]
+
+
+def update(examples: float, *model: float, steps: float = 1, **scalars: float) -> Update:
+    """What a device sends: its report, and a model whose last number is a running statistic."""
+    report = {"examples": examples, "steps": steps, "loss": 0.0, **scalars}
+    return report, torch.tensor(model)
+
+
+def merged(
+    text: str, w: Sequence[float], rounds: Sequence[Mapping[str, Update]]
+) -> list[list[float]]:
+    """The global model after each round of these updates, beginning with `w`."""
+    stack, size = method(text), len(w) - 1
+    weight = Entry("weight", (size,), 0, True)
+    layout = Layout((weight, Entry("running_mean", (1,), size, False)))
+    model, state = torch.tensor(list(w)), stack.initial(layout)
+    models: list[list[float]] = []
+    for updates in rounds:
+        reports = {device: report for device, (report, _) in updates.items()}
+        for report in reports.values():
+            stack.check(report)
+        model, state = aggregate(
+            stack,
+            model,
+            state,
+            reports,
+            lambda device, updates=updates: updates[device][1],  # type: ignore[misc]
+            devices=10,
+            layout=layout,
+        )
+        models.append(model.tolist())
+    return models

@@ -1,0 +1,332 @@
+"""The coordinator's folder: one owner, durable entries, damage found."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from fededge.errors import ConfigError, StoreError, WireError
+from fededge.flat import Layout
+from fededge.wire import chunks, tensors
+from fededge.wire.messages import Manifest, Report
+from fededge_server.events import Memory
+from fededge_server.store import Progress, Store
+
+LAYOUT = Layout.of(nn.Linear(20, 30))
+
+
+def vector(seed: int) -> torch.Tensor:
+    return torch.randn(LAYOUT.size, generator=torch.Generator().manual_seed(seed))
+
+
+def version(number: int) -> Progress:
+    sha256 = LAYOUT.sha256(vector(number))
+    return Progress(number, f"{number:06d}-{sha256[:16]}", sha256, None if number == 0 else 0.5)
+
+
+def advance(store: Store, number: int, **state: torch.Tensor) -> Progress:
+    progress = version(number)
+    store.advance(progress, LAYOUT, vector(number), state, {"a": {"examples": 3.0}}, 1.5)
+    return progress
+
+
+def update_of(device: str) -> bytes:
+    return tensors.encode(LAYOUT, {"model": vector(sum(device.encode()))})
+
+
+def report_of(device: str, of: Progress) -> Report:
+    manifest = chunks.manifest(update_of(device), 1024)
+    return Report(
+        device, "run", of.rounds_done, of.version, LAYOUT.hash, manifest, {"examples": 3.0}
+    )
+
+
+def receive(store: Store, device: str, of: Progress) -> Report:
+    """An update comes in, is checked and accepted, as the shell does it."""
+    data, report = update_of(device), report_of(device, of)
+    for offset in (1024, 0, 2048):
+        store.keep(of.version, device, offset, data[offset : offset + 1024])
+    store.check(of.version, device, report.manifest, LAYOUT)
+    store.accept(device, report)
+    return report
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    opened = Store(tmp_path / "state")
+    opened.open()
+    yield opened
+    opened.close()
+
+
+def reopened(store: Store) -> Store:
+    """The same folder after a kill: nothing was closed in between."""
+    store.close()
+    store.open()
+    return store
+
+
+# One owner
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from fededge.errors import StoreError
+from fededge_server.store import Store
+try:
+    Store(Path(sys.argv[1])).open()
+except StoreError as error:
+    print(error)
+    sys.exit(2)
+"""
+
+
+def test_a_second_process_is_refused_and_disturbs_nothing(store: Store) -> None:
+    first = advance(store, 0)
+    receive(store, "a", first)
+    command = [sys.executable, "-c", PROGRAM, str(store.folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (2, "")
+    assert done.stdout.strip() == f"{store.folder}: another coordinator uses this state folder"
+    assert torch.equal(store.update(first.version, "a", LAYOUT), vector(ord("a")))
+
+
+def test_a_folder_that_cannot_be_made_is_said_in_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="cannot be written"):
+        Store(tmp_path / "file" / "state").open()
+
+
+def test_a_journal_that_is_none_is_said_in_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "journal.sqlite").write_bytes(b"not a database, but long enough to be read" * 100)
+    with pytest.raises(StoreError, match=r"journal\.sqlite: .*not a database"):
+        Store(tmp_path).open()
+    (tmp_path / "journal.sqlite").unlink()
+    (tmp_path / "journal.sqlite").mkdir()
+    with pytest.raises(StoreError, match=r"journal\.sqlite: "):
+        Store(tmp_path).open()
+
+
+# What the run is
+
+
+def test_a_run_agrees_with_itself_and_a_difference_is_shown(store: Store) -> None:
+    store.agree({"method": "fedavg", "seed": "1"})
+    reopened(store).agree({"method": "fedavg", "seed": "1"})
+    with pytest.raises(ConfigError) as caught:
+        store.agree({"method": "fedavg", "seed": "2", "model": "lenet"})
+    assert "begun with seed = 1, the configuration now says 2" in str(caught.value)
+    assert str(store.folder) in str(caught.value)
+    assert store.fact("seed") == "1"
+    assert store.fact("model") is None, "a refused agreement leaves nothing behind"
+
+
+# Versions
+
+
+def test_a_version_comes_back_after_a_restart(store: Store) -> None:
+    assert store.progress() is None
+    advance(store, 0)
+    second = advance(store, 1, **{"scaffold.c": vector(9)})
+    assert reopened(store).progress() == second
+    model, state = store.load(second.version, LAYOUT)
+    assert torch.equal(model, vector(1))
+    assert state.keys() == {"scaffold.c"}
+    assert torch.equal(state["scaffold.c"], vector(9))
+
+
+def test_history_is_read_without_taking_the_folder_whatever_its_name(tmp_path: Path) -> None:
+    store = Store(tmp_path / "odd ?#% name")
+    store.open()
+    try:
+        entries = [advance(store, number) for number in range(3)]
+        assert Store(store.folder).history() == entries
+    finally:
+        store.close()
+
+
+def test_a_history_that_is_not_there_is_said_in_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"journal\.sqlite"):
+        Store(tmp_path).history()
+
+
+def flip(path: Path, place: int = -5) -> None:
+    data = bytearray(path.read_bytes())
+    data[place] ^= 1
+    path.write_bytes(data)
+
+
+def test_a_flipped_bit_in_a_model_or_state_file_is_found(store: Store) -> None:
+    progress = advance(store, 0, c=vector(5))
+    for name in (f"{progress.version}.safetensors", f"{progress.version}.state.safetensors"):
+        flip(store.models / name)
+        with pytest.raises(StoreError, match=f"{name}: damaged"):
+            store.load(progress.version, LAYOUT)
+        flip(store.models / name)
+    store.load(progress.version, LAYOUT)
+
+
+def test_a_torn_missing_or_foreign_model_file_is_said_in_one_sentence(store: Store) -> None:
+    progress = advance(store, 0)
+    path = store.models / f"{progress.version}.safetensors"
+    data = path.read_bytes()
+    for content in (b"", data[:100], data[:-1]):
+        path.write_bytes(content)
+        with pytest.raises(StoreError, match="unreadable"):
+            store.load(progress.version, LAYOUT)
+    path.unlink()
+    with pytest.raises(StoreError, match="unreadable"):
+        store.load(progress.version, LAYOUT)
+    with pytest.raises(StoreError, match="no version"):
+        store.load(version(7).version, LAYOUT)
+
+
+def test_a_failed_write_of_an_entry_is_a_store_error(store: Store) -> None:
+    advance(store, 0)
+    with pytest.raises(StoreError, match=r"journal\.sqlite"):
+        advance(store, 0)
+    assert len(store.history()) == 1
+
+
+# The spool
+
+
+def test_an_update_is_durable_only_if_it_is_what_its_report_says(store: Store) -> None:
+    of, data = version(0), update_of("a")
+    facts = chunks.manifest(data, 1024)
+    wrong = Manifest(facts.chunks, 1024, facts.bytes, "0" * 64)
+    with pytest.raises(WireError, match="no piece"):
+        store.check(of.version, "a", facts, LAYOUT)
+    store.keep(of.version, "a", 0, data[:1024])
+    with pytest.raises(WireError, match="bytes"):
+        store.check(of.version, "a", facts, LAYOUT)
+    store.keep(of.version, "a", 1024, data[1024:])
+    with pytest.raises(WireError, match="SHA-256"):
+        store.check(of.version, "a", wrong, LAYOUT)
+    store.check(of.version, "a", facts, LAYOUT)
+    with pytest.raises(WireError, match="layout"):
+        store.check(of.version, "a", facts, Layout.of(nn.Linear(1, 1)))
+    store.discard(of.version, "a")
+    store.discard(of.version, "a")
+    with pytest.raises(WireError, match="no piece"):
+        store.check(of.version, "a", facts, LAYOUT)
+
+
+def test_an_update_that_is_not_finite_is_refused(store: Store) -> None:
+    data = tensors.encode(LAYOUT, {"model": torch.full((LAYOUT.size,), torch.nan)})
+    store.keep(version(0).version, "a", 0, data)
+    with pytest.raises(WireError, match="not finite"):
+        store.check(version(0).version, "a", chunks.manifest(data, 1024), LAYOUT)
+
+
+def test_accepted_updates_and_who_was_asked_survive_a_kill(store: Store) -> None:
+    of = advance(store, 0)
+    store.remember(0, ["a", "b"], ["a", "b", "c"])
+    report = receive(store, "a", of)
+    data = update_of("b")
+    store.keep(of.version, "b", 0, data[:1024])
+    memory = reopened(store).memory()
+    assert memory == Memory(frozenset("ab"), frozenset("abc"), {"a": report})
+    assert torch.equal(store.update(of.version, "a", LAYOUT), vector(ord("a")))
+    assert [path.name for path in (store.spool / of.version).iterdir()] == ["a.safetensors"]
+
+
+def test_what_belongs_to_an_earlier_round_is_remembered_but_not_kept(store: Store) -> None:
+    """Killed after the new version was written and before the spool was cleared."""
+    of = advance(store, 0)
+    store.remember(0, ["a"], ["a", "b"])
+    report = receive(store, "a", of)
+    advance(store, 1)
+    memory = reopened(store).memory()
+    assert memory == Memory(frozenset(), frozenset("ab"), {"a": report})
+    assert list(store.spool.iterdir()) == []
+
+
+def test_a_damaged_update_is_forgotten_so_that_its_sender_is_asked_again(store: Store) -> None:
+    of = advance(store, 0)
+    for device in "abc":
+        receive(store, device, of)
+    flip(store.spool / of.version / "a.safetensors")
+    os.truncate(store.spool / of.version / "b.safetensors", 100)
+    assert set(reopened(store).memory().accepted) == {"c"}
+    with pytest.raises(StoreError, match="unreadable"):
+        store.update(of.version, "a", LAYOUT)
+
+
+def test_clearing_a_spool_that_is_not_there_is_no_error(store: Store) -> None:
+    store.clear_spool(version(0).version)
+
+
+def test_an_empty_folder_has_nothing_to_remember(store: Store) -> None:
+    assert store.memory() == Memory()
+
+
+def test_a_damaged_entry_is_said_in_one_sentence(store: Store) -> None:
+    receive(store, "a", advance(store, 0))
+    with sqlite3.connect(store.path) as journal:
+        journal.execute("UPDATE accepted SET report = '{'")
+    journal.close()
+    with pytest.raises(StoreError, match="damaged"):
+        store.memory()
+
+
+# Power cuts
+
+
+class CutError(OSError):
+    """The power went."""
+
+
+def test_a_power_cut_at_any_moment_leaves_the_old_version_or_the_new(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every fsync and rename of a new version is made the last one in turn; a copy of the folder
+    is opened each time, and holds one whole version.
+    """
+    old, new = advance(store, 0), version(1)
+    report = receive(store, "a", old)
+    seen: set[str] = set()
+    cuts = 0
+    for cut in range(100):
+        left = [cut]
+        with monkeypatch.context() as patched:
+            for name in ("fsync", "replace"):
+                patched.setattr(os, name, counted(getattr(os, name), left))
+            try:
+                advance(store, 1)
+            except StoreError:
+                cuts += 1
+            else:
+                break
+        copy = Store(tmp_path / f"copy-{cut}")
+        shutil.copytree(store.folder, copy.folder)
+        copy.open()
+        progress = copy.progress()
+        assert progress is not None
+        copy.load(progress.version, LAYOUT)
+        assert copy.memory().accepted == {"a": report}
+        seen.add(progress.version)
+        copy.close()
+    assert cuts >= 6
+    assert seen == {old.version}
+    assert reopened(store).progress() == new
+
+
+def counted(real: Any, left: list[int]) -> Any:
+    def call(*arguments: Any) -> Any:
+        left[0] -= 1
+        if left[0] < 0:
+            raise CutError(5, "the power went")
+        return real(*arguments)
+
+    return call

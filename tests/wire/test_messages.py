@@ -1,0 +1,232 @@
+"""Messages: each goes through unchanged, and what the schema does not name does not go through."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fededge.errors import WireError
+from fededge.spec import ModelSpec
+from fededge.wire.messages import (
+    MOST_ASKED,
+    MOST_BYTES,
+    Claim,
+    Manifest,
+    Message,
+    Presence,
+    Reply,
+    Report,
+    State,
+    Status,
+    TaskMessage,
+    Training,
+    decode,
+    encode,
+)
+
+VERSION = "000001-0123456789abcdef"
+HASH = "0123456789abcdef" * 4
+MANIFEST = Manifest(3, 1024, 2500, HASH)
+MESSAGES: list[Message] = [
+    MANIFEST,
+    Training(1, 32, 0.01, 0.9, 1e-5),
+    State(
+        federation="fleet",
+        run="0123",
+        seed=2**53,
+        round=1,
+        rounds=10,
+        phase="open",
+        version=VERSION,
+        sha256=HASH,
+        layout=HASH,
+        method="fedprox(mu=0.1)",
+        training=Training(1, 32, 0.01, 0.9, 1e-5),
+        model=ModelSpec("lenet", ("Füße", "b"), (1, 28, 28), (0.5,), (0.25,)),
+        manifest=MANIFEST,
+        deadline=600.0,
+        devices=("a", "b"),
+        accuracy=0.5,
+    ),
+    Presence("i", online=True, answers="j"),
+    Status("i", True, device="a", activity="ready", layout=HASH, examples=3, software="0.1.0"),
+    Status("i", False, device="a"),
+    Claim("i"),
+    TaskMessage("a", 1, VERSION),
+    Report("a", "0123", 1, VERSION, HASH, MANIFEST, {"examples": 3.0, "loss": 1e-5}),
+    Reply("accepted", VERSION),
+    Reply("resend", VERSION, chunks=(0, 7)),
+    Reply("refused", reason="because", fatal=True),
+]
+NAMES = [type(message).__name__ for message in MESSAGES]
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=NAMES)
+def test_every_message_comes_back_as_it_went(message: Message) -> None:
+    assert decode(encode(message), type(message)) == message
+
+
+def test_every_kind_of_message_is_among_the_examples() -> None:
+    def below(kind: type[Message]) -> set[type[Message]]:
+        return {kind}.union(*(below(sub) for sub in kind.__subclasses__()))
+
+    assert below(Message) - {Message} == {type(message) for message in MESSAGES}
+
+
+def refused(data: bytes, kind: type[Message]) -> str:
+    with pytest.raises(WireError) as caught:
+        decode(data, kind)
+    text = str(caught.value)
+    assert len(text) < 400
+    assert "\n" not in text
+    return text
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=NAMES)
+def test_a_field_that_the_schema_does_not_name_is_refused(message: Message) -> None:
+    fields = json.loads(encode(message))
+    assert "labels" in refused(json.dumps(fields | {"labels": [1, 2]}).encode(), type(message))
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=NAMES)
+def test_a_field_of_the_wrong_type_is_refused(message: Message) -> None:
+    for name in json.loads(encode(message)):
+        odds: list[Any] = [{"a": {}}, [[1]], 1.5, "\n"]
+        for odd in odds:
+            fields = json.loads(encode(message)) | {name: odd}
+            try:
+                decode(json.dumps(fields).encode(), type(message))
+            except WireError:
+                continue
+            # A float where a float belongs, a text where any short text belongs.
+            assert isinstance(getattr(message, name), float if odd == 1.5 else str), (name, odd)
+
+
+def altered(message: Message, **fields: Any) -> bytes:
+    return json.dumps(json.loads(encode(message)) | fields).encode()
+
+
+TASK = TaskMessage("a", 1, VERSION)
+REPORT = Report("a", "0123", 1, VERSION, HASH, MANIFEST, {"examples": 3.0})
+
+
+@pytest.mark.parametrize(
+    ("message", "fields"),
+    [
+        (TASK, {"device": "a\n"}),
+        (TASK, {"device": "../a"}),
+        (TASK, {"device": ""}),
+        (TASK, {"version": f"{VERSION}\n"}),
+        (TASK, {"version": "../../etc/passwd"}),
+        (TASK, {"version": "٣" * 6 + VERSION[6:]}),
+        (TASK, {"round": -1}),
+        (TASK, {"round": 2**53 + 1}),
+        (TASK, {"round": 10**400}),
+        (TASK, {"round": True}),
+        (REPORT, {"layout": HASH.upper()}),
+        (REPORT, {"layout": f"{HASH}\n"}),
+        (REPORT, {"scalars": {"Loss": 1.0}}),
+        (REPORT, {"scalars": {"loss\n": 1.0}}),
+        (REPORT, {"scalars": {"loss": None}}),
+        (REPORT, {"scalars": {"loss": "1"}}),
+        (REPORT, {"scalars": {"loss": [1.0]}}),
+        (REPORT, {"scalars": {f"s{index}": 1.0 for index in range(65)}}),
+        (REPORT, {"manifest": None}),
+        (MANIFEST, {"chunks": 0}),
+        (MANIFEST, {"chunks": 1_000_001}),
+        (MANIFEST, {"chunk_bytes": 1023}),
+        (MANIFEST, {"chunk_bytes": 16 * 1024 * 1024 + 1}),
+        (MANIFEST, {"bytes": -1}),
+        (Reply("resend", VERSION), {"chunks": list(range(MOST_ASKED + 1))}),
+        (Reply("resend", VERSION), {"chunks": [-1]}),
+        (Reply("resend", VERSION), {"kind": "maybe"}),
+        (Reply("refused"), {"reason": "x" * 2001}),
+        (Claim("i"), {"instance": "x" * 2001}),
+    ],
+)
+def test_a_value_out_of_its_range_is_refused(message: Message, fields: dict[str, Any]) -> None:
+    refused(altered(message, **fields), type(message))
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "1" + "0" * 400])
+def test_a_number_that_is_none_is_refused(number: str) -> None:
+    data = encode(REPORT).replace(b'"examples":3.0', f'"examples":{number}'.encode())
+    assert number.encode() in data
+    refused(data, Report)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b" ", b"\0", b"null", b"[]", b"1", b"{", b'{"instance":"i"} {}', b'{"instance":"\xff"}'],
+)
+def test_what_is_no_message_is_refused(data: bytes) -> None:
+    refused(data, Claim)
+
+
+def test_a_message_over_the_limit_is_refused_unread() -> None:
+    data = b'{"instance":"i"' + b" " * MOST_BYTES + b"}"
+    assert "over the limit" in refused(data, Claim)
+    assert decode(data.replace(b" " * 100, b""), Claim) == Claim("i")
+
+
+@pytest.mark.parametrize("opening", [b"[", b'{"a":'])
+def test_deep_nesting_is_refused(opening: bytes) -> None:
+    deep = opening * 100_000
+    for data in (deep, b'{"instance":' + deep, b'{"other":' + deep):
+        refused(data, Claim)
+
+
+def test_the_last_of_a_repeated_key_counts() -> None:
+    assert decode(b'{"instance":"a","instance":"b"}', Claim) == Claim("b")
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=300))
+def test_any_bytes_are_a_message_or_a_wire_error(data: bytes) -> None:
+    for message in MESSAGES:
+        try:
+            decode(data, type(message))
+        except WireError:
+            continue
+        raise AssertionError(f"{data!r} is a {type(message).__name__}")
+
+
+def test_mutations_of_valid_messages_are_a_message_or_a_wire_error() -> None:
+    rng = random.Random(0)
+    through = 0
+    for _ in range(5000):
+        message = rng.choice(MESSAGES)
+        data = bytearray(encode(message))
+        for _ in range(rng.randint(1, 3)):
+            place = rng.randrange(len(data))
+            if rng.random() < 0.5:
+                data[place] = rng.randrange(256)
+            else:
+                del data[place : place + rng.randrange(1, 6)]
+            if not data:
+                break
+        try:
+            decode(bytes(data), type(message))
+            through += 1
+        except WireError:
+            pass
+    assert through, "not one mutation was harmless: the test would not notice a crash behind decode"
+
+
+def test_messages_do_not_change_once_made() -> None:
+    with pytest.raises(AttributeError):
+        TASK.round = 2  # type: ignore[misc]
+
+
+def test_floats_keep_every_bit() -> None:
+    rng = random.Random(0)
+    for _ in range(1000):
+        value = rng.uniform(-1, 1) * 10.0 ** rng.randint(-300, 300)
+        report = msgspec.structs.replace(REPORT, scalars={"examples": 1.0, "loss": value})
+        assert decode(encode(report), Report).scalars["loss"] == value

@@ -1,0 +1,232 @@
+"""Tensors on the wire: ordinary safetensors, exactly the layout's, finite; nothing else passes."""
+
+from __future__ import annotations
+
+import json
+import random
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from torch import nn
+
+from fededge.errors import EgressError, WireError
+from fededge.flat import FlatModel, Layout
+from fededge.methods.private import Private
+from fededge.wire import tensors
+
+
+def network() -> nn.Module:
+    """Parameters, float buffers, an integer buffer, and a scalar."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(8, 3))
+    module.register_parameter("scale", nn.Parameter(torch.tensor(2.0)))
+    return module
+
+
+LAYOUT = Layout.of(network())
+VECTOR = torch.randn(LAYOUT.size, generator=torch.Generator().manual_seed(1))
+GOOD = tensors.encode(LAYOUT, {"model": VECTOR})
+
+
+def parts(data: bytes) -> tuple[dict[str, Any], bytes]:
+    length = struct.unpack("<Q", data[:8])[0]
+    return json.loads(data[8 : 8 + length]), data[8 + length :]
+
+
+def joined(header: dict[str, Any] | bytes, body: bytes) -> bytes:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + body
+
+
+def test_the_bytes_are_safetensors_with_the_names_of_the_module() -> None:
+    """Read by the safetensors library itself, and compared with the module's own state dict."""
+    module = network()
+    found = safetensors.torch.load(tensors.encode(LAYOUT, {"model": FlatModel(module).vector}))
+    expected = {k: v for k, v in module.state_dict().items() if v.is_floating_point()}
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def test_vectors_come_back_bit_by_bit() -> None:
+    vector = VECTOR.clone()
+    vector[:4] = torch.tensor([-0.0, 1e-45, 3.4028235e38, -1e-38])
+    other = torch.arange(float(LAYOUT.size))
+    data = tensors.encode(LAYOUT, {"model": vector, "c": other})
+    found = tensors.decode(LAYOUT, data, ("model", "c"))
+    assert found["model"].numpy().tobytes() == vector.numpy().tobytes()
+    assert found["c"].numpy().tobytes() == other.numpy().tobytes()
+    assert {"scale", "c/scale"} <= parts(data)[0].keys()
+
+
+def test_a_vector_that_is_not_expected_is_refused() -> None:
+    data = tensors.encode(LAYOUT, {"model": VECTOR, "c": VECTOR})
+    with pytest.raises(WireError, match="c/"):
+        tensors.decode(LAYOUT, data)
+    with pytest.raises(WireError, match="c/"):
+        tensors.decode(LAYOUT, GOOD, ("model", "c"))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        VECTOR[:-1],
+        VECTOR.reshape(1, -1),
+        torch.tensor(1.0),
+        VECTOR.numpy(),
+        VECTOR.tolist(),
+        1.0,
+        b"raw",
+        Private({"layer.x": VECTOR}),
+        {"x": VECTOR},
+        None,
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_is_no_vector_of_the_layout_does_not_get_out(value: Any) -> None:
+    with pytest.raises(EgressError, match="must not travel"):
+        tensors.encode(LAYOUT, {"model": value})
+
+
+def test_encoding_leaves_its_input_alone_and_takes_any_strides() -> None:
+    wide = torch.randn(LAYOUT.size, 2)
+    before = wide.clone()
+    data = tensors.encode(LAYOUT, {"model": wide[:, 1]})
+    assert torch.equal(wide, before)
+    assert torch.equal(tensors.decode(LAYOUT, data)["model"], before[:, 1])
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_a_number_that_is_not_finite_is_refused(value: float) -> None:
+    for place in (0, LAYOUT.size // 2, LAYOUT.size - 1):
+        vector = VECTOR.clone()
+        vector[place] = value
+        with pytest.raises(WireError, match="not finite"):
+            tensors.decode(LAYOUT, tensors.encode(LAYOUT, {"model": vector}))
+
+
+DTYPES = {"F16": 2, "BF16": 2, "F64": 8, "I32": 4, "I64": 8, "U8": 1, "BOOL": 1, "F8_E4M3": 1}
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, "F4", "C64", "OBJECT"])
+def test_another_dtype_is_refused(dtype: str) -> None:
+    header, body = parts(GOOD)
+    for name, size in (("scale", DTYPES.get(dtype, 4)), ("scale", 4)):
+        changed = dict(header)
+        first = header[name]["data_offsets"][0]
+        changed[name] = {"dtype": dtype, "shape": [], "data_offsets": [first, first + size]}
+        with pytest.raises(WireError):
+            tensors.decode(LAYOUT, joined(changed, body))
+
+
+def test_another_shape_or_name_is_refused() -> None:
+    header, body = parts(GOOD)
+    for change in (
+        {"3.weight": header["3.weight"] | {"shape": [8, 3]}},
+        {"3.weight": header["3.weight"] | {"shape": [24]}},
+        {"3.weight": header["3.weight"] | {"shape": [2**32, 2**32]}},
+        {"3.weight": header["3.weight"] | {"shape": [-3, -8]}},
+        {"3.weight": header["3.weight"] | {"data_offsets": [0, 96]}},
+        {"3.weight": header["3.weight"] | {"data_offsets": [96, 0]}},
+        {"3.weight": header["3.weight"] | {"data_offsets": [0, 2**63]}},
+        {"extra": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}},
+    ):
+        with pytest.raises(WireError):
+            tensors.decode(LAYOUT, joined(header | change, body))
+    renamed = {("3.wéight" if name == "3.weight" else name): v for name, v in header.items()}
+    with pytest.raises(WireError, match=r"3\.w"):
+        tensors.decode(LAYOUT, joined(renamed, body))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\0" * 7,
+        b"\0" * 8,
+        struct.pack("<Q", 2**63) + b"{}",
+        struct.pack("<Q", 10**9) + b"{}",
+        joined(b"[" * 100_000, b""),
+        joined(b'{"a":' * 100_000, b""),
+        joined(b"{}", b""),
+        joined(b"{}", b"data"),
+        joined(b'{"__metadata__":{"a":"b"}}', b""),
+        joined(b"\xff\xfe", b""),
+        GOOD + b"\0",
+        GOOD[:-1],
+        b"PK\x03\x04" + GOOD,
+        b"\x80\x04\x95" + GOOD,
+    ],
+)
+def test_what_is_no_safetensors_is_refused(data: bytes) -> None:
+    with pytest.raises(WireError):
+        tensors.decode(LAYOUT, data)
+
+
+def test_a_refusal_is_short_enough_for_a_reply() -> None:
+    entry = {"dtype": "F32", "shape": [0] * 60, "data_offsets": [0, 0]}
+    for header in ({f"{index}{'x' * 10**6}": entry for index in range(5)}, {"scale": entry}):
+        with pytest.raises(WireError) as caught:
+            tensors.decode(LAYOUT, joined(header, b""))
+        assert len(str(caught.value)) < 500
+
+
+def test_every_cut_is_refused() -> None:
+    for end in range(len(GOOD)):
+        with pytest.raises(WireError):
+            tensors.decode(LAYOUT, GOOD[:end])
+
+
+def test_mutations_are_a_model_or_a_wire_error() -> None:
+    """Thousands of altered payloads, most of them altered in the header."""
+    rng = random.Random(0)
+    edge = len(GOOD) - 4 * LAYOUT.size
+    outcomes = {True: 0, False: 0}
+    for _ in range(6000):
+        data = bytearray(GOOD)
+        for _ in range(rng.randint(1, 4)):
+            place = rng.randrange(min(len(data), edge + 16)) if data else 0
+            match rng.randrange(4):
+                case 0:
+                    data[place : place + 1] = bytes([rng.randrange(256)])
+                case 1:
+                    del data[place : place + rng.randrange(1, 9)]
+                case 2:
+                    data[place:place] = rng.randbytes(rng.randrange(1, 9))
+                case 3:
+                    data[place : place + 1] = rng.choice([b"9", b"0", b"-", b'"', b"]", b"}", b","])
+        try:
+            model = tensors.decode(LAYOUT, bytes(data))["model"]
+        except WireError:
+            outcomes[False] += 1
+        else:
+            assert model.shape == (LAYOUT.size,)
+            assert np.isfinite(model.numpy()).all()
+            outcomes[True] += 1
+    assert min(outcomes.values()) > 0
+
+
+def test_an_honest_payload_is_within_the_limit() -> None:
+    """Also for layouts of many tiny tensors with long names, where the header is most of it."""
+    tiny = nn.ModuleDict(
+        {f"a_rather_long_name_for_a_layer_{index}": nn.Linear(1, 1) for index in range(300)}
+    )
+    for module in (network(), tiny, nn.Linear(1, 1), nn.Identity()):
+        layout = Layout.of(module)
+        vectors = {"model": torch.zeros(layout.size), "control": torch.zeros(layout.size)}
+        size = len(tensors.encode(layout, vectors))
+        assert size <= tensors.payload_limit(layout, 2)
+        one = len(tensors.encode(layout, {"model": vectors["model"]}))
+        assert one <= tensors.payload_limit(layout) <= one + 4096 + 500 * len(layout.entries)
+
+
+def test_spans_say_where_each_tensor_lies() -> None:
+    views = LAYOUT.views(VECTOR)
+    spans = tensors.spans(GOOD)
+    assert spans.keys() == views.keys()
+    for name, (first, last) in spans.items():
+        assert GOOD[first:last] == views[name].numpy().tobytes()
+    assert sum(last - first for first, last in spans.values()) == 4 * LAYOUT.size
