@@ -87,7 +87,9 @@ class AgentStore:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self.folder.chmod(0o700)
-            self._lock = (self.folder / "lock").open("w")
+            lock = self.folder / "lock"
+            lock.touch(0o600)
+            self._lock = lock.open("w")
         except OSError as error:
             raise disk_error(self.folder, error) from None
         try:

@@ -44,7 +44,7 @@ def test_subset_keeps_order_labels_and_statistics(indices: object) -> None:
     [
         ({"x": torch.zeros(5, 2, 3, 4)}, "uint8"),
         ({"x": torch.zeros(5, 3, 4, dtype=torch.uint8)}, r"\[N, C, H, W\]"),
-        ({"y": torch.tensor([0, 1])}, "5 images"),
+        ({"y": torch.tensor([0, 1])}, "5 examples"),
         ({"y": torch.zeros(5, dtype=torch.int32)}, "int64"),
         ({"y": torch.tensor([0, 1, 2, 3, 0])}, "0 to 3 do not fit 3 classes"),
         ({"y": torch.tensor([0, 1, 2, -1, 0])}, "-1"),

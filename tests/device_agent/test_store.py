@@ -16,7 +16,7 @@ from torch import nn
 
 from fededge.errors import StoreError, WireError
 from fededge.flat import Layout
-from fededge.methods.private import Private
+from fededge.methods.private import Private, Value
 from fededge.wire import chunks, tensors
 from fededge.wire.messages import Report
 from fededge_agent.store import AgentStore
@@ -199,7 +199,7 @@ def test_an_accepted_update_can_be_sent_again_until_the_next_turn(store: AgentSt
 
 def test_private_state_comes_back_as_it_was(store: AgentStore) -> None:
     """Tensors of any type and strides, whole numbers as whole numbers, floats bit by bit."""
-    values = {
+    values: dict[str, Value] = {
         "a.tensor": torch.randn(3, 4).t(),
         "a.half": torch.randn(5).to(torch.bfloat16),
         "a.counts": torch.arange(7),
@@ -244,7 +244,7 @@ def test_a_damaged_update_is_found_and_can_be_done_without(store: AgentStore) ->
     save(store, 1.0, 2.0)
     (path,) = store.folder.glob("*.update")
     path.write_bytes(b"other!")
-    with pytest.raises(StoreError, match="damaged.*; remove it to do without"):
+    with pytest.raises(StoreError, match=r"damaged.*; remove it to do without"):
         store.update()
     path.unlink()
     assert reopened(store).outgoing is None

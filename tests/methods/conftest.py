@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from fededge.flat import FlatModel
 from fededge.methods import Hyper, Method, Private, Stack, method
 from fededge.models.base import Classifier
+from fededge.models.heads import Head
 from fededge.training import Answer, Examples, Task, Trainer
 
 CLASSES = 3
@@ -23,10 +24,12 @@ class Scale(nn.Module):
         return x.to(torch.float32) / 255
 
 
-def _network(body: Callable[[], nn.Module], width: int, seed: int) -> FlatModel:
+def _network(
+    body: Callable[[], nn.Module], width: int, seed: int, head: Head = nn.Linear
+) -> FlatModel:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        return FlatModel(Classifier(body(), nn.Linear(width, CLASSES)))
+        return FlatModel(Classifier(body(), head(width, CLASSES)))
 
 
 @pytest.fixture
@@ -47,8 +50,8 @@ def deep() -> Callable[..., FlatModel]:
         layers = [nn.Flatten(), nn.Linear(256, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.5)]
         return nn.Sequential(*layers)
 
-    def make(seed: int = 0) -> FlatModel:
-        return _network(body, 8, seed)
+    def make(seed: int = 0, head: Head = nn.Linear) -> FlatModel:
+        return _network(body, 8, seed, head)
 
     return make
 

@@ -335,7 +335,7 @@ def test_a_class_that_a_part_of_a_pass_left_out_keeps_its_row(
     data, net = examples(4), plain()
     w, steps = net.vector.clone(), list[Seen]()
     stack = Stack((Halves(), FedACD(), tape(steps, "first")), {"fedacd": ("second",)})
-    answer = turn(trainer(stack, net, data), seed=SEED, epochs=3, batch_size=2, momentum=0.0)
+    answer = turn(trainer(stack, net, data), seed=4, epochs=3, batch_size=2, momentum=0.0)
     assert [step.acts for step in steps] == [False] * 3 + [True] * 3
     assert steps[3].ends_pass
     assert len(set(steps[3].targets[0][0].tolist())) == 1
@@ -383,14 +383,14 @@ def test_without_l1_and_with_delta_one_it_trains_as_fedavg_bit_for_bit(
 # The coordinator's half
 
 
-@pytest.mark.parametrize(("kl", "V"), [("sum", 0.726881), ("mean_present", 0.876275)])
+@pytest.mark.parametrize(("kl", "V"), [("sum", 0.726872), ("mean_present", 0.876275)])
 def test_v_by_hand(
     kl: str, V: float, plain: Nets, examples: Data, trainer: Make, turn: Take
 ) -> None:
     """A model of zeros gives every class 1/3; with tau = 0.8, Q is (0.8, 0.1, 0.1).
 
     A row has KL = (ln(0.41667) + 2 ln(3.33333)) / 3 = 0.510826. Two classes are present: the sum
-    is 1.021651 and V = sigmoid(0.978808) = 0.726881; by their mean, sigmoid(1.957615) = 0.876275.
+    is 1.021651 and V = sigmoid(0.978808) = 0.726872; by their mean, sigmoid(1.957615) = 0.876275.
     """
     device = trainer(f"fedacd(tau=0.8, kl={kl})", plain(), examples(10))
     answer = turn(device, received=torch.zeros(15), lr=0.0)

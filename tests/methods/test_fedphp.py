@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.methods.loops import Loss, close, cross_entropy, curved, descend, look
 from torch import Tensor
 
 from fededge.errors import MethodError
@@ -15,6 +14,7 @@ from fededge.flat import FlatModel
 from fededge.methods import Private, method
 from fededge.methods.fedphp import FedPHP
 from fededge.training import Answer, Examples, Trainer
+from tests.methods.loops import Loss, close, cross_entropy, curved, descend, look
 
 Nets = Callable[..., FlatModel]
 Data = Callable[..., Examples]

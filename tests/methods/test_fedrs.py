@@ -8,7 +8,6 @@ from typing import cast
 
 import pytest
 import torch
-from tests.methods.loops import close, curved, descend
 from torch import Tensor
 
 from fededge.aggregation import aggregate
@@ -18,6 +17,7 @@ from fededge.methods import method
 from fededge.methods.base import Batch, Output, Round
 from fededge.methods.fedrs import FedRS, Rule, restriction
 from fededge.training import Answer, Examples, Trainer
+from tests.methods.loops import close, curved, descend
 
 Nets = Callable[..., FlatModel]
 Data = Callable[..., Examples]

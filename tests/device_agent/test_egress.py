@@ -1,0 +1,195 @@
+"""The one door: what leaves is in the contract, and the ledger is exactly what left."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import pytest
+import torch
+from torch import nn
+
+from fededge.errors import EgressError, StoreError
+from fededge.flat import Layout
+from fededge.transport.session import Session
+from fededge.wire import chunks, tensors
+from fededge.wire.chunks import Assembly
+from fededge.wire.messages import Claim, Report, Status, decode, encode
+from fededge.wire.topics import Topics
+from fededge_agent.egress import Egress
+
+TOPICS = Topics("fleet")
+LAYOUT = Layout.of(nn.Sequential(nn.Linear(20, 30), nn.Linear(30, 2)))
+PAYLOAD = tensors.encode(LAYOUT, {"model": torch.randn(LAYOUT.size)})
+VERSION = "000001-0123456789abcdef"
+ALLOWED = frozenset({"examples", "loss", "steps"})
+REPORT = Report(
+    device="box",
+    run="run",
+    round=1,
+    version=VERSION,
+    layout=LAYOUT.hash,
+    manifest=chunks.manifest(PAYLOAD, 1024),
+    scalars={"examples": 100.0, "loss": 1e-5, "steps": 1e16},
+)
+
+
+class FakeSession:
+    """Takes what is handed to the broker."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, bytes]] = []
+
+    def publish(
+        self, topic: str, payload: bytes, retain: bool = False, expiry: int | None = None
+    ) -> None:
+        self.sent.append((topic, payload))
+
+    def kinds(self) -> list[str]:
+        return [TOPICS.parse(topic).kind for topic, _ in self.sent]
+
+
+class Door:
+    """An egress on a fake session."""
+
+    def __init__(self, folder: Path) -> None:
+        self.session = FakeSession()
+        ledger = folder / "ledger.json"
+        self.egress = Egress(cast(Session, self.session), TOPICS, "box", ledger)
+        self.egress.open()
+
+    @property
+    def sent(self) -> int:
+        return sum(len(payload) for _, payload in self.session.sent)
+
+    @property
+    def booked(self) -> int:
+        return sum(self.egress.ledger.values())
+
+
+@pytest.fixture
+def door(tmp_path: Path) -> Door:
+    return Door(tmp_path)
+
+
+def test_the_ledger_is_exactly_what_was_handed_to_the_broker(door: Door) -> None:
+    door.egress.status(Status("i", True, device="box", activity="ready"))
+    door.egress.update(REPORT, PAYLOAD, ALLOWED)
+    door.egress.update(REPORT, PAYLOAD, ALLOWED, only=(0, 2))
+    door.egress.update(REPORT, PAYLOAD, ALLOWED, only=())
+    assert door.booked == door.sent > len(PAYLOAD)
+    assert json.loads(door.egress.path.read_bytes()) == dict(door.egress.ledger)
+
+
+def test_a_whole_update_is_the_report_and_every_byte_of_the_payload(door: Door) -> None:
+    door.egress.update(REPORT, PAYLOAD, ALLOWED)
+    (topic, payload), *rest = door.session.sent
+    assert (TOPICS.parse(topic).kind, decode(payload, Report)) == ("report", REPORT)
+    out = bytearray(len(PAYLOAD))
+    assembly = Assembly(REPORT.manifest, 0.0)
+    for index, (topic, message) in enumerate(rest):
+        assert topic == TOPICS.update("box", VERSION, index)
+        piece = assembly.take(message, 0.0)
+        assert piece is not None
+        out[piece[0] : piece[0] + len(piece[1])] = piece[1]
+    assert bytes(out) == PAYLOAD
+
+
+def test_each_tensor_is_booked_with_its_own_bytes(door: Door) -> None:
+    door.egress.update(REPORT, PAYLOAD, ALLOWED)
+    booked = {k: v for k, v in door.egress.ledger.items() if k.startswith("tensor ")}
+    assert booked == {f"tensor {e.name}": 4 * e.size for e in LAYOUT.entries}
+    header = len(PAYLOAD) - 4 * LAYOUT.size
+    assert door.egress.ledger["framing"] == header + 28 * REPORT.manifest.chunks
+
+
+def test_each_scalar_is_booked_with_the_bytes_that_it_takes_in_the_message(door: Door) -> None:
+    """Checked on the message itself: without a scalar it is shorter by its bytes and a comma."""
+    rng = random.Random(0)
+    for _ in range(300):
+        value = rng.choice([-1, 1]) * rng.random() * 10.0 ** rng.randint(-30, 30)
+        report = msgspec.structs.replace(REPORT, scalars={"loss": value, "steps": 1.0})
+        without = msgspec.structs.replace(REPORT, scalars={"steps": 1.0})
+        before = door.egress.ledger["scalar loss"]
+        door.egress.update(report, PAYLOAD, ALLOWED, only=())
+        taken = door.egress.ledger["scalar loss"] - before
+        assert taken == len(encode(report)) - len(encode(without)) - len(",")
+    assert door.booked == door.sent
+
+
+@pytest.mark.parametrize(
+    "scalars",
+    [
+        {"examples": 1.0, "labels": 3.0},
+        {"examples": 1.0, "loss": math.nan},
+        {"examples": 1.0, "loss": math.inf},
+        {"examples": 1},
+        {"examples": "many"},
+    ],
+)
+def test_a_scalar_outside_the_contract_stops_everything(door: Door, scalars: Any) -> None:
+    report = msgspec.structs.replace(REPORT, scalars=scalars)
+    for only in (None, ()):
+        with pytest.raises(EgressError, match="scalar"):
+            door.egress.update(report, PAYLOAD, ALLOWED, only)
+    assert door.session.sent == []
+    assert door.booked == 0
+
+
+def test_bytes_that_the_report_does_not_describe_do_not_leave(door: Door) -> None:
+    with pytest.raises(EgressError):
+        door.egress.update(REPORT, PAYLOAD + b"and a label", ALLOWED)
+    assert door.session.sent == []
+
+
+def test_chunks_that_are_not_there_or_asked_for_twice_are_sent_once_or_not(door: Door) -> None:
+    last = REPORT.manifest.chunks - 1
+    door.egress.update(REPORT, PAYLOAD, ALLOWED, only=(last, 0, 0, last + 1, 10**6, 0))
+    assert [TOPICS.parse(topic).chunk for topic, _ in door.session.sent] == [0, last]
+
+
+def test_the_report_goes_alone_or_with_all_chunks_but_not_with_some(door: Door) -> None:
+    door.egress.update(REPORT, PAYLOAD, ALLOWED, only=())
+    door.egress.update(REPORT, PAYLOAD, ALLOWED, only=(1,))
+    assert door.session.kinds() == ["report", "update"]
+
+
+def test_claims_and_last_words_are_booked(door: Door) -> None:
+    claim, status = Claim("i"), Status("i", False, device="box")
+    door.egress.claimed(claim)
+    words = door.egress.last_words(status)
+    assert words.topic == TOPICS.device("box", "status")
+    assert decode(words.payload, Status) == status
+    assert door.booked == len(encode(claim)) + len(words.payload)
+    assert json.loads(door.egress.path.read_bytes()).keys() == {"claim", "status"}
+
+
+def test_an_update_is_on_the_ledger_before_it_leaves(door: Door) -> None:
+    """A crash in the middle of sending: the ledger on disk says too much, never too little."""
+
+    def crash(*arguments: Any, **named: Any) -> None:
+        raise KeyboardInterrupt
+
+    door.session.publish = crash  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        door.egress.update(REPORT, PAYLOAD, ALLOWED)
+    assert sum(json.loads(door.egress.path.read_bytes()).values()) > len(PAYLOAD)
+
+
+def test_the_ledger_goes_on_after_a_restart(door: Door, tmp_path: Path) -> None:
+    door.egress.update(REPORT, PAYLOAD, ALLOWED)
+    again = Door(tmp_path)
+    assert again.egress.ledger == door.egress.ledger
+    again.egress.update(REPORT, PAYLOAD, ALLOWED)
+    assert again.booked == 2 * door.booked
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"a": "b"}', b'{"a": null}', b"\xff"])
+def test_an_unreadable_ledger_is_said_in_one_sentence(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "ledger.json").write_bytes(content)
+    with pytest.raises(StoreError, match=r"ledger\.json: unreadable .* restore or remove it"):
+        Door(tmp_path)

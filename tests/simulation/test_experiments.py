@@ -1,0 +1,121 @@
+"""Simulated experiments: the same bytes whoever takes the turns, kept results, a comparison."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fededge.cli import main
+from fededge.errors import ConfigError
+from fededge.simulation.experiment import Experiment, run
+from fededge.simulation.presets import preset, presets
+from fededge.simulation.results import Result, as_csv, read, summary, write
+
+SMALL: dict[str, Any] = {"limit": 400, "devices": 4, "participants": 2, "rounds": 2, "epochs": 1}
+FLAGS = [f"--{name}={value}" for name, value in SMALL.items()]
+
+
+@pytest.fixture(scope="module")
+def result() -> Result:
+    chosen = Experiment(**SMALL)
+    return Result.of(chosen, list(run(chosen)))
+
+
+def test_a_run_measures_every_round(result: Result) -> None:
+    assert [row["round"] for row in result.rounds] == [1, 2]
+    assert result.final["global_accuracy"] == result.rounds[-1]["global_accuracy"]
+    assert len(result.per_class) == 10
+    assert len(result.personal) <= 4
+    assert result.final.keys() >= {
+        *("global_accuracy", "client_accuracy", "personal_accuracy", "average_risk", "kl"),
+        *("learning_present", "learning_absent", "personal_std", "personal_worst_tenth", "loss"),
+    }
+
+
+@pytest.mark.slow
+def test_workers_change_nothing(result: Result) -> None:
+    chosen = Experiment(**SMALL)
+    again = Result.of(chosen, list(run(chosen, workers=2)))
+    assert again.model_sha256 == result.model_sha256
+    assert again.rounds == result.rounds
+
+
+def test_another_seed_is_another_run(result: Result) -> None:
+    *_, last = run(Experiment(**SMALL, seed=1))
+    assert last.model_sha256 != result.model_sha256
+
+
+def test_a_kept_result_is_found_by_exactly_its_settings(tmp_path: Path, result: Result) -> None:
+    path = write(tmp_path, result)
+    assert read(tmp_path, result.experiment) == result
+    assert read(tmp_path, Experiment(**SMALL, lr=0.02)) is None
+    path.write_bytes(path.read_bytes()[:200])
+    assert read(tmp_path, result.experiment) is None
+
+
+def test_a_summary_is_the_mean_and_deviation_over_runs(result: Result) -> None:
+    """Two runs with a value of 1 and 3: mean 2, sample deviation √2."""
+    import msgspec
+
+    runs = [msgspec.structs.replace(result, final={"a": value, "b": None}) for value in (1.0, 3.0)]
+    mean, std = summary(runs)
+    assert mean == {"a": 2.0}
+    assert std == {"a": pytest.approx(2**0.5)}
+
+
+def test_the_csv_has_a_row_a_round(result: Result) -> None:
+    rows = list(csv.DictReader(as_csv([result, result]).splitlines()))
+    assert len(rows) == 4
+    assert rows[0]["method"] == "fedavg"
+    assert float(rows[1]["global_accuracy"]) == result.rounds[1]["global_accuracy"]
+
+
+def test_simulate_writes_what_it_promises(tmp_path: Path, result: Result) -> None:
+    path = tmp_path / "out.json"
+    assert main(["simulate", *FLAGS, "--json", str(path)]) == 0
+    written = json.loads(path.read_text())
+    assert written.keys() >= {"method", "seed", "model_sha256", "rounds", "final"}
+    assert written["model_sha256"] == result.model_sha256
+
+
+def test_an_interrupted_comparison_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first of two methods is done when the second one fails; the next call runs only that."""
+    from fededge.cli import compare as module
+
+    out = tmp_path / "results"
+    flags = [*FLAGS, "--methods", "fedavg", "fedprox(mu=1)", "--seeds", "0", "--out", str(out)]
+    follow = module.follow
+    ran: list[str] = []
+
+    def failing(chosen: Experiment, workers: int, progress: Any) -> Result:
+        ran.append(chosen.method)
+        if len(ran) == 2:
+            raise KeyboardInterrupt
+        return follow(chosen, workers, progress)
+
+    monkeypatch.setattr(module, "follow", failing)
+    assert main(["compare", *flags]) == 130
+    assert main(["compare", *flags, "--json", str(tmp_path / "all.json")]) == 0
+    assert ran == ["fedavg", "fedprox(mu=1)", "fedprox(mu=1)"]
+    rows = json.loads((tmp_path / "all.json").read_text())
+    assert [row["method"] for row in rows] == ["fedavg", "fedprox(mu=1)"]
+    assert rows[0]["mean"]["global_accuracy"] == rows[0]["runs"][0]["final"]["global_accuracy"]
+    assert {path.suffix for path in out.iterdir()} == {".json", ".png"}
+    assert "fedprox" in capsys.readouterr().out
+
+
+def test_every_preset_is_an_experiment() -> None:
+    for name in presets():
+        settings = preset(name)
+        assert Experiment(**settings).rounds >= 20
+
+
+def test_an_unknown_preset_is_named() -> None:
+    with pytest.raises(ConfigError, match="no preset 'fedacd-cifar10'; did you mean"):
+        preset("fedacd-cifar10")
