@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -151,6 +153,28 @@ def test_the_answer_does_not_change_when_the_network_goes_on() -> None:
     net.vector.zero_()
     assert torch.equal(answer.upload, upload)
     assert torch.equal(answer.personal, personal)
+
+
+def test_a_turn_is_gone_when_it_is_over() -> None:
+    """Its vectors do not wait for the garbage collector, which counts objects and not bytes."""
+
+    def begin(self: Method, r: Round, w: Tensor) -> Tensor:
+        r.memo["teacher"] = r.teacher(w)
+        r.memo["teacher"](r.batch(torch.arange(2)))
+        return w + 0
+
+    kind: type[Method] = type("Taught", (Method,), {"name": "taught", "begin": begin})
+    net = linear()
+    trainer, asked = device(net, data(8), Stack((kind(),))), task(net)
+    received = weakref.ref(asked.received)
+    gc.disable()
+    try:
+        answer = trainer.turn(asked, Private())
+        del asked
+        assert received() is None
+    finally:
+        gc.enable()
+    assert torch.isfinite(answer.upload).all()
 
 
 def test_accuracy_is_of_the_held_out_examples() -> None:

@@ -36,7 +36,7 @@ class Input(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What an app feeds: `shape` is channels, height and width; the batch comes before it."""
 
     name: str = "image"
-    shape: tuple[int, int, int]
+    shape: tuple[int, ...]
     dtype: Literal["uint8"] = "uint8"
     range: tuple[int, int] = (0, 255)
 

@@ -7,9 +7,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from fededge.cli import main
+from fededge.cli.simulate import follow
 from fededge.errors import ConfigError
 from fededge.simulation.experiment import Experiment, run
 from fededge.simulation.presets import preset, presets
@@ -59,8 +61,6 @@ def test_a_kept_result_is_found_by_exactly_its_settings(tmp_path: Path, result: 
 
 def test_a_summary_is_the_mean_and_deviation_over_runs(result: Result) -> None:
     """Two runs with a value of 1 and 3: mean 2, sample deviation √2."""
-    import msgspec
-
     runs = [msgspec.structs.replace(result, final={"a": value, "b": None}) for value in (1.0, 3.0)]
     mean, std = summary(runs)
     assert mean == {"a": 2.0}
@@ -86,11 +86,8 @@ def test_an_interrupted_comparison_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The first of two methods is done when the second one fails; the next call runs only that."""
-    from fededge.cli import compare as module
-
     out = tmp_path / "results"
     flags = [*FLAGS, "--methods", "fedavg", "fedprox(mu=1)", "--seeds", "0", "--out", str(out)]
-    follow = module.follow
     ran: list[str] = []
 
     def failing(chosen: Experiment, workers: int, progress: Any) -> Result:
@@ -99,7 +96,7 @@ def test_an_interrupted_comparison_goes_on(
             raise KeyboardInterrupt
         return follow(chosen, workers, progress)
 
-    monkeypatch.setattr(module, "follow", failing)
+    monkeypatch.setattr("fededge.cli.compare.follow", failing)
     assert main(["compare", *flags]) == 130
     assert main(["compare", *flags, "--json", str(tmp_path / "all.json")]) == 0
     assert ran == ["fedavg", "fedprox(mu=1)", "fedprox(mu=1)"]
