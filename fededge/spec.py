@@ -6,12 +6,13 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-__all__ = ["Kind", "ModelSpec"]
+__all__ = ["TAU", "Kind", "ModelSpec"]
 
 Kind = Literal["image", "text"]
 Name = Annotated[str, Meta(min_length=1, max_length=100)]
 
 MOST_CHANNELS = 64
+TAU = "[0-9.e-]{1,12}"
 
 
 class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True):
@@ -30,9 +31,7 @@ class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True):
     mean: Annotated[tuple[float, ...], Meta(max_length=MOST_CHANNELS)]
     std: Annotated[tuple[Annotated[float, Meta(gt=0)], ...], Meta(max_length=MOST_CHANNELS)]
     # `\Z`, not `$`: that one also matches before a newline at the end.
-    head: Annotated[
-        str, Meta(pattern=r"^(linear|bias-free|cosine(:[0-9.e-]{1,12})?)\Z", max_length=20)
-    ] = "linear"
+    head: Annotated[str, Meta(pattern=rf"^(linear|bias-free|cosine(:{TAU})?)\Z")] = "linear"
     vocabulary: Annotated[int, Meta(ge=0, le=10_000_000)] = 0
 
     def __post_init__(self) -> None:

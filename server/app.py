@@ -239,6 +239,7 @@ class Coordinator:
     def _check(self, device: str, report: Report) -> None:
         try:
             self.store.check(report.version, device, report.manifest, self.net.layout)
+            self.method.check(report.scalars)
         except WireError as error:
             self._handle(rounds.Bad(device, str(error)))
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from functools import partial
 
@@ -12,6 +13,7 @@ from torch.nn import functional as F
 
 from fededge.choices import unknown
 from fededge.errors import ConfigError
+from fededge.spec import TAU
 
 __all__ = ["CosineHead", "Head", "head_of", "heads"]
 
@@ -79,7 +81,7 @@ def head_of(text: str) -> Head:
 
 def _tau(text: str, value: str) -> float:
     try:
-        tau = float(value)
+        tau = float(value) if re.fullmatch(TAU, value) else math.nan
     except ValueError:
         tau = math.nan
     if not 1e-4 <= tau <= 1e4:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -9,6 +10,7 @@ import torch
 from fededge.errors import ConfigError
 from fededge.models import CosineHead, build, heads
 from fededge.models.heads import head_of
+from fededge.spec import ModelSpec
 
 GREY = (1, 28, 28)
 FEATURES = np.random.default_rng(0).normal(size=(6, 5))
@@ -108,11 +110,15 @@ def test_a_vector_of_dust_is_a_zero_vector() -> None:
     assert not dust.grad.any()
 
 
-@pytest.mark.parametrize(("text", "tau"), [("cosine", 0.1), ("cosine:0.05", 0.05), ("cosine:1", 1)])
+@pytest.mark.parametrize(
+    ("text", "tau"), [("cosine", 0.1), ("cosine:0.05", 0.05), ("cosine:1e-3", 0.001)]
+)
 def test_tau_comes_with_the_name(text: str, tau: float) -> None:
     head = build("lenet", 10, GREY, seed=0, head=text).head
     assert isinstance(head, CosineHead)
     assert head.tau == tau
+    spec = ModelSpec("lenet", ("a", "b"), GREY, (0.5,), (0.5,), text)
+    assert msgspec.json.decode(msgspec.json.encode(spec), type=ModelSpec) == spec
 
 
 @pytest.mark.parametrize(
@@ -123,6 +129,10 @@ def test_tau_comes_with_the_name(text: str, tau: float) -> None:
         ("linear:3", "only 'cosine' takes a number"),
         ("cosine:", "tau must be a number from 0.0001 to 10000"),
         ("cosine:warm", "tau must be a number"),
+        ("cosine: 0.1", "tau must be a number"),
+        ("cosine:+1", "tau must be a number"),
+        ("cosine:1_0", "tau must be a number"),
+        ("cosine:1-", "tau must be a number"),
         ("cosine:0", "tau must be a number"),
         ("cosine:-1", "tau must be a number"),
         ("cosine:nan", "tau must be a number"),
