@@ -35,10 +35,16 @@ class Exporting:
         """Trace the network, which takes seconds, before the first round instead of in it."""
         folder = Path(self.config.state) / "templates"
         self.net = self.trainer.deployed.clone()
-        self.template = Template.cached(folder, self.net.module, self.spec)
+        try:
+            self.template: Template | None = Template.cached(folder, self.net.module, self.spec)
+        except ExportError as error:
+            self.template = None
+            log.warning("there will be no ONNX model: %s", error)
 
     def publish(self, answer: Answer, task: TaskMessage, state: State) -> None:
         """Export the personal model, unless the current one does better on our held-out data."""
+        if self.template is None:
+            return
         accuracy = answer.personal_accuracy
         current = self.models.current()
         if current is not None and current.accuracy is not None and accuracy < current.accuracy:

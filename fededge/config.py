@@ -63,14 +63,15 @@ class BrokerConfig(Section, frozen=True):
 class ModelConfig(Section, frozen=True):
     """The network that is trained, and what it is for; left out, taken from the data."""
 
-    name: Annotated[str, _help("a network of the zoo: lenet, mlpnet, tfcnn")] = "lenet"
+    name: Annotated[str, _help("a network of the zoo: lenet, cnn4, resnet20, vgg8, …")] = "lenet"
     head: Annotated[str, _help("its last layer: linear, bias-free, cosine or cosine:TAU")] = (
         "linear"
     )
     labels: Annotated[tuple[str, ...], _help("the classes, in order")] = ()
-    shape: Annotated[tuple[int, ...], _help("channels, height, width of an image")] = ()
+    shape: Annotated[tuple[int, ...], _help("channels, height, width; or tokens of a text")] = ()
     mean: Annotated[tuple[float, ...], _help("of a channel, of 1: for normalisation")] = ()
     std: Annotated[tuple[float, ...], _help("of a channel, of 1: for normalisation")] = ()
+    vocabulary: Annotated[int, _help("for texts: how many tokens there are", ge=0)] = 0
 
 
 class TrainingConfig(Section, frozen=True):
@@ -106,6 +107,8 @@ class DataConfig(Section, frozen=True):
             "mnist",
             "cifar10",
             "cifar100",
+            "tiny-imagenet",
+            "agnews",
             "folder",
             "npz",
             "csv",

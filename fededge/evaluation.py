@@ -106,7 +106,7 @@ def probability_matrix(logits: Tensor, y: Tensor, classes: int) -> Tensor:
 
     float64 [classes, classes]; the row of a class without inputs is zero.
     """
-    sums = torch.zeros(classes, classes, dtype=torch.float64)
+    sums = torch.zeros(classes, classes, dtype=torch.float64, device=logits.device)
     sums.index_add_(0, y, logits.double().softmax(1))
     return sums / torch.bincount(y, minlength=classes).clamp(min=1)[:, None]
 
@@ -123,6 +123,6 @@ def kl_from_template(p: Tensor, tau: float = 1 - 1e-5, mean: bool = False) -> fl
     """
     classes = len(p)
     q = torch.full_like(p, (1 - tau) / (classes - 1)).fill_diagonal_(tau)
-    present = p.sum(1) > 0
+    present = p.sum(1) != 0  # a row of NaN is present, and spoils the sum as it should
     rows = torch.special.xlogy(p, p / q).sum(1)[present]
     return float(rows.mean() if mean else rows.sum()) if present.any() else 0.0

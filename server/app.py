@@ -104,7 +104,7 @@ class Coordinator:
                 "federation": config.federation,
                 "method": str(self.method),
                 "seed": str(config.seed),
-                "model": self.spec.name,
+                "model": f"{self.spec.name}, head {self.spec.head}",
                 "layout": layout.hash,
             }
         )

@@ -20,6 +20,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "fededge._C",
         "fededge.choices",
         "fededge.errors",
+        "fededge.figures",
         "fededge.files",
         "fededge.flat",
         "fededge.logs",
@@ -55,6 +56,7 @@ ONLY: dict[str, tuple[str, ...]] = {
     "onnxscript": ("fededge.export",),
     "paho": ("fededge.transport",),
     "sqlite3": ("fededge_server", "fededge_agent"),
+    "matplotlib": ("fededge.figures",),
     "torchvision": ("fededge.data", "fededge.models"),
 }
 

@@ -21,7 +21,7 @@ def device_examples(config: DataConfig, spec: ModelSpec) -> Examples:
     """The examples of the device that this section describes."""
     if config.source == "none":
         raise DataError("a device cannot train without data: set [data] source")
-    train, test = load(config.source, _root(config), shape=spec.shape, labels=spec.labels)
+    train, test = _load(config, spec)
     if config.split:
         if config.index >= config.devices:
             raise ConfigError(
@@ -42,30 +42,55 @@ def share_examples(train: Dataset, config: DataConfig) -> list[Examples]:
 
 def training_set(config: DataConfig, spec: ModelSpec) -> Dataset:
     """What an experiment shares among its devices."""
-    return load(config.source, _root(config), shape=spec.shape, labels=spec.labels)[0]
+    return _load(config, spec)[0]
 
 
 def test_set(config: DataConfig, spec: ModelSpec) -> Dataset:
     """What a global model is measured on: the source's test set, or all of it if it has none."""
-    train, test = load(config.source, _root(config), shape=spec.shape, labels=spec.labels)
+    train, test = _load(config, spec)
     return train if test is None else test
 
 
 def model_spec(model: ModelConfig, data: DataConfig) -> ModelSpec:
     """The network, labels and normalisation of a federation: as configured, else as in the data."""
-    given = (model.labels, model.shape, model.mean, model.std)
-    if all(given):
-        labels, shape, mean, std = given
+    normalised = model.vocabulary or (model.mean and model.std)
+    if model.labels and model.shape and normalised:
+        train = None
     elif data.source == "none":
         raise ConfigError(
-            "without [data], [model] must give labels, shape, mean and std: "
-            "nothing else says what the federation is about"
+            "without [data], [model] must give labels and shape, and mean and std (images) or "
+            "vocabulary (texts): nothing else says what the federation is about"
         )
     else:
         train, _ = load(data.source, _root(data))
-        labels, shape = model.labels or train.labels, model.shape or train.shape
-        mean, std = model.mean or train.mean, model.std or train.std
-    return ModelSpec(model.name, labels, shape, mean, std, model.head)
+    try:
+        return ModelSpec(
+            name=model.name,
+            labels=model.labels or _of(train).labels,
+            shape=model.shape or _of(train).shape,
+            mean=model.mean or (train.mean if train else ()),
+            std=model.std or (train.std if train else ()),
+            head=model.head,
+            vocabulary=model.vocabulary or (train.vocabulary if train else 0),
+        )
+    except ValueError as error:
+        raise ConfigError(f"[model]: {error}") from None
+
+
+def _of(train: Dataset | None) -> Dataset:
+    assert train is not None
+    return train
+
+
+def _load(config: DataConfig, spec: ModelSpec) -> tuple[Dataset, Dataset | None]:
+    """The source's data in the form that the federation's network takes."""
+    return load(
+        config.source,
+        _root(config),
+        shape=spec.shape,
+        labels=spec.labels,
+        vocabulary=spec.vocabulary,
+    )
 
 
 def _held_out(train: Dataset, share: np.ndarray, config: DataConfig) -> Examples:

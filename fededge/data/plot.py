@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,11 +9,10 @@ from typing import Any
 import numpy as np
 
 from fededge.errors import ConfigError
-from fededge.files import replace_file
+from fededge.figures import new_figure, save_figure
 
 __all__ = ["plot_partition"]
 
-FORMATS = ("pdf", "png", "svg")
 BLUE = "#0072B2"  # of the Okabe-Ito palette, which colour-blind readers can tell apart
 LARGEST_DOT = 600.0  # square points
 SMALLEST_DOT = 1.5  # a single sample stays visible
@@ -32,25 +30,13 @@ def plot_partition(counts: np.ndarray, labels: Sequence[str], path: Path, title:
     counts = np.asarray(counts)
     if counts.ndim != 2 or counts.size == 0 or counts.shape[1] != len(labels):
         raise ConfigError(f"cannot plot counts {list(counts.shape)} of {len(labels)} classes")
-    kind = path.suffix.lstrip(".").lower()
-    if kind not in FORMATS:
-        raise ConfigError(f"{path}: a picture must end in one of {', '.join(FORMATS)}")
-    buffer = io.BytesIO()
-    _draw(counts, labels, title).savefig(buffer, format=kind, dpi=120, bbox_inches="tight")
-    replace_file(path, buffer.getvalue())
+    save_figure(_draw(counts, labels, title), path)
 
 
 def _draw(counts: np.ndarray, labels: Sequence[str], title: str) -> Any:
-    try:
-        # not pyplot, which would choose a backend for the whole process
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ConfigError(
-            f"a plot takes matplotlib, which cannot be imported ({error}); install fededge[plot]"
-        ) from error
     devices, classes = counts.shape
     width, height = np.clip(0.36 * devices, 4, 14), np.clip(0.36 * classes, 2.4, 14)
-    figure = Figure(figsize=(width, height))
+    figure = new_figure(width, height)
     axes = figure.add_axes((0, 0, 1, 1))
     cell = 72**2 * width * height / (devices * classes)  # in square points, as the dots
     _dots(axes, counts, min(0.75 * cell, LARGEST_DOT))

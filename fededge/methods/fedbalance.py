@@ -11,6 +11,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from fededge.errors import MethodError
 from fededge.flat import FlatModel
 from fededge.methods.base import (
     Batch,
@@ -98,6 +99,8 @@ class FedBalance(Method):
         return found
 
     def _weak(self, data: Examples, seed: int = 0) -> nn.Module:
+        if data.x.dim() != 4:
+            raise MethodError("fedbalance has weak learners for images only, and these are texts")
         return build(self.weak, data.classes, tuple(data.x.shape[1:]), seed)
 
     def _carry_on(self, r: Round) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import ClassVar, Literal
 
 import torch
@@ -43,11 +44,13 @@ class FedNova(Method):
         self.require(0 <= self.gmf < 1, "gmf must lie from 0 to below 1")
 
     def pull(self, r: Round) -> Affine | None:
+        r.memo.setdefault("starts", []).append(r.steps)
         return Affine(kappa=self.mu, anchor=r.received) if self.mu else None
 
     def finish(self, r: Round) -> Finish:
-        a_k = length(r.steps, r.hyper.momentum, r.hyper.lr * self.mu)
-        return Finish(scalars={"a_k": a_k})
+        ends = pairwise([*r.memo.get("starts", ()), r.steps])  # momentum begins anew in each phase
+        rho, eta_mu = r.hyper.momentum, r.hyper.lr * self.mu
+        return Finish(scalars={"a_k": sum(length(b - a, rho, eta_mu) for a, b in ends)})
 
     def weight(self, scalars: Mapping[str, float]) -> float:  # p_k, of which no other layer decides
         return scalars["examples"]

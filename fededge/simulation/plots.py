@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from fededge.figures import new_figure, save_figure
 from fededge.simulation.results import Result
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 __all__ = ["plot_comparison"]
 
@@ -117,7 +114,7 @@ def _value(result: Result, metric: str) -> float:
     return float("nan") if value is None else value
 
 
-def _finish(axes: Axes, x: str, y: str) -> None:
+def _finish(axes: Any, x: str, y: str) -> None:
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     axes.grid(alpha=0.3)

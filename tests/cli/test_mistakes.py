@@ -59,8 +59,8 @@ def test_wrong_type(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_unknown_method(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    said = complaint(coordinator(tmp_path, 'method = "fedprocks"'), capsys)
-    assert "unknown method 'fedprocks'; did you mean 'fedprox'?" in said
+    said = complaint(coordinator(tmp_path, 'method = "fedproxx"'), capsys)
+    assert "unknown method 'fedproxx'; did you mean 'fedprox'?" in said
 
 
 def test_missing_data_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -159,6 +159,18 @@ def test_with_unequal_steps_every_direction_counts_by_its_examples(
     assert not torch.allclose(ours.double(), mean, atol=1e-4)
 
 
+def test_every_phase_gathers_a_momentum_of_its_own(
+    plain: Nets, examples: Data, trainer: Make, turn: Take
+) -> None:
+    """Two passes of three batches that tune, and one that trains; one aside is not counted."""
+    data = examples(12)
+    tuned = turn(trainer("finetune(epochs=2)+fednova", plain(), data))
+    assert tuned.scalars["steps"] == 9
+    assert tuned.scalars["a_k"] == pytest.approx(length(6, 0.9, 0) + length(3, 0.9, 0))
+    aside = turn(trainer("ditto+fednova", plain(), data))
+    assert aside.scalars["a_k"] == pytest.approx(length(3, 0.9, 0))
+
+
 def test_its_proximal_term_is_fedproxs_bit_for_bit(
     plain: Nets, examples: Data, trainer: Make, turn: Take
 ) -> None:

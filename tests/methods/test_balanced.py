@@ -1,0 +1,97 @@
+"""Balanced softmax against its formula in double precision, and against plain cross entropy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fededge.errors import MethodError
+from fededge.flat import FlatModel
+from fededge.methods import method
+from fededge.methods.balanced import Balanced
+from fededge.methods.base import Batch, Output
+from fededge.training import Answer, Examples, Trainer
+
+CASES: dict[str, tuple[list[int], float, int]] = {
+    "random": ([50, 3, 20, 7, 1], 3.0, 16),
+    "extreme logits": ([50, 3, 20, 7, 1], 80.0, 16),
+    "missing classes": ([50, 0, 20, 0, 1], 5.0, 16),
+    "one class": ([0, 0, 40, 0, 0], 5.0, 16),
+    "single sample": ([50, 3, 20, 7, 1], 3.0, 1),
+}
+
+
+def drawn(counts: Tensor, size: float, batch: int) -> tuple[Tensor, Tensor]:
+    """Logits up to `size`, and labels that the device has."""
+    draw = torch.Generator().manual_seed(3)
+    z = torch.randn(batch, len(counts), dtype=torch.float64, generator=draw)
+    z = z / z.abs().max() * size
+    return z, torch.multinomial(counts.double(), batch, replacement=True, generator=draw)
+
+
+def formula(z: Tensor, y: Tensor, n: Tensor, gamma: float) -> Tensor:
+    """The mean of -log(n_y^γ e^{z_y} / Σ n_c^γ e^{z_c}); a missing class counts 1e-12."""
+    n = torch.where(n > 0, n.double(), 1e-12)
+    rows = []
+    for row, label in zip(z, y, strict=True):
+        top = row.detach().max()
+        weighted = n**gamma * (row - top).exp()
+        rows.append(weighted.sum().log() - (row[label] - top) - gamma * n[label].log())
+    return torch.stack(rows).mean()
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("case", CASES)
+def test_loss_and_gradient_are_the_formulas(case: str, gamma: float) -> None:
+    numbers, size, batch = CASES[case]
+    counts = torch.tensor(numbers)
+    z, y = drawn(counts, size, batch)
+    z.requires_grad_()
+    expected = formula(z, y, counts, gamma)
+    (gradient,) = torch.autograd.grad(expected, z)
+    r: Any = SimpleNamespace(counts=counts)
+    for dtype, exact in ((torch.float64, 1e-10), (torch.float32, 1e-5)):
+        own = z.detach().to(dtype).requires_grad_()
+        out = Output(own, own)
+        objective = Balanced(gamma=gamma).objective(r, out, Batch(own, ((y, 1.0),)))
+        loss = objective.loss(out, y)
+        (g,) = torch.autograd.grad(loss, own)
+        assert float(loss.detach()) == pytest.approx(float(expected.detach()), abs=exact, rel=exact)
+        assert torch.allclose(g.double(), gradient, atol=exact)
+
+
+def test_a_missing_class_is_left_alone() -> None:
+    """Plain cross entropy would push its logit down at every step."""
+    counts = torch.tensor([10, 0])
+    z = torch.zeros(1, 2, requires_grad=True)
+    r: Any = SimpleNamespace(counts=counts)
+    y = torch.tensor([0])
+    out = Output(z, z)
+    Balanced().objective(r, out, Batch(z, ((y, 1.0),))).loss(out, y).backward()
+    assert z.grad is not None
+    assert z.grad.abs().max() < 1e-12
+
+
+def test_without_an_exponent_it_is_fedavg_bit_for_bit(
+    deep: Callable[..., FlatModel],
+    examples: Callable[..., Examples],
+    trainer: Callable[..., Trainer],
+    turn: Callable[..., Answer],
+) -> None:
+    data, w = examples(13, side=16), deep().vector.clone()
+    uploads = {
+        text: turn(trainer(text, deep(), data), received=w, epochs=2).upload
+        for text in ("fedavg", "balanced(gamma=0)", "balanced")
+    }
+    assert torch.equal(uploads["fedavg"], uploads["balanced(gamma=0)"])
+    assert not torch.equal(uploads["fedavg"], uploads["balanced"])
+
+
+def test_a_negative_exponent_is_refused() -> None:
+    with pytest.raises(MethodError, match=r"^balanced\(gamma=-1.0\): gamma must be at least 0$"):
+        method("balanced(gamma=-1)")
