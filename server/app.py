@@ -16,7 +16,7 @@ from torch import Tensor
 from fededge import methods
 from fededge.aggregation import aggregate
 from fededge.config import CoordinatorConfig
-from fededge.data.local import model_spec, test_set
+from fededge.data.local import evaluation_set, model_spec
 from fededge.errors import RefusedError, TransportError, WireError
 from fededge.evaluation import accuracy
 from fededge.flat import FlatModel
@@ -90,7 +90,7 @@ class Coordinator:
         config = self.config
         self.method = methods.method(config.method)
         self.spec = model_spec(config.model, config.data)
-        self.test = None if config.data.source == "none" else test_set(config.data, self.spec)
+        self.test = None if config.data.source == "none" else evaluation_set(config.data, self.spec)
         self.net = FlatModel(build_for(self.spec, config.seed))
         self.preprocess = Preprocess(self.spec)
 

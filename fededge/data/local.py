@@ -14,7 +14,7 @@ from fededge.errors import ConfigError, DataError
 from fededge.spec import ModelSpec
 from fededge.training import Examples
 
-__all__ = ["device_examples", "model_spec", "share_examples", "test_set", "training_set"]
+__all__ = ["device_examples", "evaluation_set", "model_spec", "share_examples", "training_set"]
 
 
 def device_examples(config: DataConfig, spec: ModelSpec) -> Examples:
@@ -45,7 +45,7 @@ def training_set(config: DataConfig, spec: ModelSpec) -> Dataset:
     return _load(config, spec)[0]
 
 
-def test_set(config: DataConfig, spec: ModelSpec) -> Dataset:
+def evaluation_set(config: DataConfig, spec: ModelSpec) -> Dataset:
     """What a global model is measured on: the source's test set, or all of it if it has none."""
     train, test = _load(config, spec)
     return train if test is None else test

@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 from torch import Tensor
 
 from fededge.config import DataConfig, ModelConfig
-from fededge.data.local import model_spec, share_examples, test_set, training_set
+from fededge.data.local import evaluation_set, model_spec, share_examples, training_set
 from fededge.evaluation import fairness, label_shares, learning_performance, risk
 from fededge.methods import Hyper
 from fededge.simulation.crew import Alone, Crew, Setup, Workers
@@ -54,7 +54,7 @@ class Experiment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             test_share=self.test_share,
         )
         spec = model_spec(ModelConfig(name=self.model, head=self.head), data)
-        train, test = training_set(data, spec), test_set(data, spec)
+        train, test = training_set(data, spec), evaluation_set(data, spec)
         if self.limit and self.limit < len(train):
             order = torch.randperm(len(train), generator=torch.Generator().manual_seed(self.seed))
             train = train.subset(order[: self.limit].sort().values)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -65,24 +63,17 @@ def reopened(store: AgentStore) -> AgentStore:
 
 # The folder
 
-PROGRAM = """
-import sys
-from pathlib import Path
-from fededge.errors import StoreError
-from fededge_agent.store import AgentStore
-try:
-    AgentStore(Path(sys.argv[1])).open()
-except StoreError as error:
-    print(error)
-    sys.exit(2)
-"""
 
-
-def test_a_second_process_is_refused(store: AgentStore) -> None:
-    command = [sys.executable, "-c", PROGRAM, str(store.folder.parent)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr) == (2, "")
-    assert done.stdout.strip() == f"{store.folder}: another agent uses this state folder"
+def test_a_folder_that_is_in_use_is_refused_until_it_is_free(store: AgentStore) -> None:
+    """The lock belongs to the opened file, so a second one stands for another process."""
+    with pytest.raises(StoreError) as caught:
+        AgentStore(store.folder.parent).open()
+    assert str(caught.value) == f"{store.folder}: another agent uses this state folder"
+    store.close()
+    second = AgentStore(store.folder.parent)
+    second.open()
+    second.close()
+    store.open()
 
 
 def test_who_we_are_does_not_change(store: AgentStore) -> None:

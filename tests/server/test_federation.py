@@ -10,7 +10,7 @@ from fededge.config import RoundsConfig
 from tests.federation import Faults, Federation, undisturbed
 
 DEVICES = 4
-SEEDS = 25
+SEEDS = 20
 
 EVERYBODY = RoundsConfig(count=4, min_devices=DEVICES, quorum=DEVICES, deadline=60.0)
 SOME = RoundsConfig(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sqlite3
@@ -78,26 +79,42 @@ def reopened(store: Store) -> Store:
 
 # One owner
 
-PROGRAM = """
-import sys
-from pathlib import Path
-from fededge.errors import StoreError
-from fededge_server.store import Store
-try:
-    Store(Path(sys.argv[1])).open()
-except StoreError as error:
-    print(error)
-    sys.exit(2)
+HOLD = """
+import fcntl, sys
+lock = open(sys.argv[1])
+fcntl.flock(lock, fcntl.LOCK_EX)
+print("held", flush=True)
+sys.stdin.read()
 """
 
 
-def test_a_second_process_is_refused_and_disturbs_nothing(store: Store) -> None:
+@contextlib.contextmanager
+def held_by_another_process(lock: Path) -> Iterator[None]:
+    command = [sys.executable, "-S", "-c", HOLD, str(lock)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        yield
+        process.kill()
+
+
+def test_a_folder_that_another_process_holds_is_refused_until_that_one_is_gone(
+    store: Store,
+) -> None:
+    store.close()
+    with held_by_another_process(store.folder / "lock"):
+        with pytest.raises(StoreError) as caught:
+            store.open()
+        assert str(caught.value) == f"{store.folder}: another coordinator uses this state folder"
+    store.open()
+
+
+def test_who_is_refused_disturbs_nothing(store: Store) -> None:
     first = advance(store, 0)
     receive(store, "a", first)
-    command = [sys.executable, "-c", PROGRAM, str(store.folder)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr) == (2, "")
-    assert done.stdout.strip() == f"{store.folder}: another coordinator uses this state folder"
+    with pytest.raises(StoreError, match="another coordinator"):
+        Store(store.folder).open()
     assert torch.equal(store.update(first.version, "a", LAYOUT), vector(ord("a")))
 
 

@@ -15,6 +15,9 @@ from fededge.spec import ModelSpec
 from fededge.wire import chunks, messages
 from fededge.wire.messages import Message
 from fededge.wire.topics import DEVICE_KINDS, Topics
+from fededge_agent import app as agent
+from fededge_agent import egress, life
+from fededge_server import app as server
 
 PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")
 EXAMPLES = {"<federation>": "gates", "<id>": "gate-7", "<version>": "000003-9f86d081884c7d65"}
@@ -143,3 +146,17 @@ def test_the_limits_are_those_that_hold() -> None:
     assert str(chunks.CHUNK_BYTES) in limits["data of a chunk"]
     assert str(messages.MOST_ASKED) in limits["chunks named in one `resend`"]
     assert str(schema["bytes"]["maximum"]) in limits["counts"]
+
+
+def test_the_times_are_those_that_hold() -> None:
+    round_ = " ".join(section("A round").split())
+    lost = f"After {chunks.STALLED:.0f} seconds without one"
+    assert lost in round_
+    assert f"up to {chunks.MOST_PATIENCE:.0f}" in round_
+    assert f"After {life.UNANSWERED:.0f} seconds (then" in round_
+    assert f"up to {life.MOST_PATIENCE:.0f}" in round_
+    kept = " ".join(section("What is retained, and until when").split())
+    assert f"expires after {server.CHUNK_EXPIRY // 86_400} days" in kept
+    assert f"Chunks of an update expire after {egress.CHUNK_EXPIRY // 3600} hours" in kept
+    assert server.SESSION_KEPT == agent.SESSION_KEPT
+    assert f"at most {agent.SESSION_KEPT // 3600} hours" in kept

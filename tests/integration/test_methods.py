@@ -1,0 +1,57 @@
+"""Each of the product's methods over a real broker ends with the weights of its simulation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from fededge.config import DataConfig, ModelConfig, TrainingConfig
+from fededge.data.local import evaluation_set, model_spec, share_examples, training_set
+from fededge.export import Models
+from fededge.methods import Hyper
+from fededge.simulation import Setup, Simulation
+from fededge_server.store import Store
+
+if TYPE_CHECKING:
+    from tests.integration.conftest import Federation
+
+pytestmark = pytest.mark.slow
+
+ROUNDS = 3
+METHODS = ("fedacd+mixup", "fedala", "fedbalance", "map", "lfd")
+
+
+def simulated(federation: Federation, method: str, head: str) -> str:
+    data = DataConfig(
+        source="npz", root=str(federation.images), split="dirichlet:0.5", devices=2, seed=0
+    )
+    spec = model_spec(ModelConfig(head=head), data)
+    train, test = training_set(data, spec), evaluation_set(data, spec)
+    devices = {f"box-{i}": part for i, part in enumerate(share_examples(train, data))}
+    hyper = Hyper(**msgspec.structs.asdict(TrainingConfig()))
+    simulation = Simulation(Setup(method, spec, hyper, 0, devices, test.x, test.y))
+    *_, last = simulation.rounds(ROUNDS)
+    return simulation.layout.sha256(last.model)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_simulated_and_deployed_weights_are_the_same_bits(
+    federation: Federation, method: str
+) -> None:
+    """Private state (models, heads, counters) goes through the agents' disks on the way."""
+    head = "cosine" if method == "lfd" else "linear"
+    coordinator = federation.coordinator(
+        method=method, model={"head": head}, rounds={"count": ROUNDS, "min_devices": 2}
+    )
+    agents = [federation.agent(f"box-{i}", index=i) for i in range(2)]
+    assert federation.ended(coordinator) == 0, coordinator.said(20)
+    for agent in agents:
+        agent.terminate()
+    assert [federation.ended(agent) for agent in agents] == [0, 0]
+    last = Store(federation.state("coordinator")).history()[-1]
+    assert last.rounds_done == ROUNDS
+    assert last.sha256 == simulated(federation, method, head)
+    for i in range(2):
+        assert Models(federation.state(f"box-{i}") / "models").current() is not None

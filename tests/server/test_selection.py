@@ -1,0 +1,32 @@
+"""Whom a round asks."""
+
+from __future__ import annotations
+
+import random
+
+from fededge.selection import choose
+
+DEVICES = [f"device-{index:02d}" for index in range(20)]
+
+
+def test_a_draw_depends_on_seed_round_and_who_is_there_and_on_nothing_else() -> None:
+    shuffled = DEVICES.copy()
+    random.Random(1).shuffle(shuffled)
+    random.seed(5)
+    drawn = choose(DEVICES, 5, seed=3, number=7)
+    assert choose(shuffled, 5, seed=3, number=7) == drawn == sorted(drawn)
+    assert len(set(drawn)) == 5
+    assert choose(DEVICES, 5, seed=3, number=8) != drawn
+    assert choose(DEVICES, 5, seed=4, number=7) != drawn
+
+
+def test_all_are_asked_if_no_number_is_given_or_there_are_not_more() -> None:
+    for count in (0, 20, 21):
+        assert choose(reversed(DEVICES), count, seed=0, number=0) == DEVICES
+
+
+def test_over_many_rounds_everybody_is_asked_about_equally_often() -> None:
+    asked = [device for number in range(2000) for device in choose(DEVICES, 5, 0, number)]
+    counts = [asked.count(device) for device in DEVICES]
+    assert min(counts) > 420
+    assert max(counts) < 580
