@@ -60,6 +60,7 @@ class Coordinator:
         self.holder = Holder(self.instance)
         self.inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.store = Store(Path(config.state))
+        self.opened: dict[int, float] = {}
         self.stopping = False
 
     def stop(self) -> None:
@@ -212,7 +213,7 @@ class Coordinator:
             case rounds.Remember(number, invited, known):
                 self.store.remember(number, invited, known)
             case rounds.Open():
-                self.opened = time.monotonic()
+                self.opened.setdefault(command.round, time.monotonic())
                 log.info("round %d: asking %s", command.round + 1, ", ".join(command.devices))
                 self._publish_state()
             case rounds.Invite(device, number, version):
@@ -257,7 +258,8 @@ class Coordinator:
             devices=devices,
             layout=layout,
         )
-        self._advance(number + 1, reports, time.monotonic() - self.opened)
+        seconds = time.monotonic() - self.opened.pop(number)
+        self._advance(number + 1, reports, seconds)
         self.store.clear_spool(old)
         commands = self.rounds.handle(rounds.Merged(self.progress.version), time.monotonic())
         self._publish_model()

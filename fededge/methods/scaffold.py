@@ -14,8 +14,9 @@ from torch import Tensor
 from fededge.errors import MethodError
 from fededge.flat import Layout
 from fededge.methods.base import Affine, Finish, Follows, Merged, Method, Round, State
+from fededge.methods.fednova import length
 
-__all__ = ["Scaffold", "accumulated_steps"]
+__all__ = ["Scaffold"]
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,8 @@ class Scaffold(Method):
     def finish(self, r: Round) -> Finish:  # line 12 (ii): c_i ← c_i - c + (x - y_i)/(K η)
         if not r.steps:  # nothing was learned of the gradient here
             return Finish(scalars={"slope": 0.0})
-        slope = 1 / (accumulated_steps(r.steps, r.hyper.momentum) * r.hyper.lr)
+        K = length(r.steps, r.hyper.momentum, 0.0)  # more than the steps, with momentum
+        slope = 1 / (K * r.hyper.lr)
         c_i = _own(r) - r.sent["c"] + slope * (r.received - r.model)
         return Finish(scalars={"slope": slope}, private={"c_i": c_i})
 
@@ -69,15 +71,6 @@ class Scaffold(Method):
         dc = merged.sums["g"] - trained * c  # Σ Δc_i
         N = merged.devices if self.c_scale == "all" else S
         return w + self.server_lr / S * merged.sums["dy"], {"c": c + dc / N}  # lines 16 and 17
-
-
-def accumulated_steps(steps: int, momentum: float) -> float:
-    """How often K steps apply a gradient that stays the same; K itself without momentum.
-
-    Step j counts 1 + ρ + … + ρ^(K-j): (K - ρ (1 - ρ^K)/(1 - ρ)) / (1 - ρ), FedNova's a_k.
-    """
-    left = 1 - momentum
-    return (steps - momentum * (1 - momentum**steps) / left) / left
 
 
 def _own(r: Round) -> Tensor:

@@ -33,7 +33,9 @@ class Listener:
     def __init__(self, federation: Federation) -> None:
         self.topics = Topics(federation.name)
         self.inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.session = Session(BrokerConfig(**federation.broker), "listener", self.inbox)
+        self.session = Session(
+            BrokerConfig(**federation.broker), f"listener-{federation.name}", self.inbox
+        )
         self.session.subscribe(f"{self.topics.root}/#")
         self.session.start()
         self.seen: list[Message] = []

@@ -16,7 +16,7 @@ from fededge.errors import MethodError, WireError
 from fededge.flat import FlatModel
 from fededge.methods import Private, method
 from fededge.methods.base import Merged
-from fededge.methods.scaffold import Scaffold, accumulated_steps
+from fededge.methods.scaffold import Scaffold
 from fededge.training import Answer, Examples, Trainer
 from tests.methods.loops import LR, Loss, close, cross_entropy, curved, descend
 
@@ -51,16 +51,6 @@ def test_the_coordinators_step_by_hand(c_scale: str, c: tuple[float, float]) -> 
     )
     assert x.tolist() == [1.25, 2.5]
     assert state["scaffold.c"].tolist() == pytest.approx(c, abs=1e-7)
-
-
-@pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9, 0.99])
-def test_accumulated_steps_are_how_far_a_constant_gradient_leads(momentum: float) -> None:
-    """SGD's own recursion: buffer ← ρ buffer + 1, way ← way + buffer."""
-    buffer = way = 0.0
-    for steps in range(1, 30):
-        buffer = momentum * buffer + 1
-        way += buffer
-        assert accumulated_steps(steps, momentum) == pytest.approx(way)
 
 
 def constant(value: Tensor, _: Tensor) -> Tensor:
