@@ -1,0 +1,51 @@
+"""The README and the pages tell the truth: what they name exists, and what exists is named."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from fededge import methods
+from fededge.cli import COMMANDS, main
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CHANGELOG.md",
+    ROOT / "CONTRIBUTING.md",
+    *ROOT.glob("docs/*.md"),
+]
+
+
+def test_the_readme_names_every_method() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert [name for name in methods.METHODS if f"`{name}`" not in text] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text()):
+        assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_in_the_pages_exist(page: Path) -> None:
+    for command in re.findall(r"^(?:.*= ?)?fededge ([a-z]+)", page.read_text(), re.MULTILINE):
+        assert command in COMMANDS, f"{page.name}: fededge {command}"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_examples(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main([command, "--help"])
+    assert stop.value.code == 0
+    assert "examples:" in capsys.readouterr().out
+
+
+def test_every_command_is_in_a_page() -> None:
+    text = "".join(page.read_text() for page in PAGES)
+    assert [command for command in COMMANDS if f"fededge {command}" not in text] == []
