@@ -7,7 +7,6 @@ in a folder of their own that only the agent's user can enter: the models for ap
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import uuid
@@ -21,7 +20,7 @@ import torch
 from msgspec import Struct
 
 from fededge.errors import StoreError, WireError
-from fededge.files import disk_error, fsync_folder, replace_file
+from fededge.files import disk_error, fsync_folder, lock_folder, replace_file
 from fededge.flat import Layout
 from fededge.methods.private import Private, Value
 from fededge.wire import tensors
@@ -87,16 +86,9 @@ class AgentStore:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self.folder.chmod(0o700)
-            lock = self.folder / "lock"
-            lock.touch(0o600)
-            self._lock = lock.open("w")
         except OSError as error:
             raise disk_error(self.folder, error) from None
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._lock.close()
-            raise StoreError(f"{self.folder}: another agent uses this state folder") from None
+        self._lock = lock_folder(self.folder, "another agent")
 
     def _read_index(self) -> None:
         path = self.folder / "agent.json"

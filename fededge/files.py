@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 from pathlib import Path
+from typing import IO
 
 from fededge.errors import StoreError
 
-__all__ = ["disk_error", "fsync_folder", "replace_file"]
+__all__ = ["disk_error", "fsync_folder", "lock_folder", "replace_file"]
 
 
 def replace_file(path: Path, data: bytes) -> None:
@@ -36,6 +38,22 @@ def fsync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def lock_folder(folder: Path, other: str) -> IO[str]:
+    """Take a folder for this process alone, until the file that is returned is closed."""
+    path = folder / "lock"
+    try:
+        path.touch(0o600)
+        lock = path.open("w")
+    except OSError as error:
+        raise disk_error(path, error) from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        raise StoreError(f"{folder}: {other} uses this state folder") from None
+    return lock
 
 
 def disk_error(path: Path, error: OSError) -> StoreError:

@@ -7,7 +7,6 @@ them. The entries of a round: whom it asks, each update as it is accepted, and t
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import shutil
@@ -22,7 +21,7 @@ import safetensors.torch
 from torch import Tensor
 
 from fededge.errors import ConfigError, StoreError, WireError
-from fededge.files import disk_error, fsync_folder, replace_file
+from fededge.files import disk_error, fsync_folder, lock_folder, replace_file
 from fededge.flat import Layout
 from fededge.wire import tensors
 from fededge.wire.messages import Manifest, Report
@@ -99,14 +98,9 @@ class Store:
             self.models.mkdir(parents=True, exist_ok=True)
             self.spool.mkdir(exist_ok=True)
             fsync_folder(self.folder)
-            self._lock = (self.folder / "lock").open("w")
         except OSError as error:
             raise disk_error(self.folder, error) from None
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._lock.close()
-            raise StoreError(f"{self.folder}: another coordinator uses this state folder") from None
+        self._lock = lock_folder(self.folder, "another coordinator")
 
     def close(self) -> None:
         self._journal.close()
