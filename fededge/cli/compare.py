@@ -61,7 +61,7 @@ def compare(options: argparse.Namespace) -> None:
     if len(set(options.methods)) < len(options.methods):
         raise ConfigError("--methods names one twice")
     runs = _run_all(options)
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     console.print(_table(runs))
     target = _rounds_to_target(runs)
     if target:
@@ -81,7 +81,7 @@ def compare(options: argparse.Namespace) -> None:
 def _run_all(options: argparse.Namespace) -> dict[str, list[Result]]:
     """Every method and seed, the seeds outermost: an interrupted comparison has whole seeds."""
     runs: dict[str, list[Result]] = {method: [] for method in options.methods}
-    with bars(Console(stderr=True)) as progress:
+    with bars(Console(stderr=True, markup=False)) as progress:
         for seed in options.seeds:
             for method in options.methods:
                 chosen = experiment(options, method=method, seed=seed)

@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> None:
     table = Table(show_header=False)
     for name, value in facts.items():
         table.add_row(name, value)
-    Console().print(table)
+    Console(markup=False).print(table)
 
 
 def gather() -> dict[str, str]:

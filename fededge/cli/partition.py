@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> None:
     for index, row in enumerate(counts):
         cells = [str(count) if count else "·" for count in row]
         table.add_row(str(index), *cells, str(row.sum()))
-    Console().print(table)
+    Console(markup=False).print(table)
     if options.plot is not None:
         title = f"{options.data}, {options.split}, seed {options.seed}"
         plot_partition(counts, train.labels, options.plot, title)

@@ -26,7 +26,7 @@ __all__ = ["Outcome", "Progress", "collect", "show"]
 
 MOST_CLASSES_SHOWN = 20
 
-console = Console(highlight=False)
+console = Console(highlight=False, markup=False)
 
 
 class Progress:

@@ -42,7 +42,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 
 def simulate(options: argparse.Namespace) -> None:
     chosen = experiment(options, method=options.method, seed=options.seed)
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     with bars(console) as progress:
         result = follow(chosen, options.workers, progress)
     console.print(_table(result))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -116,3 +117,13 @@ def test_demo_flags(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_split_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
     assert "dirichlet" in complaint(["partition", "--split", "dirichlt:1"], capsys)
+
+
+def test_doctor_names_the_extra_that_is_missing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Square brackets are words, not markup: the remedy must be readable as it is."""
+    monkeypatch.setitem(sys.modules, "amqtt", None)
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(["doctor"]) == 0
+    assert "pip install fededge[broker]" in capsys.readouterr().out
