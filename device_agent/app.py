@@ -22,9 +22,10 @@ from fededge.transport import session as mqtt
 from fededge.transport.presence import Holder, claim_name
 from fededge.wire.messages import Claim, Reply, State, Status, TaskMessage, decode, encode
 from fededge.wire.topics import Topics
-from fededge_agent import life
+from fededge_agent import events
 from fededge_agent.egress import Egress
-from fededge_agent.life import Life, Pending
+from fededge_agent.events import Pending
+from fededge_agent.life import Life
 from fededge_agent.store import AgentStore, Turn
 from fededge_agent.work import Work
 
@@ -64,7 +65,7 @@ class Agent:
     def stop(self) -> None:
         """Ask `run` to return; safe from a signal handler."""
         self.stopping = True
-        self.inbox.put(life.Tick())
+        self.inbox.put(events.Tick())
 
     def run(self) -> None:
         """Take part in the federation until stopped."""
@@ -130,7 +131,7 @@ class Agent:
                 self._take(self.inbox.get(timeout=max(0.0, next_tick - time.monotonic())))
             if time.monotonic() >= next_tick:
                 next_tick = time.monotonic() + TICK
-                self._handle(life.Tick())
+                self._handle(events.Tick())
 
     def _take(self, event: Any) -> None:
         match event:
@@ -142,7 +143,7 @@ class Agent:
                 event.ack()
             case mqtt.Connected():
                 self.holder.connects += 1
-                self._handle(life.Connected())
+                self._handle(events.Connected())
             case mqtt.Lost():
                 log.warning("connection to %s lost (%s)", self.session.address, event.reason)
             case mqtt.Failed():
@@ -156,62 +157,62 @@ class Agent:
         address = self.topics.parse(message.topic)
         payload = message.payload
         if address.kind == "state" and payload:
-            self._handle(life.StateCame(decode(payload, State)))
+            self._handle(events.StateCame(decode(payload, State)))
         elif address.kind == "task":
-            self._handle(life.TaskCame(decode(payload, TaskMessage)))
+            self._handle(events.TaskCame(decode(payload, TaskMessage)))
         elif address.kind == "reply":
-            self._handle(life.ReplyCame(decode(payload, Reply)))
+            self._handle(events.ReplyCame(decode(payload, Reply)))
         elif address.kind == "claim":
-            self._handle(life.ClaimCame(decode(payload, Claim).instance))
+            self._handle(events.ClaimCame(decode(payload, Claim).instance))
         elif address.kind == "status" and payload:
             self._defend_name(decode(payload, Status), message.retained)
         elif address.kind == "model" and payload:
-            self._handle(life.ChunkCame(address.version, payload))
+            self._handle(events.ChunkCame(address.version, payload))
 
     def _defend_name(self, status: Status, retained: bool) -> None:
         rival = self.holder.rival(status, retained)
         if rival is not None and self.holder.must_go(rival):
             raise RefusedError(f"another agent runs as device '{self.config.device}' ({rival})")
         if rival is not None:
-            self._do(life.Announce())
+            self._do(events.Announce())
 
-    def _handle(self, event: life.Event) -> None:
+    def _handle(self, event: events.Event) -> None:
         for command in self.life.handle(event, time.monotonic()):
             self._do(command)
 
-    def _do(self, command: life.Command) -> None:
+    def _do(self, command: events.Command) -> None:
         match command:
-            case life.Announce(answers):
+            case events.Announce(answers):
                 self.egress.status(self._status(online=True, answers=answers))
-            case life.Prepare(state):
+            case events.Prepare(state):
                 self._job(lambda: self._prepare(state))
-            case life.Follow(version):
+            case events.Follow(version):
                 self.session.subscribe(self.topics.model(version))
-            case life.Unfollow(version):
+            case events.Unfollow(version):
                 self.session.unsubscribe(self.topics.model(version))
-            case life.Keep(version, offset, data):
+            case events.Keep(version, offset, data):
                 self.store.keep(version, offset, data)
-            case life.CheckModel():
+            case events.CheckModel():
                 self._check_model(command)
-            case life.Train(task, state):
+            case events.Train(task, state):
                 self._job(lambda: self._train(task, state))
-            case life.SendUpdate(only):
+            case events.SendUpdate(only):
                 self._send(only)
-            case life.Settle(accepted):
+            case events.Settle(accepted):
                 self.store.settle(accepted)
                 log.info("update %s", "accepted" if accepted else "dropped")
-            case life.Halt(reason):
+            case events.Halt(reason):
                 raise RefusedError(f"the federation refuses this agent: {reason}")
-            case life.Note(text):
+            case events.Note(text):
                 log.info("%s", text)
 
-    def _check_model(self, command: life.CheckModel) -> None:
+    def _check_model(self, command: events.CheckModel) -> None:
         try:
             self.work.check_model(command.version, command.manifest)
         except WireError as error:
-            self._handle(life.Spoiled(command.version, str(error)))
+            self._handle(events.Spoiled(command.version, str(error)))
         else:
-            self._handle(life.Fetched(command.version))
+            self._handle(events.Fetched(command.version))
 
     def _send(self, only: tuple[int, ...] | None) -> None:
         turn = self.store.outgoing
@@ -235,14 +236,14 @@ class Agent:
 
     def _prepare(self, state: State) -> None:
         self.work.prepare(state)
-        self.inbox.put(life.Prepared(state, self.work.most_bytes))
+        self.inbox.put(events.Prepared(state, self.work.most_bytes))
 
     def _train(self, task: TaskMessage, state: State) -> None:
         log.info("round %d: training from %s", task.round + 1, task.version)
         try:
             answer = self.work.train(task, state)
         except WireError as error:
-            self.inbox.put(life.Spoiled(task.version, str(error)))
+            self.inbox.put(events.Spoiled(task.version, str(error)))
             return
-        self.inbox.put(life.Trained(Pending(state.run, task.version)))
+        self.inbox.put(events.Trained(Pending(state.run, task.version)))
         self.work.export(answer, task, state)

@@ -40,34 +40,7 @@ from fededge_agent.events import (
     Unfollow,
 )
 
-__all__ = [
-    "Announce",
-    "CheckModel",
-    "ChunkCame",
-    "ClaimCame",
-    "Command",
-    "Connected",
-    "Event",
-    "Fetched",
-    "Follow",
-    "Halt",
-    "Keep",
-    "Life",
-    "Note",
-    "Pending",
-    "Prepare",
-    "Prepared",
-    "ReplyCame",
-    "SendUpdate",
-    "Settle",
-    "Spoiled",
-    "StateCame",
-    "TaskCame",
-    "Tick",
-    "Train",
-    "Trained",
-    "Unfollow",
-]
+__all__ = ["Life"]
 
 UNANSWERED = 10.0
 """Seconds without an answer after which the coordinator is asked for one; then twice that, …"""

@@ -37,7 +37,7 @@ from fededge.wire.messages import (
     encode,
 )
 from fededge.wire.topics import Topics
-from fededge_server import rounds
+from fededge_server import events
 from fededge_server.rounds import Rounds
 from fededge_server.store import Progress, Store
 
@@ -66,7 +66,7 @@ class Coordinator:
     def stop(self) -> None:
         """Ask `run` to return; safe from a signal handler."""
         self.stopping = True
-        self.inbox.put(rounds.Tick())
+        self.inbox.put(events.Tick())
 
     def run(self) -> Progress:
         """Run the rounds that are left, and return where the run stands then."""
@@ -117,7 +117,7 @@ class Coordinator:
             self.progress = progress
             self.model, self.memory = self.store.load(progress.version, layout)
             log.info("resuming after round %d", progress.rounds_done)
-        facts = rounds.Facts(
+        facts = events.Facts(
             run=run,
             seed=config.seed,
             layout=layout.hash,
@@ -160,7 +160,7 @@ class Coordinator:
                 self._take(self.inbox.get(timeout=max(0.0, next_tick - time.monotonic())))
             if time.monotonic() >= next_tick:
                 next_tick = time.monotonic() + TICK
-                self._handle(rounds.Tick())
+                self._handle(events.Tick())
 
     def _take(self, event: Any) -> None:
         match event:
@@ -189,12 +189,12 @@ class Coordinator:
             self._forget(decode(message.payload, State))
         elif address.kind == "status" and message.payload:
             status = decode(message.payload, Status)
-            self._handle(rounds.StatusCame(address.device, status))
+            self._handle(events.StatusCame(address.device, status))
         elif address.kind == "report":
             report = decode(message.payload, Report)
-            self._handle(rounds.ReportCame(address.device, report))
+            self._handle(events.ReportCame(address.device, report))
         elif address.kind == "update":
-            self._handle(rounds.ChunkCame(address.device, address.version, message.payload))
+            self._handle(events.ChunkCame(address.device, address.version, message.payload))
 
     def _defend_name(self, presence: Presence, retained: bool) -> None:
         rival = self.holder.rival(presence, retained)
@@ -204,35 +204,35 @@ class Coordinator:
         if rival is not None:
             self._publish_presence()
 
-    def _handle(self, event: rounds.Event) -> None:
+    def _handle(self, event: events.Event) -> None:
         for command in self.rounds.handle(event, time.monotonic()):
             self._do(command)
 
-    def _do(self, command: rounds.Command) -> None:
+    def _do(self, command: events.Command) -> None:
         match command:
-            case rounds.Remember(number, invited, known):
+            case events.Remember(number, invited, known):
                 self.store.remember(number, invited, known)
-            case rounds.Open():
+            case events.Open():
                 self.opened.setdefault(command.round, time.monotonic())
                 log.info("round %d: asking %s", command.round + 1, ", ".join(command.devices))
                 self._publish_state()
-            case rounds.Invite(device, number, version):
+            case events.Invite(device, number, version):
                 task = TaskMessage(device, number, version)
                 self._publish(self.topics.device(device, "task"), task)
-            case rounds.Answer(device, reply):
+            case events.Answer(device, reply):
                 self._publish(self.topics.device(device, "reply"), reply)
-            case rounds.Keep(device, version, offset, data):
+            case events.Keep(device, version, offset, data):
                 self.store.keep(version, device, offset, data)
-            case rounds.Check(device, report):
+            case events.Check(device, report):
                 self._check(device, report)
-            case rounds.Discard(device, version):
+            case events.Discard(device, version):
                 self.store.discard(version, device)
-            case rounds.Merge(number, reports, devices):
+            case events.Merge(number, reports, devices):
                 scalars = {device: dict(report.scalars) for device, report in reports.items()}
                 self._merge(number, scalars, devices)
-            case rounds.Finish():
+            case events.Finish():
                 log.info("all %d rounds are done", self.config.rounds.count)
-            case rounds.Note(text, device):
+            case events.Note(text, device):
                 log.info("%s", f"{device}: {text}" if device else text)
 
     # Commands that take more than a line
@@ -242,10 +242,10 @@ class Coordinator:
             self.store.check(report.version, device, report.manifest, self.net.layout)
             self.method.check(report.scalars)
         except WireError as error:
-            self._handle(rounds.Bad(device, str(error)))
+            self._handle(events.Bad(device, str(error)))
         else:
             self.store.accept(device, report)
-            self._handle(rounds.Stored(device, report))
+            self._handle(events.Stored(device, report))
 
     def _merge(self, number: int, reports: dict[str, dict[str, float]], devices: int) -> None:
         old, layout = self.progress.version, self.net.layout
@@ -261,7 +261,7 @@ class Coordinator:
         seconds = time.monotonic() - self.opened.pop(number)
         self._advance(number + 1, reports, seconds)
         self.store.clear_spool(old)
-        commands = self.rounds.handle(rounds.Merged(self.progress.version), time.monotonic())
+        commands = self.rounds.handle(events.Merged(self.progress.version), time.monotonic())
         self._publish_model()
         if self.rounds.phase != "open":
             self._publish_state()

@@ -24,7 +24,6 @@ from fededge_server.events import (
     Facts,
     Finish,
     Invite,
-    Keep,
     Memory,
     Merge,
     Merged,
@@ -39,30 +38,7 @@ from fededge_server.events import (
 from fededge_server.reports import flaw, foreign
 from fededge_server.transfers import Transfers
 
-__all__ = [
-    "Answer",
-    "Bad",
-    "Check",
-    "ChunkCame",
-    "Command",
-    "Discard",
-    "Event",
-    "Facts",
-    "Finish",
-    "Invite",
-    "Keep",
-    "Memory",
-    "Merge",
-    "Merged",
-    "Note",
-    "Open",
-    "Remember",
-    "ReportCame",
-    "Rounds",
-    "StatusCame",
-    "Stored",
-    "Tick",
-]
+__all__ = ["Rounds"]
 
 
 @dataclass

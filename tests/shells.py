@@ -22,10 +22,12 @@ from fededge.wire.messages import (
     encode,
 )
 from fededge.wire.topics import Topics
-from fededge_agent import life
-from fededge_agent.life import Life, Pending
-from fededge_server import rounds
-from fededge_server.rounds import Memory, Rounds
+from fededge_agent import events as life
+from fededge_agent.events import Pending
+from fededge_agent.life import Life
+from fededge_server import events as rounds
+from fededge_server.events import Memory
+from fededge_server.rounds import Rounds
 
 if TYPE_CHECKING:
     from tests.federation import Federation

@@ -11,7 +11,7 @@ import pytest
 from fededge.spec import ModelSpec
 from fededge.wire import chunks
 from fededge.wire.messages import Manifest, Reply, State, TaskMessage, Training
-from fededge_agent.life import (
+from fededge_agent.events import (
     Announce,
     CheckModel,
     ChunkCame,
@@ -22,7 +22,6 @@ from fededge_agent.life import (
     Follow,
     Halt,
     Keep,
-    Life,
     Note,
     Pending,
     Prepare,
@@ -38,6 +37,7 @@ from fededge_agent.life import (
     Trained,
     Unfollow,
 )
+from fededge_agent.life import Life
 
 V0, V1 = "000000-0123456789abcdef", "000001-fedcba9876543210"
 MODEL = hashlib.shake_128(b"model").digest(2500)

@@ -12,7 +12,7 @@ import pytest
 from fededge.config import RoundsConfig
 from fededge.wire import chunks
 from fededge.wire.messages import MOST_ASKED, Manifest, Reply, Report, Status, decode, encode
-from fededge_server.rounds import (
+from fededge_server.events import (
     Answer,
     Bad,
     Check,
@@ -30,11 +30,11 @@ from fededge_server.rounds import (
     Open,
     Remember,
     ReportCame,
-    Rounds,
     StatusCame,
     Stored,
     Tick,
 )
+from fededge_server.rounds import Rounds
 
 LAYOUT = "ab" * 32
 OTHER = "cd" * 32
