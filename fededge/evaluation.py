@@ -16,6 +16,7 @@ __all__ = [
     "kl_from_template",
     "label_shares",
     "learning_performance",
+    "mean_and_interval",
     "predictions",
     "probability_matrix",
     "risk",
@@ -88,6 +89,19 @@ def learning_performance(before: Tensor, after: Tensor, counts: Tensor) -> tuple
     ratio = after[:, known] / before[known]
     here = counts[:, known] > 0
     return float(ratio[here].mean()), float(ratio[~here].mean())
+
+
+def mean_and_interval(accuracies: Tensor) -> dict[str, list[float]]:
+    """Each class's mean over models [models, classes], and half of its 95 % interval.
+
+    The interval is the normal one, 1.96 s/√n; of one model nothing is known about it: NaN.
+    """
+    half = 1.96 * accuracies.std(0) / len(accuracies) ** 0.5 if len(accuracies) > 1 else None
+    unknown = torch.full_like(accuracies[0], float("nan"))
+    return {
+        "mean": accuracies.mean(0).tolist(),
+        "interval": (unknown if half is None else half).tolist(),
+    }
 
 
 def fairness(scores: Tensor) -> dict[str, float]:

@@ -35,7 +35,7 @@ FLAGS: tuple[tuple[str, type, str], ...] = (
     ("lr", float, "learning rate"),
     ("momentum", float, "of SGD"),
     ("weight-decay", float, "of SGD"),
-    ("measure-every", int, "rounds between measurements"),
+    ("measure-every", int, "rounds between measurements of the local models"),
 )
 
 

@@ -44,7 +44,7 @@ class FedBalance(Method):
 
     name: ClassVar[str] = "fedbalance"
     keeps: ClassVar[Mapping[str, Follows]] = {"psi": "training", "momentum": "training"}
-    weak: str = "lenet"
+    weak: str = "lenet5"
     persist_psi_momentum: bool = False
     deploy: Literal["fused", "generic"] = "fused"
 

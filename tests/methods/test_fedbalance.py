@@ -29,7 +29,7 @@ Data = Callable[..., Examples]
 Make = Callable[..., Trainer]
 Take = Callable[..., Answer]
 
-WEAK = FlatModel(build("lenet", 3, (1, 16, 16), 0))
+WEAK = FlatModel(build("lenet5", 3, (1, 16, 16), 0))
 
 
 def linear() -> FlatModel:
@@ -253,7 +253,7 @@ def test_bad_options_and_unfit_data_are_one_sentence_each(
         method("fedbalance(weak=lenett)")
     with pytest.raises(MethodError, match="wants one of fused, generic; got 'phi'"):
         method("fedbalance(deploy=phi)")
-    with pytest.raises(ConfigError, match="lenet takes images of at least 16x16 pixels"):
+    with pytest.raises(ConfigError, match="lenet5 takes images of at least 16x16 pixels"):
         turn(trainer("fedbalance", plain(), examples(4)))
     tokens = torch.zeros(4, 4, dtype=torch.int64)
     texts = Examples(tokens, tokens[:, 0], tokens[:0], tokens[:0, 0], 3)
