@@ -8,6 +8,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from fededge.models.base import channels_last
+
 __all__ = [
     "accuracy",
     "class_accuracies",
@@ -39,7 +41,8 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 def predictions(module: nn.Module, preprocess: nn.Module, x: Tensor, batch: int = 256) -> Tensor:
     """The label that the module gives each input."""
     with evaluating(module):
-        return torch.cat([module(preprocess(part)).argmax(1) for part in x.split(batch)])
+        parts = (module(channels_last(preprocess(part))).argmax(1) for part in x.split(batch))
+        return torch.cat(list(parts))
 
 
 def accuracy(module: nn.Module, preprocess: nn.Module, x: Tensor, y: Tensor) -> float:
