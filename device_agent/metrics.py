@@ -10,7 +10,7 @@ import csv
 import io
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import torch
@@ -22,7 +22,6 @@ from fededge.evaluation import (
     learning_performance,
     probability_matrix,
 )
-from fededge.flat import FlatModel
 from fededge.methods.turn import outputs
 from fededge.training import Answer, Trainer
 
@@ -97,7 +96,7 @@ class Diary:
         self.path.write_text(header + _line(row.values()), encoding="utf-8")
 
 
-def _line(cells: object) -> str:
+def _line(cells: Iterable[object]) -> str:
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerow(cells)  # type: ignore[call-overload]
+    csv.writer(text, lineterminator="\n").writerow(cells)
     return text.getvalue()
