@@ -23,6 +23,7 @@ from fededge.methods.base import (
     Output,
     Round,
     Step,
+    forward,
 )
 from fededge.models import build, names
 
@@ -56,7 +57,8 @@ class FedBalance(Method):
         return (self._psi(r),)
 
     def objective(self, r: Round, out: Output, batch: Batch) -> Objective:
-        return Objective(added=alpha(r.data).to(out.logits) * self._psi(r)(batch.x))
+        weak = forward(self._psi(r).module, batch.x).logits
+        return Objective(added=alpha(r.data).to(weak) * weak)
 
     def advance(self, r: Round, step: Step) -> float:
         loss = step.gradient(step.batch())

@@ -15,7 +15,6 @@ from fededge.evaluation import evaluating
 from fededge.flat import FlatModel, Layout
 from fededge.methods.objective import Output, forward
 from fededge.methods.private import Private
-from fededge.models.base import channels_last
 
 __all__ = ["Batch", "Examples", "Hyper", "Phase", "Round", "Teacher", "Turn"]
 
@@ -115,7 +114,7 @@ class Turn:
         return self.streams[purpose]
 
     def batch(self, index: Tensor) -> Batch:
-        inputs = channels_last(self.preprocess(self.data.x[index]))
+        inputs = self.preprocess(self.data.x[index])
         return Batch(inputs, ((self.data.y[index], 1.0),), index)
 
 
@@ -279,8 +278,7 @@ def outputs(net: FlatModel, vector: Tensor, preprocess: nn.Module, x: Tensor) ->
     before = net.swap(vector)
     try:
         with evaluating(net.module):
-            inputs = (channels_last(preprocess(some)) for some in x.split(AT_ONCE))
-            parts = [forward(net.module, some) for some in inputs]
+            parts = [forward(net.module, preprocess(some)) for some in x.split(AT_ONCE)]
     finally:
         net.swap(before)
     logits = torch.cat([part.logits for part in parts])

@@ -165,7 +165,8 @@ def test_both_gradients_are_those_of_the_fused_logits(
     data = Examples(torch.zeros(len(labels), 1), labels, labels[:0], labels[:0], 3)
     for dtype, exact in ((torch.float64, 1e-10), (torch.float32, 1e-5)):
         phi, psi = (z.detach().to(dtype).requires_grad_() for z in logits)
-        r: Any = SimpleNamespace(data=data, memo={"psi": lambda _, psi=psi: psi})
+        weak = SimpleNamespace(module=lambda _, psi=psi: psi)
+        r: Any = SimpleNamespace(data=data, memo={"psi": weak})
         out = Output(phi, phi)
         loss = FedBalance().objective(r, out, Batch(phi, ((y, 1.0),))).loss(out, y)
         loss.backward()
