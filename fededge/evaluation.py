@@ -22,6 +22,7 @@ __all__ = [
     "predictions",
     "probability_matrix",
     "risk",
+    "wrong_spread",
 ]
 
 
@@ -143,3 +144,15 @@ def kl_from_template(p: Tensor, tau: float = 1 - 1e-5, mean: bool = False) -> fl
     present = p.sum(1) != 0  # a row of NaN is present, and spoils the sum as it should
     rows = torch.special.xlogy(p, p / q).sum(1)[present]
     return float(rows.mean() if mean else rows.sum()) if present.any() else 0.0
+
+
+def wrong_spread(p: Tensor) -> float:
+    """The part of KL(P ‖ Q) that is not about being sure: how unevenly wrong classes share.
+
+    With s = 1 - P_yy and r the wrong classes' shares of it, a row of KL(P ‖ Q) is the divergence of
+    (P_yy, s) from (tau, 1 - tau), and s KL(r ‖ uniform). This is the sum of the second parts.
+    """
+    wrong = p.clone().fill_diagonal_(0.0)
+    s = wrong.sum(1, keepdim=True)
+    r = wrong / s.clamp(min=torch.finfo(p.dtype).tiny)
+    return float((s * torch.special.xlogy(r, r * (len(p) - 1))).sum())

@@ -15,10 +15,12 @@ from fededge.config import DataConfig, ModelConfig
 from fededge.data.local import evaluation_set, model_spec, share_examples, training_set
 from fededge.evaluation import (
     fairness,
+    kl_from_template,
     label_shares,
     learning_performance,
     mean_and_interval,
     risk,
+    wrong_spread,
 )
 from fededge.methods import Hyper
 from fededge.simulation.crew import Alone, Crew, Setup, Workers
@@ -147,12 +149,13 @@ def _local_values(
 ) -> dict[str, float]:
     """The metrics of the models that the devices sent; `trained` has their accuracies."""
     (before,) = crew.measure([done.before])
-    flat = crew.flatness({d: answer.upload for d, answer in done.answers.items()})
+    P = crew.probabilities({d: answer.upload for d, answer in done.answers.items()}).values()
     counts = torch.stack([simulation.setup.devices[d].counts for d in done.answers])
     present, absent = learning_performance(before, trained, counts)
     return {
         "average_risk": risk(trained, shares),
-        "kl": sum(flat.values()) / len(flat),
+        "kl": sum(map(kl_from_template, P)) / len(P),
+        "kl_spread": sum(map(wrong_spread, P)) / len(P),
         "learning_present": present,
         "learning_absent": absent,
     }
