@@ -86,14 +86,7 @@ class Work:
             raise LayoutError(f"our layout is {layout.hash}, the federation's {state.layout}")
         sent = self.store.model(task.version, layout, ("model", *method.sends))
         received = sent.pop("model")
-        training = state.training
-        hyper = Hyper(
-            training.epochs,
-            training.batch_size,
-            training.lr,
-            training.momentum,
-            training.weight_decay,
-        )
+        hyper = Hyper(**msgspec.structs.asdict(state.training))
         before = self.store.private(state.run)
         answer = trainer.turn(Task(state.seed, task.round, hyper, received, sent), before)
         payload = tensors.encode(layout, {"model": answer.upload})

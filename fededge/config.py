@@ -82,6 +82,7 @@ class TrainingConfig(Section, frozen=True):
     lr: Annotated[float, _help("learning rate", gt=0, le=1e6)] = 0.01
     momentum: Annotated[float, _help("of SGD", ge=0, lt=1)] = 0.9
     weight_decay: Annotated[float, _help("of SGD", ge=0, le=1e6)] = 1e-5
+    clip_norm: Annotated[float, _help("largest norm of a gradient; 0: any", ge=0, le=1e6)] = 0.0
 
 
 class RoundsConfig(Section, frozen=True):

@@ -144,6 +144,32 @@ def test_a_turn_is_sgd_from_the_received_model() -> None:
     assert torch.equal(answer.personal, answer.upload)
 
 
+@pytest.mark.parametrize(("clip", "clipped"), [(0.5, True), (1e6, False)])
+def test_a_long_gradient_is_clipped_as_torch_does_it(clip: float, clipped: bool) -> None:
+    """The head alone learns: its gradient is clipped, before weight decay and momentum."""
+    seen: list[Tensor] = []
+    net, examples, plain = linear(), data(10), linear().module
+    plan = (Phase("tune", epochs=3, part=("head.weight",)),)
+    stack = watching(seen, phases=lambda self, r: plan, phase_names=("tune",))
+    asked = task(net, weight_decay=0.05, clip_norm=clip)
+    answer = device(net, examples, stack).turn(asked, Private())
+    assert isinstance(plain, Classifier)
+    weight = plain.head.get_parameter("weight")
+    optimiser = torch.optim.SGD([weight], 0.1, momentum=0.9, weight_decay=0.05)
+    norms = []
+    for index in seen:
+        optimiser.zero_grad()
+        F.cross_entropy(plain(examples.x[index]), examples.y[index]).backward()
+        norms.append(float(nn.utils.clip_grad_norm_([weight], clip)))
+        optimiser.step()
+    assert (max(norms) > clip) == clipped
+    assert torch.allclose(answer.upload[:12], weight.detach().flatten(), atol=1e-6)
+    without = device(net, examples, stack).turn(
+        task(net, asked.received, weight_decay=0.05), Private()
+    )
+    assert torch.equal(without.upload, answer.upload) != clipped
+
+
 def test_the_answer_does_not_change_when_the_network_goes_on() -> None:
     net = linear()
     trainer = device(net, data(8))

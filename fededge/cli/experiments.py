@@ -35,6 +35,7 @@ FLAGS: tuple[tuple[str, type, str], ...] = (
     ("lr", float, "learning rate"),
     ("momentum", float, "of SGD"),
     ("weight-decay", float, "of SGD"),
+    ("clip-norm", float, "largest norm of a gradient; 0: any"),
     ("measure-every", int, "rounds between measurements"),
 )
 

@@ -61,6 +61,7 @@ class Training(Message, frozen=True):
     lr: Annotated[float, Meta(gt=0, le=1e6)]
     momentum: Annotated[float, Meta(ge=0, lt=1)]
     weight_decay: Annotated[float, Meta(ge=0, le=1e6)]
+    clip_norm: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
 
 
 class State(Message, frozen=True):
