@@ -16,7 +16,7 @@ from typing import Any
 
 from fededge import __version__
 from fededge.config import AgentConfig
-from fededge.errors import FedEdgeError, RefusedError, TransportError, WireError
+from fededge.errors import FedEdgeError, MethodError, RefusedError, TransportError, WireError
 from fededge.training import prepare_threads
 from fededge.transport import session as mqtt
 from fededge.transport.presence import Holder, claim_name
@@ -35,6 +35,9 @@ log = logging.getLogger("agent")
 
 TICK = 0.5
 SESSION_KEPT = 24 * 3600
+MOST_SAID = 1000
+"""Characters of a problem in the status: an announced method may be long and wrong."""
+
 LAST_JOB = 10.0
 """Seconds that a stop waits for the worker: an export may finish, a long training may not."""
 
@@ -70,6 +73,7 @@ class Agent:
     def run(self) -> None:
         """Take part in the federation until stopped."""
         prepare_threads()
+        self.work.load_methods()
         self.store.open()
         try:
             self._connect()
@@ -120,6 +124,7 @@ class Agent:
             layout=self.work.layout_hash,
             examples=self.work.examples,
             software=__version__,
+            problem=self.life.problem if online else "",
         )
 
     # The loop: one thread decides
@@ -235,7 +240,11 @@ class Agent:
                 self.inbox.put(Failure(error))
 
     def _prepare(self, state: State) -> None:
-        self.work.prepare(state)
+        try:
+            self.work.prepare(state)
+        except MethodError as error:
+            self.inbox.put(events.Unable(state, str(error)[:MOST_SAID]))
+            return
         self.inbox.put(events.Prepared(state, self.work.most_bytes))
 
     def _train(self, task: TaskMessage, state: State) -> None:

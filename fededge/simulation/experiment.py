@@ -43,6 +43,8 @@ class Experiment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     weight_decay: Annotated[float, Meta(ge=0)] = 1e-5
     clip_norm: Annotated[float, Meta(ge=0)] = 0.0
     measure_every: Annotated[int, Meta(ge=1)] = 1
+    method_files: dict[str, str] = {}
+    """The SHA-256 of the file of each method that is the user's own, by its name."""
 
     def setup(self) -> Setup:
         """Load the data, share it among the devices, and put everything together."""

@@ -37,6 +37,7 @@ DeviceId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")]
 Text = Annotated[str, Meta(max_length=2000)]
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 Chunks = Annotated[int, Meta(ge=1, le=1_000_000)]
+MethodName = Annotated[str, Meta(pattern=r"^[\w-]{1,64}\Z")]
 ScalarName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]{0,39}\Z")]
 
 
@@ -86,6 +87,7 @@ class State(Message, frozen=True):
     deadline: float
     devices: tuple[DeviceId, ...] = ()
     accuracy: float | None = None
+    files: Annotated[dict[MethodName, Hash], Meta(max_length=64)] = {}
 
 
 class Presence(Message, frozen=True):
@@ -103,10 +105,11 @@ class Status(Presence, frozen=True):
     """A device's retained word about itself."""
 
     device: DeviceId = ""
-    activity: Literal["offline", "starting", "ready", "fetching", "training"] = "offline"
+    activity: Literal["offline", "starting", "unable", "ready", "fetching", "training"] = "offline"
     layout: Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?\Z")] = ""
     examples: Count = 0
     software: Text = ""
+    problem: Text = ""
 
 
 class Claim(Message, frozen=True):
