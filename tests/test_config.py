@@ -92,7 +92,7 @@ def test_the_password_comes_from_the_environment(tmp_path: Path) -> None:
         ('method = "fedavgg"\n', "unknown method 'fedavgg'; did you mean 'fedavg'?"),
         ('method = "fedprox(m=1)"\n', "method 'fedprox' has no option 'm'"),
         ('method = "own.py:Mine"\n', "own.py: there is no such file"),
-        ('method = "lfd"\n', 'lfd compares directions and needs a network with a cosine head'),
+        ('method = "lfd"\n', "lfd compares directions and needs a network with a cosine head"),
         (
             'method = "mixup+fedrod"\n[model]\nhead = "cosine:0.05"\n',
             "fedrod adds up two linear heads: set head to linear or bias-free",

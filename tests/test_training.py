@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import math
 import weakref
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fededge.config import TrainingConfig
 from fededge.errors import LayoutError, MethodError
 from fededge.flat import FlatModel
 from fededge.methods import Hyper, Method, Private, Stack, method
@@ -20,6 +23,7 @@ from fededge.methods.base import Batch, Phase, Round
 from fededge.methods.steps import own_randomness, training_only
 from fededge.models.base import Classifier
 from fededge.training import Examples, Task, Trainer, batch_sizes, steps_of
+from fededge.wire.messages import Training
 
 
 def seeded(build: Callable[[], nn.Module]) -> FlatModel:
@@ -168,6 +172,12 @@ def test_a_long_gradient_is_clipped_as_torch_does_it(clip: float, clipped: bool)
         task(net, asked.received, weight_decay=0.05), Private()
     )
     assert torch.equal(without.upload, answer.upload) != clipped
+
+
+def test_what_a_coordinator_configures_is_what_travels_and_what_a_device_trains_by() -> None:
+    names = [field.name for field in dataclasses.fields(Hyper)]
+    assert [field.name for field in msgspec.structs.fields(TrainingConfig)] == names
+    assert [field.name for field in msgspec.structs.fields(Training)] == names
 
 
 def test_the_answer_does_not_change_when_the_network_goes_on() -> None:

@@ -120,7 +120,7 @@ def _same(name: str, sha256: str, own: Iterable[type[Method]]) -> type[Method]:
     if not ours:
         raise MethodError(
             f"the federation's method '{name}' is a file of its own (SHA-256 {sha256}) that this "
-            "device does not have: allow it with methods = [\"path/to/file.py:Name\"] in the "
+            'device does not have: allow it with methods = ["path/to/file.py:Name"] in the '
             "agent's configuration, or with --method"
         )
     raise MethodError(

@@ -52,7 +52,7 @@ def _made(kind: type[Method], options: dict[str, Option]) -> Method:
         return kind(**options)
     except FedEdgeError:
         raise
-    except Exception as error:  # a user's own method may refuse its options with any
+    except Exception as error:  # noqa: BLE001 - a user's own method may refuse with any
         raise MethodError(
             f"method '{kind.name}' does not take its options ({type(error).__name__}: {error})"
         ) from None

@@ -32,9 +32,7 @@ MODULE = "fededge_own_"
 SCALAR = re.compile(r"[a-z][a-z0-9_]{0,39}")
 
 
-def resolved(
-    text: str, taken: Mapping[str, type[Method]]
-) -> tuple[str, dict[str, type[Method]]]:
+def resolved(text: str, taken: Mapping[str, type[Method]]) -> tuple[str, dict[str, type[Method]]]:
     """A text with the names of methods for their files, and the methods of these names."""
     found: dict[str, type[Method]] = {}
 
@@ -101,8 +99,9 @@ def _module(path: Path) -> ModuleType:
         # Not by importlib: what is hashed is what runs, and nothing is written beside the file.
         exec(compile(source, str(path), "exec", dont_inherit=True), vars(module))
     except SyntaxError as error:
-        raise MethodError(f"{path}, line {error.lineno}: not Python ({error.msg})") from None
-    except (Exception, SystemExit) as error:
+        line = f", line {error.lineno}" if error.lineno else ""
+        raise MethodError(f"{path}{line}: not Python ({error.msg})") from None
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code may raise any
         raise MethodError(f"{_place(path, error)}: its import fails ({_said(error)})") from None
     return module
 
@@ -145,7 +144,7 @@ def _check(kind: type[Method]) -> None:
         raise MethodError(f"{title} needs a name of letters, digits, - and _: name: ClassVar[str]")
     try:
         typing.get_type_hints(kind)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - annotations are code too
         raise MethodError(f"the types of {title} are not known ({_said(error)})") from None
     for field in dataclasses.fields(kind):
         if not isinstance(field.default, bool | int | float | str):
@@ -155,4 +154,3 @@ def _check(kind: type[Method]) -> None:
     for scalar in kind.scalars:
         if not SCALAR.fullmatch(scalar):
             raise MethodError(f"scalar '{scalar}' of {title} must be lower-case letters, digits, _")
-

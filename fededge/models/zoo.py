@@ -73,7 +73,7 @@ def build_for(spec: ModelSpec, seed: int) -> Classifier:
 
 
 def sketch(name: str, head: str = "linear") -> Classifier:
-    """The network without its values, for inputs of some shape: all that is known before the data."""
+    """The network without its values, for some inputs: what is known of it before the data."""
     check_name(name)
     shape, vocabulary = ((1,), 2) if name in TEXT_NETWORKS else ((3, 32, 32), 0)
     with torch.device("meta"):

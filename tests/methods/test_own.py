@@ -169,9 +169,7 @@ def test_a_process_does_not_change_with_the_file(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_mistake_in_the_file_is_one_sentence(
-    tmp_path: Path, content: str, sentence: str
-) -> None:
+def test_a_mistake_in_the_file_is_one_sentence(tmp_path: Path, content: str, sentence: str) -> None:
     path = written(tmp_path, content)
     with pytest.raises(MethodError) as caught:
         method(f"{path}:Mine")
