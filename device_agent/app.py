@@ -36,7 +36,7 @@ log = logging.getLogger("agent")
 TICK = 0.5
 SESSION_KEPT = 24 * 3600
 MOST_SAID = 1000
-"""Characters of a problem in the status: an announced method may be long and wrong."""
+"""Characters of a problem in the status."""
 
 LAST_JOB = 10.0
 """Seconds that a stop waits for the worker: an export may finish, a long training may not."""
@@ -44,6 +44,11 @@ LAST_JOB = 10.0
 
 def _pending(turn: Turn | None) -> Pending | None:
     return None if turn is None else Pending(turn.report.run, turn.report.version)
+
+
+def _line(text: str) -> str:
+    """What a status can say: an announced method may be long and wrong, and we quote it."""
+    return "".join(c if c.isprintable() else "?" for c in text[:MOST_SAID])
 
 
 class Failure:
@@ -243,7 +248,7 @@ class Agent:
         try:
             self.work.prepare(state)
         except MethodError as error:
-            self.inbox.put(events.Unable(state, str(error)[:MOST_SAID]))
+            self.inbox.put(events.Unable(state, _line(str(error))))
             return
         self.inbox.put(events.Prepared(state, self.work.most_bytes))
 

@@ -35,6 +35,7 @@ Hash = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 Version = Annotated[str, Meta(pattern=r"^[0-9]{6}-[0-9a-f]{16}\Z")]
 DeviceId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")]
 Text = Annotated[str, Meta(max_length=2000)]
+Line = Annotated[str, Meta(max_length=2000, pattern=r"^[^\x00-\x1f\x7f-\x9f]*\Z")]
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 Chunks = Annotated[int, Meta(ge=1, le=1_000_000)]
 MethodName = Annotated[str, Meta(pattern=r"^[\w-]{1,64}\Z")]
@@ -109,7 +110,7 @@ class Status(Presence, frozen=True):
     layout: Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?\Z")] = ""
     examples: Count = 0
     software: Text = ""
-    problem: Text = ""
+    problem: Line = ""
 
 
 class Claim(Message, frozen=True):

@@ -46,8 +46,6 @@ def write_configs(folder: Path, federation: Federation) -> None:
 def start(folder: Path, federation: Federation, command: str) -> Child:
     """A command of the page, started in the folder that the page's files lie in."""
     words = shlex.split(command)[1:]
-        "import os, sys; os.chdir(sys.argv.pop(1)); from fededge.cli import main; sys.exit(main())"
-    )
     log = folder / f"{len(federation.children)}.txt"
     child = Child([sys.executable, "-c", PROGRAM, str(folder), *words], log)
     child.start()

@@ -250,3 +250,12 @@ def test_a_file_is_announced_by_a_name_and_a_hash_only(files: dict[str, str]) ->
     assert decode(encode(good), State) == good
     with pytest.raises(WireError, match="not a State"):
         decode(encode(msgspec.structs.replace(state, files=files)), State)
+
+
+@pytest.mark.parametrize("problem", ["a\nb", "\x1b[2J", "tab\t", "\x9b1m", "x" * 2001])
+def test_a_problem_is_one_plain_line(problem: str) -> None:
+    """The coordinator writes it into its log."""
+    good = Status("i", True, device="a", activity="unable", problem="the file 'é' is missing")
+    assert decode(encode(good), Status) == good
+    with pytest.raises(WireError, match="not a Status"):
+        decode(encode(msgspec.structs.replace(good, problem=problem)), Status)
