@@ -8,6 +8,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from fededge.models.base import channels_last
+
 __all__ = [
     "accuracy",
     "class_accuracies",
@@ -16,9 +18,11 @@ __all__ = [
     "kl_from_template",
     "label_shares",
     "learning_performance",
+    "mean_and_interval",
     "predictions",
     "probability_matrix",
     "risk",
+    "wrong_spread",
 ]
 
 
@@ -38,7 +42,8 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 def predictions(module: nn.Module, preprocess: nn.Module, x: Tensor, batch: int = 256) -> Tensor:
     """The label that the module gives each input."""
     with evaluating(module):
-        return torch.cat([module(preprocess(part)).argmax(1) for part in x.split(batch)])
+        parts = (module(channels_last(preprocess(part))).argmax(1) for part in x.split(batch))
+        return torch.cat(list(parts))
 
 
 def accuracy(module: nn.Module, preprocess: nn.Module, x: Tensor, y: Tensor) -> float:
@@ -90,6 +95,19 @@ def learning_performance(before: Tensor, after: Tensor, counts: Tensor) -> tuple
     return float(ratio[here].mean()), float(ratio[~here].mean())
 
 
+def mean_and_interval(accuracies: Tensor) -> dict[str, list[float]]:
+    """Each class's mean over models [models, classes], and half of its 95 % interval.
+
+    The interval is the normal one, 1.96 s/√n; of one model nothing is known about it: NaN.
+    """
+    half = 1.96 * accuracies.std(0) / len(accuracies) ** 0.5 if len(accuracies) > 1 else None
+    unknown = torch.full_like(accuracies[0], float("nan"))
+    return {
+        "mean": accuracies.mean(0).tolist(),
+        "interval": (unknown if half is None else half).tolist(),
+    }
+
+
 def fairness(scores: Tensor) -> dict[str, float]:
     """How evenly the devices are served: the deviation, and the mean of the worst tenth."""
     if not len(scores):
@@ -126,3 +144,15 @@ def kl_from_template(p: Tensor, tau: float = 1 - 1e-5, mean: bool = False) -> fl
     present = p.sum(1) != 0  # a row of NaN is present, and spoils the sum as it should
     rows = torch.special.xlogy(p, p / q).sum(1)[present]
     return float(rows.mean() if mean else rows.sum()) if present.any() else 0.0
+
+
+def wrong_spread(p: Tensor) -> float:
+    """The part of KL(P ‖ Q) that is not about being sure: how unevenly wrong classes share.
+
+    With s = 1 - P_yy and r the wrong classes' shares of it, a row of KL(P ‖ Q) is the divergence of
+    (P_yy, s) from (tau, 1 - tau), and s KL(r ‖ uniform). This is the sum of the second parts.
+    """
+    wrong = p.clone().fill_diagonal_(0.0)
+    s = wrong.sum(1, keepdim=True)
+    r = wrong / s.clamp(min=torch.finfo(p.dtype).tiny)
+    return float((s * torch.special.xlogy(r, r * (len(p) - 1))).sum())

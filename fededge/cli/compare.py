@@ -17,7 +17,7 @@ from fededge.data.local import model_spec
 from fededge.errors import ConfigError
 from fededge.files import replace_file
 from fededge.simulation.experiment import Experiment
-from fededge.simulation.results import Result, as_csv, read, summary, write
+from fededge.simulation.results import Result, as_csv, read, settled, summary, write
 
 __all__ = ["add_to"]
 
@@ -47,6 +47,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--methods", nargs="+", required=True, metavar="METHOD")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], metavar="SEED")
     add_experiment_options(parser)
+    parser.add_argument("--last", type=int, default=1, help="rounds to average (default: 1)")
     parser.add_argument("--out", type=Path, default=Path("fededge-compare"), help="results folder")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all results as JSON")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write every round as CSV")
@@ -57,16 +58,21 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 def compare(options: argparse.Namespace) -> None:
     for method in options.methods:
         experiment(options, method=method)
+    if options.last < 1:
+        raise ConfigError(f"--last {options.last}: must be at least 1")
     if len(set(options.methods)) < len(options.methods):
         raise ConfigError("--methods names one twice")
     runs = _run_all(options)
     console = Console(highlight=False, markup=False)
-    console.print(_table(runs))
-    target = _rounds_to_target(runs)
+    console.print(_table(runs, options.last))
+    target = _rounds_to_target(runs, options.last)
     if target:
         console.print(target)
     if options.json is not None:
-        replace_file(options.json.absolute(), msgspec.json.format(_json(runs), indent=1) + b"\n")
+        replace_file(
+            options.json.absolute(),
+            msgspec.json.format(_json(runs, options.last), indent=1) + b"\n",
+        )
     if options.csv is not None:
         everything = [result for results in runs.values() for result in results]
         replace_file(options.csv.absolute(), as_csv(everything).encode())
@@ -92,14 +98,15 @@ def _run_all(options: argparse.Namespace) -> dict[str, list[Result]]:
     return runs
 
 
-def _table(runs: dict[str, list[Result]]) -> Table:
+def _table(runs: dict[str, list[Result]], last: int) -> Table:
     seeds = len(next(iter(runs.values())))
-    table = Table(title=f"mean ± standard deviation over {seeds} seeds, last round")
+    when = "last round" if last == 1 else f"mean of the last {last} rounds"
+    table = Table(title=f"mean ± standard deviation over {seeds} seeds, {when}")
     table.add_column("method")
     for _, title, _ in SHOWN:
         table.add_column(title, justify="right")
     for method, results in runs.items():
-        mean, std = summary(results)
+        mean, std = summary(results, last)
         cells = [
             f"{mean[name] * unit:.2f} ± {std[name] * unit:.2f}" if name in mean else "–"
             for name, _, unit in SHOWN
@@ -108,13 +115,13 @@ def _table(runs: dict[str, list[Result]]) -> Table:
     return table
 
 
-def _rounds_to_target(runs: dict[str, list[Result]]) -> str:
+def _rounds_to_target(runs: dict[str, list[Result]], last: int) -> str:
     """How many rounds each method needs for what the first one has at its end, seed by seed."""
     base, *others = runs
     lines = []
     for method in others:
         counts = [
-            _first_round(result, first.final["global_accuracy"])
+            _first_round(result, settled(first, last).get("global_accuracy"))
             for result, first in zip(runs[method], runs[base], strict=True)
         ]
         shown = ", ".join("not reached" if count is None else f"{count:.0f}" for count in counts)
@@ -130,11 +137,11 @@ def _first_round(result: Result, target: float | None) -> float | None:
     return next(reached, None)
 
 
-def _json(runs: dict[str, list[Result]]) -> bytes:
+def _json(runs: dict[str, list[Result]], last: int) -> bytes:
     """One object a method: its runs, and the mean and deviation of every final metric."""
     rows: list[dict[str, Any]] = []
     for method, results in runs.items():
-        mean, std = summary(results)
+        mean, std = summary(results, last)
         rows.append({"method": method, "mean": mean, "std": std, "runs": results})
     return msgspec.json.encode(rows)
 

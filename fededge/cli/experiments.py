@@ -36,7 +36,7 @@ FLAGS: tuple[tuple[str, type, str], ...] = (
     ("momentum", float, "of SGD"),
     ("weight-decay", float, "of SGD"),
     ("clip-norm", float, "largest norm of a gradient; 0: any"),
-    ("measure-every", int, "rounds between measurements"),
+    ("measure-every", int, "rounds between measurements of the local models"),
 )
 
 

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from fededge.cli.experiments import add_experiment_options, experiment
 from fededge.files import replace_file
+from fededge.simulation.cost import turn_cost
 from fededge.simulation.experiment import Experiment, Measured, run
 from fededge.simulation.results import Result, as_csv
 
@@ -71,11 +72,12 @@ def follow(chosen: Experiment, workers: int, progress: Progress) -> Result:
     name = f"{chosen.method}, seed {chosen.seed}"
     task = progress.add_task(name, total=chosen.rounds, note="loading data …")
     measured: list[Measured] = []
-    for round_ in run(chosen, workers):
+    setup = chosen.setup()
+    for round_ in run(chosen, workers, setup):
         measured.append(round_)
         note = f"global {round_.values['global_accuracy']:.1%}"
         progress.update(task, completed=round_.round, note=note)
-    return Result.of(chosen, measured)
+    return Result.of(chosen, measured, turn_cost(setup))
 
 
 def _table(result: Result) -> Table:

@@ -23,6 +23,7 @@ from fededge.methods.base import (
     Output,
     Round,
     Step,
+    forward,
 )
 from fededge.models import build, names, takes_texts
 
@@ -46,7 +47,7 @@ class FedBalance(Method):
 
     name: ClassVar[str] = "fedbalance"
     keeps: ClassVar[Mapping[str, Follows]] = {"psi": "training", "momentum": "training"}
-    weak: str = "lenet"
+    weak: str = "lenet5"
     persist_psi_momentum: bool = False
     deploy: Literal["fused", "generic"] = "fused"
 
@@ -62,7 +63,8 @@ class FedBalance(Method):
         return (self._psi(r),)
 
     def objective(self, r: Round, out: Output, batch: Batch) -> Objective:
-        return Objective(added=alpha(r.data).to(out.logits) * self._psi(r)(batch.x))
+        weak = forward(self._psi(r).module, batch.x).logits
+        return Objective(added=alpha(r.data).to(weak) * weak)
 
     def advance(self, r: Round, step: Step) -> float:
         loss = step.gradient(step.batch())

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fededge.models.base import Classifier
+from fededge.models.base import Classifier, channels_last
 
 __all__ = ["Affine", "Objective", "Output", "Term", "forward"]
 
@@ -27,6 +27,7 @@ class Output:
 
 def forward(module: nn.Module, x: Tensor) -> Output:
     """Logits and the features before the head; a network without a head has its logits for both."""
+    x = channels_last(x)
     if isinstance(module, Classifier):
         features = module.features(x)
         return Output(module.head(features), features)

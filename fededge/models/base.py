@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from fededge.errors import ConfigError
 from fededge.spec import ModelSpec
 
-__all__ = ["Classifier", "Preprocess", "he_initialised", "takes_texts"]
+__all__ = ["Classifier", "Preprocess", "channels_last", "he_initialised", "takes_texts"]
 
 
 class Classifier(nn.Module):
@@ -71,6 +71,21 @@ class Preprocess(nn.Module):
         if self.kind == "text":
             return x
         return (x.to(torch.float32) - self.offset) / self.scale
+
+
+def channels_last(x: Tensor) -> Tensor:
+    """Images with the channels of a pixel side by side in memory; the same values.
+
+    On a CPU convolution and pooling are up to three times as fast in this order, forward and
+    backward. torch takes one channel for in order already and then computes in the slow one, so
+    that its stride must say so.
+    """
+    if x.dim() != 4 or not x.is_cpu:
+        return x
+    if x.shape[1] == 1:
+        x = x.contiguous()
+        return x.as_strided(x.shape, (x.stride(0), 1, x.stride(2), 1))
+    return x.contiguous(memory_format=torch.channels_last)
 
 
 def _check_statistics(spec: ModelSpec) -> None:

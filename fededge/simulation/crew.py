@@ -19,7 +19,7 @@ from torch.multiprocessing import get_context
 
 from fededge import methods
 from fededge.errors import FedEdgeError, MethodError
-from fededge.evaluation import class_accuracies, kl_from_template, probability_matrix
+from fededge.evaluation import class_accuracies, probability_matrix
 from fededge.flat import FlatModel
 from fededge.methods import Hyper, Private
 from fededge.methods.turn import outputs
@@ -47,7 +47,7 @@ class Setup:
 
 class Crew(Protocol):
     """Takes turns for devices, and measures models: on the global test set, class by class
-    (`measure`), and by KL(P ‖ Q) on a device's own data (`flatness`).
+    (`measure`), and by the probability matrix of a device's own data (`probabilities`).
     """
 
     def turns(
@@ -56,7 +56,7 @@ class Crew(Protocol):
 
     def measure(self, models: Sequence[Tensor]) -> list[Tensor]: ...
 
-    def flatness(self, models: Mapping[str, Tensor]) -> dict[str, float]: ...
+    def probabilities(self, models: Mapping[str, Tensor]) -> dict[str, Tensor]: ...
 
     def stop(self) -> None: ...
 
@@ -90,13 +90,13 @@ class Alone:
         x, y = self.setup.test_x, self.setup.test_y
         return class_accuracies(self.net.module, self.preprocess, x, y, self.setup.spec.classes)
 
-    def flatness(self, models: Mapping[str, Tensor]) -> dict[str, float]:
-        return {device: self.flatness_of(device, model) for device, model in models.items()}
+    def probabilities(self, models: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {device: self.probabilities_of(device, model) for device, model in models.items()}
 
-    def flatness_of(self, device: str, model: Tensor) -> float:
+    def probabilities_of(self, device: str, model: Tensor) -> Tensor:
         data = self.setup.devices[device]
         logits = outputs(self.net, model, self.preprocess, data.x).logits
-        return kl_from_template(probability_matrix(logits, data.y, data.classes))
+        return probability_matrix(logits, data.y, data.classes)
 
     def stop(self) -> None:
         """Nothing to end."""
@@ -132,9 +132,9 @@ class Workers:
         futures = [self.pool.submit(_measure, model.numpy()) for model in models]
         return [torch.from_numpy(_result(future)) for future in futures]
 
-    def flatness(self, models: Mapping[str, Tensor]) -> dict[str, float]:
-        futures = {d: self.pool.submit(_flatness, d, model.numpy()) for d, model in models.items()}
-        return {device: _result(future) for device, future in futures.items()}
+    def probabilities(self, models: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        futures = {d: self.pool.submit(_probabilities, d, m.numpy()) for d, m in models.items()}
+        return {device: torch.from_numpy(_result(future)) for device, future in futures.items()}
 
     def stop(self) -> None:
         self.pool.shutdown(cancel_futures=True)
@@ -201,8 +201,8 @@ def _measure(model: Vector) -> Any:
     return _mine().measure_one(torch.from_numpy(model)).numpy()
 
 
-def _flatness(device: str, model: Vector) -> float:
-    return _mine().flatness_of(device, torch.from_numpy(model))
+def _probabilities(device: str, model: Vector) -> Any:
+    return _mine().probabilities_of(device, torch.from_numpy(model)).numpy()
 
 
 def _pack(values: Mapping[str, Any]) -> dict[str, Any]:

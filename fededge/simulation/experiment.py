@@ -13,7 +13,15 @@ from torch import Tensor
 
 from fededge.config import DataConfig, ModelConfig
 from fededge.data.local import evaluation_set, model_spec, share_examples, training_set
-from fededge.evaluation import fairness, label_shares, learning_performance, risk
+from fededge.evaluation import (
+    fairness,
+    kl_from_template,
+    label_shares,
+    learning_performance,
+    mean_and_interval,
+    risk,
+    wrong_spread,
+)
 from fededge.methods import Hyper
 from fededge.simulation.crew import Alone, Crew, Setup, Workers
 from fededge.simulation.loop import SimulatedRound, Simulation
@@ -77,21 +85,37 @@ class Experiment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Measured:
-    """What a round led to: numbers for a table, and more for plots."""
+    """What a round led to: numbers for a table, and more for plots.
+
+    Attributes:
+        values: of the global model and the personal ones; in some rounds, of the local ones too.
+        per_class: the global model's accuracy by class.
+        local_classes: the local models' accuracies by class, their mean and its 95 % interval.
+        seconds: that the devices' turns took.
+    """
 
     round: int
     values: dict[str, float]
     per_class: list[float]
+    local_classes: dict[str, list[float]]
     personal: dict[str, float]
     model_sha256: str
+    seconds: float
 
     def as_json(self) -> dict[str, Any]:
         return {"round": self.round, **self.values}
 
 
-def run(experiment: Experiment, workers: int = 1) -> Iterator[Measured]:
-    """Run an experiment; yields after every round that is measured, the last one always."""
-    setup = experiment.setup()
+def run(experiment: Experiment, workers: int = 1, setup: Setup | None = None) -> Iterator[Measured]:
+    """Run an experiment; yields after every round.
+
+    The round's local models are measured only every `measure_every` rounds and in the last one:
+    there are many of them, and each goes over the whole test set.
+
+    Args:
+        setup: `experiment.setup()`, if it is there already.
+    """
+    setup = setup or experiment.setup()
     crew: Crew = Alone(setup) if workers == 1 else Workers(setup, workers)
     try:
         yield from _measured(experiment, setup, crew)
@@ -106,37 +130,45 @@ def _measured(experiment: Experiment, setup: Setup, crew: Crew) -> Iterator[Meas
     for done in simulation.rounds(experiment.rounds):
         personal |= {d: answer.personal_accuracy for d, answer in done.answers.items()}
         number = done.number + 1
+        (accuracies,) = crew.measure([done.model])
+        values = _values(accuracies, shares, personal) | _mean_scalars(done)
+        classes: dict[str, list[float]] = {}
         if number % experiment.measure_every == 0 or number == experiment.rounds:
-            yield _measure(simulation, crew, done, shares, personal)
+            trained = torch.stack(crew.measure([a.upload for a in done.answers.values()]))
+            values |= _local_values(simulation, crew, done, trained, shares)
+            classes = mean_and_interval(trained)
+        digest = simulation.layout.sha256(done.model)
+        yield Measured(
+            number, values, accuracies.tolist(), classes, dict(personal), digest, done.seconds
+        )
 
 
-def _measure(
-    simulation: Simulation,
-    crew: Crew,
-    done: SimulatedRound,
-    shares: Tensor,
-    personal: dict[str, float],
-) -> Measured:
-    """The metrics of a round: of its global model, of its local models, of the personal ones."""
-    locals_ = [answer.upload for answer in done.answers.values()]
-    before, after, *trained = crew.measure([done.before, done.model, *locals_])
-    flat = crew.flatness({d: answer.upload for d, answer in done.answers.items()})
+def _values(accuracies: Tensor, shares: Tensor, personal: dict[str, float]) -> dict[str, float]:
+    """The metrics of the global model and of the personal ones."""
     scores = torch.tensor([v for v in personal.values() if not math.isnan(v)])
-    counts = torch.stack([simulation.setup.devices[d].counts for d in done.answers])
-    present, absent = learning_performance(before, torch.stack(trained), counts)
-    values = {
-        "global_accuracy": float(after.nanmean()),
-        "client_accuracy": 1.0 - risk(after[None], shares),
+    return {
+        "global_accuracy": float(accuracies.nanmean()),
+        "client_accuracy": 1.0 - risk(accuracies[None], shares),
         "personal_accuracy": float(scores.mean()),
-        "average_risk": risk(torch.stack(trained), shares),
-        "kl": sum(flat.values()) / len(flat),
+        **fairness(scores),
+    }
+
+
+def _local_values(
+    simulation: Simulation, crew: Crew, done: SimulatedRound, trained: Tensor, shares: Tensor
+) -> dict[str, float]:
+    """The metrics of the models that the devices sent; `trained` has their accuracies."""
+    (before,) = crew.measure([done.before])
+    P = crew.probabilities({d: answer.upload for d, answer in done.answers.items()}).values()
+    counts = torch.stack([simulation.setup.devices[d].counts for d in done.answers])
+    present, absent = learning_performance(before, trained, counts)
+    return {
+        "average_risk": risk(trained, shares),
+        "kl": sum(map(kl_from_template, P)) / len(P),
+        "kl_spread": sum(map(wrong_spread, P)) / len(P),
         "learning_present": present,
         "learning_absent": absent,
-        **fairness(scores),
-        **_mean_scalars(done),
     }
-    digest = simulation.layout.sha256(done.model)
-    return Measured(done.number + 1, values, after.tolist(), dict(personal), digest)
 
 
 def _mean_scalars(done: SimulatedRound) -> dict[str, float]:

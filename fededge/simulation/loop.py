@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -21,12 +22,13 @@ __all__ = ["SimulatedRound", "Simulation"]
 
 @dataclass(frozen=True, eq=False)
 class SimulatedRound:
-    """What a round began with and led to."""
+    """What a round began with and led to, and how long the devices' turns took."""
 
     number: int
     before: Tensor
     model: Tensor
     answers: Mapping[str, Answer]
+    seconds: float
 
 
 @dataclass(eq=False)
@@ -52,7 +54,9 @@ class Simulation:
         for number in range(count):
             chosen = choose(setup.devices, self.participants, setup.seed, number)
             task = Task(setup.seed, number, setup.hyper, model, dict(method.send(state)))
+            start = time.perf_counter()
             answers = crew.turns(task, chosen, self.private)
+            seconds = time.perf_counter() - start
             self.private |= {device: answer.private for device, answer in answers.items()}
             reports = {device: answer.scalars for device, answer in answers.items()}
             uploads = {device: answer.upload for device, answer in answers.items()}
@@ -66,4 +70,4 @@ class Simulation:
                 devices=len(setup.devices),
                 layout=self.layout,
             )
-            yield SimulatedRound(number, before, model, answers)
+            yield SimulatedRound(number, before, model, answers, seconds)

@@ -27,6 +27,7 @@ def plot_comparison(runs: Runs, labels: Sequence[str], folder: Path) -> list[Pat
         _curves(runs, "personal_accuracy", folder / "personal_accuracy.png"),
         _scatter(runs, folder / "global_against_personal.png"),
         _classes(runs, labels, folder / "classes.png"),
+        _local_classes(runs, labels, folder / "local_classes.png"),
     ]
     base = next(iter(runs))
     if len(runs) > 1:
@@ -106,6 +107,25 @@ def _classes(runs: Runs, labels: Sequence[str], path: Path) -> Path:
     else:
         axes.set_xlabel("class")
     figure.colorbar(image, label="accuracy (%)")
+    return save_figure(figure, path)
+
+
+def _local_classes(runs: Runs, labels: Sequence[str], path: Path) -> Path:
+    """The local models' accuracy class by class, with 95 % intervals, of the first seed."""
+    figure = new_figure(max(7.0, 0.6 * len(labels) + 2), 4.2)
+    axes = figure.add_subplot()
+    places = np.arange(len(labels))
+    for index, (method, results) in enumerate(runs.items()):
+        local = {k: 100 * np.array(v, dtype=float) for k, v in results[0].local_classes.items()}
+        offset = (index - (len(runs) - 1) / 2) * 0.8 / len(runs)
+        style = _style(index)
+        axes.errorbar(
+            places + offset, local["mean"], yerr=local["interval"], fmt=style["marker"],
+            color=style["color"], label=method, capsize=2, markersize=4,
+        )  # fmt: skip
+    if len(labels) <= 20:
+        axes.set_xticks(places, labels, rotation=45, ha="right")
+    _finish(axes, "class", "accuracy of the last round's local models (%)")
     return save_figure(figure, path)
 
 

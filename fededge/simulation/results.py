@@ -6,7 +6,7 @@ import csv
 import hashlib
 import io
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,16 @@ from msgspec import Struct
 from fededge.files import replace_file
 from fededge.simulation.experiment import Experiment, Measured
 
-__all__ = ["Result", "as_csv", "read", "summary", "write"]
+__all__ = ["Result", "as_csv", "read", "settled", "summary", "write"]
 
 LATER = frozenset({"clip_norm", "method_files"})
 
 
 class Result(Struct, frozen=True, kw_only=True):
-    """A finished run: the settings, every measured round, and the last one again as `final`."""
+    """A finished run: the settings, every round, the last one again as `final`, and the cost.
+
+    `rounds`, `final` and everything but `cost` are the same each time; times are not.
+    """
 
     method: str
     seed: int
@@ -31,10 +34,14 @@ class Result(Struct, frozen=True, kw_only=True):
     final: dict[str, float | None]
     experiment: Experiment
     per_class: list[float | None]
+    local_classes: dict[str, list[float | None]]
     personal: dict[str, float | None]
+    cost: dict[str, float]
 
     @classmethod
-    def of(cls, experiment: Experiment, measured: Sequence[Measured]) -> Result:
+    def of(
+        cls, experiment: Experiment, measured: Sequence[Measured], cost: Mapping[str, float]
+    ) -> Result:
         rounds = [msgspec.to_builtins(_finite(m.as_json())) for m in measured]
         last = measured[-1]
         return cls(
@@ -44,14 +51,20 @@ class Result(Struct, frozen=True, kw_only=True):
             rounds=rounds,
             final={name: value for name, value in rounds[-1].items() if name != "round"},
             experiment=experiment,
-            per_class=list(_finite(dict(enumerate(last.per_class))).values()),
+            per_class=_numbers(last.per_class),
+            local_classes={name: _numbers(values) for name, values in last.local_classes.items()},
             personal=_finite(last.personal),
+            cost={**cost, "seconds_a_round": statistics.median(m.seconds for m in measured)},
         )
 
 
 def _finite(values: dict[Any, float]) -> dict[Any, float | None]:
     """JSON has no NaN: what could not be measured is null."""
     return {name: value if value == value else None for name, value in values.items()}
+
+
+def _numbers(values: Sequence[float]) -> list[float | None]:
+    return [value if value == value else None for value in values]
 
 
 def key(experiment: Experiment) -> str:
@@ -81,12 +94,20 @@ def read(folder: Path, experiment: Experiment) -> Result | None:
         return None  # not there, or cut off in the middle: run it again
 
 
-def summary(results: Sequence[Result]) -> tuple[dict[str, float], dict[str, float]]:
-    """Mean and standard deviation over seeds of every final metric that all runs have."""
+def settled(result: Result, last: int = 1) -> dict[str, float]:
+    """Every metric, its mean over those of the last rounds in which it was measured."""
+    rows = result.rounds[-last:]
     columns = {
-        name: [value for result in results if (value := result.final.get(name)) is not None]
-        for name in results[0].final
+        name: [value for row in rows if (value := row.get(name)) is not None]
+        for name in result.final
     }
+    return {name: statistics.fmean(values) for name, values in columns.items() if values}
+
+
+def summary(results: Sequence[Result], last: int = 1) -> tuple[dict[str, float], dict[str, float]]:
+    """Mean and standard deviation over seeds of every metric that all runs have."""
+    each = [settled(result, last) for result in results]
+    columns = {name: [row[name] for row in each if name in row] for name in each[0]}
     whole = {name: values for name, values in columns.items() if len(values) == len(results)}
     mean = {name: statistics.fmean(values) for name, values in whole.items()}
     std = {name: statistics.stdev(v) if len(v) > 1 else 0.0 for name, v in whole.items()}

@@ -29,7 +29,7 @@ Data = Callable[..., Examples]
 Make = Callable[..., Trainer]
 Take = Callable[..., Answer]
 
-WEAK = FlatModel(build("lenet", 3, (1, 16, 16), 0))
+WEAK = FlatModel(build("lenet5", 3, (1, 16, 16), 0))
 
 
 def linear() -> FlatModel:
@@ -165,7 +165,8 @@ def test_both_gradients_are_those_of_the_fused_logits(
     data = Examples(torch.zeros(len(labels), 1), labels, labels[:0], labels[:0], 3)
     for dtype, exact in ((torch.float64, 1e-10), (torch.float32, 1e-5)):
         phi, psi = (z.detach().to(dtype).requires_grad_() for z in logits)
-        r: Any = SimpleNamespace(data=data, memo={"psi": lambda _, psi=psi: psi})
+        weak = SimpleNamespace(module=lambda _, psi=psi: psi)
+        r: Any = SimpleNamespace(data=data, memo={"psi": weak})
         out = Output(phi, phi)
         loss = FedBalance().objective(r, out, Batch(phi, ((y, 1.0),))).loss(out, y)
         loss.backward()
@@ -253,7 +254,7 @@ def test_bad_options_and_unfit_data_are_one_sentence_each(
         method("fedbalance(weak=lenett)")
     with pytest.raises(MethodError, match="wants one of fused, generic; got 'phi'"):
         method("fedbalance(deploy=phi)")
-    with pytest.raises(ConfigError, match="lenet takes images of at least 16x16 pixels"):
+    with pytest.raises(ConfigError, match="lenet5 takes images of at least 16x16 pixels"):
         turn(trainer("fedbalance", plain(), examples(4)))
     tokens = torch.zeros(4, 4, dtype=torch.int64)
     texts = Examples(tokens, tokens[:, 0], tokens[:0], tokens[:0, 0], 3)

@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from torch import nn
 
 from fededge.cli import main
 from fededge.cli.simulate import follow
 from fededge.errors import ConfigError
+from fededge.models import build_for
+from fededge.simulation.cost import turn_cost
 from fededge.simulation.experiment import Experiment, run
 from fededge.simulation.presets import preset, presets
-from fededge.simulation.results import Result, as_csv, read, summary, write
+from fededge.simulation.results import Result, as_csv, read, settled, summary, write
 
 SMALL: dict[str, Any] = {"limit": 400, "devices": 4, "participants": 2, "rounds": 2, "epochs": 1}
+COST = {"macs": 1.0}
 FLAGS = [f"--{name}={value}" for name, value in SMALL.items()]
 
 
 @pytest.fixture(scope="module")
 def result() -> Result:
     chosen = Experiment(**SMALL)
-    return Result.of(chosen, list(run(chosen)))
+    return Result.of(chosen, list(run(chosen)), COST)
 
 
 def test_a_run_measures_every_round(result: Result) -> None:
@@ -38,10 +43,44 @@ def test_a_run_measures_every_round(result: Result) -> None:
     }
 
 
+def test_local_models_are_measured_in_some_rounds_and_the_last() -> None:
+    first, second = run(Experiment(**SMALL, measure_every=5))
+    assert "average_risk" not in first.values
+    assert "global_accuracy" in first.values
+    assert "average_risk" in second.values
+    assert len(second.local_classes["mean"]) == len(second.local_classes["interval"]) == 10
+
+
+def test_the_last_rounds_are_averaged_where_they_were_measured(result: Result) -> None:
+    rows: list[dict[str, float | None]] = [
+        {"round": 1, "a": 1.0, "b": 5.0},
+        {"round": 2, "a": 2.0},
+        {"round": 3, "a": 4.0, "b": None},
+    ]
+    made = msgspec.structs.replace(result, rounds=rows, final={"a": 4.0, "b": None})
+    assert settled(made) == {"a": 4.0}
+    assert settled(made, last=2) == {"a": 3.0}
+    assert settled(made, last=3) == {"a": pytest.approx(7 / 3), "b": 5.0}
+
+
+def test_a_turn_costs_what_its_layers_multiply() -> None:
+    """An MLP of 784-64-10 on one example: forward 784·64 + 64·10 products; backward as many for
+    the weights, and 64·10 more for the hidden layer, as nobody asks for the input's gradient.
+    """
+    setup = Experiment(**SMALL, model="mlpnet").setup()
+    widths = [m for m in build_for(setup.spec, 0).modules() if isinstance(m, nn.Linear)]
+    products = [layer.in_features * layer.out_features for layer in widths]
+    cost = turn_cost(setup)
+    assert cost["macs"] == 2 * sum(products) + sum(products[1:])
+    assert cost["numbers_up"] == cost["numbers_down"]
+    double = turn_cost(dataclasses.replace(setup, method="scaffold"))
+    assert double["numbers_down"] == 2 * cost["numbers_down"]
+
+
 @pytest.mark.slow
 def test_workers_change_nothing(result: Result) -> None:
     chosen = Experiment(**SMALL)
-    again = Result.of(chosen, list(run(chosen, workers=2)))
+    again = Result.of(chosen, list(run(chosen, workers=2)), COST)
     assert again.model_sha256 == result.model_sha256
     assert again.rounds == result.rounds
 
@@ -61,7 +100,10 @@ def test_a_kept_result_is_found_by_exactly_its_settings(tmp_path: Path, result: 
 
 def test_a_summary_is_the_mean_and_deviation_over_runs(result: Result) -> None:
     """Two runs with a value of 1 and 3: mean 2, sample deviation √2."""
-    runs = [msgspec.structs.replace(result, final={"a": value, "b": None}) for value in (1.0, 3.0)]
+    runs = [
+        msgspec.structs.replace(result, rounds=[{"a": value}], final={"a": value, "b": None})
+        for value in (1.0, 3.0)
+    ]
     mean, std = summary(runs)
     assert mean == {"a": 2.0}
     assert std == {"a": pytest.approx(2**0.5)}

@@ -14,8 +14,10 @@ from fededge.evaluation import (
     kl_from_template,
     label_shares,
     learning_performance,
+    mean_and_interval,
     probability_matrix,
     risk,
+    wrong_spread,
 )
 
 
@@ -80,3 +82,31 @@ def test_kl_is_zero_for_the_template_and_grows_with_the_error() -> None:
     second = math.log(1 / 0.1)
     assert kl_from_template(both, tau=0.9) == pytest.approx(worked + second)
     assert kl_from_template(both, tau=0.9, mean=True) == pytest.approx((worked + second) / 2)
+
+
+def test_kl_is_a_part_of_being_sure_and_a_part_of_spread() -> None:
+    """The chain rule of the divergence, with each part written out for a random P."""
+    draw = torch.Generator().manual_seed(3)
+    p = torch.rand(4, 4, generator=draw, dtype=torch.float64).softmax(1)
+    tau = 0.8
+    sure, spread = 0.0, 0.0
+    for y in range(4):
+        own = float(p[y, y])
+        s = 1 - own
+        sure += own * math.log(own / tau) + s * math.log(s / (1 - tau))
+        spread += sum(float(p[y, k]) * math.log(float(p[y, k]) / s * 3) for k in range(4) if k != y)
+    assert wrong_spread(p) == pytest.approx(spread, rel=1e-12)
+    assert kl_from_template(p, tau) == pytest.approx(sure + spread, rel=1e-12)
+
+
+def test_nothing_is_spread_where_nothing_is_wrong() -> None:
+    """A perfect row, and the zero row of a class without examples."""
+    assert wrong_spread(torch.tensor([[1.0, 0.0], [0.0, 0.0]], dtype=torch.float64)) == 0.0
+
+
+def test_an_interval_is_around_the_mean_over_models() -> None:
+    """Two models with 0.2 and 0.6: mean 0.4, s = 0.2 √2, half of the interval 1.96 · 0.2."""
+    found = mean_and_interval(torch.tensor([[0.2, 1.0], [0.6, 1.0]], dtype=torch.float64))
+    assert found["mean"] == pytest.approx([0.4, 1.0])
+    assert found["interval"] == pytest.approx([0.392, 0.0])
+    assert math.isnan(mean_and_interval(torch.ones(1, 1))["interval"][0])
