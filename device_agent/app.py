@@ -16,7 +16,7 @@ from typing import Any
 
 from fededge import __version__
 from fededge.config import AgentConfig
-from fededge.errors import FedEdgeError, RefusedError, TransportError, WireError
+from fededge.errors import FedEdgeError, MethodError, RefusedError, TransportError, WireError
 from fededge.training import prepare_threads
 from fededge.transport import session as mqtt
 from fededge.transport.presence import Holder, claim_name
@@ -35,12 +35,20 @@ log = logging.getLogger("agent")
 
 TICK = 0.5
 SESSION_KEPT = 24 * 3600
+MOST_SAID = 1000
+"""Characters of a problem in the status."""
+
 LAST_JOB = 10.0
 """Seconds that a stop waits for the worker: an export may finish, a long training may not."""
 
 
 def _pending(turn: Turn | None) -> Pending | None:
     return None if turn is None else Pending(turn.report.run, turn.report.version)
+
+
+def _line(text: str) -> str:
+    """What a status can say: an announced method may be long and wrong, and we quote it."""
+    return "".join(c if c.isprintable() else "?" for c in text[:MOST_SAID])
 
 
 class Failure:
@@ -70,6 +78,7 @@ class Agent:
     def run(self) -> None:
         """Take part in the federation until stopped."""
         prepare_threads()
+        self.work.load_methods()
         self.store.open()
         try:
             self._connect()
@@ -120,6 +129,7 @@ class Agent:
             layout=self.work.layout_hash,
             examples=self.work.examples,
             software=__version__,
+            problem=self.life.problem if online else "",
         )
 
     # The loop: one thread decides
@@ -235,7 +245,11 @@ class Agent:
                 self.inbox.put(Failure(error))
 
     def _prepare(self, state: State) -> None:
-        self.work.prepare(state)
+        try:
+            self.work.prepare(state)
+        except MethodError as error:
+            self.inbox.put(events.Unable(state, _line(str(error))))
+            return
         self.inbox.put(events.Prepared(state, self.work.most_bytes))
 
     def _train(self, task: TaskMessage, state: State) -> None:

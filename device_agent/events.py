@@ -33,10 +33,11 @@ __all__ = [
     "Tick",
     "Train",
     "Trained",
+    "Unable",
     "Unfollow",
 ]
 
-Activity = Literal["starting", "ready", "fetching", "training"]
+Activity = Literal["starting", "unable", "ready", "fetching", "training"]
 
 MOST_MODEL = 16 * 1024**3
 """Bytes of a model where the layout is not asked what it can honestly take."""
@@ -95,6 +96,14 @@ class Prepared:
 
 
 @dataclass(frozen=True)
+class Unable:
+    """This device cannot run what this state describes; another state may serve."""
+
+    state: State
+    reason: str
+
+
+@dataclass(frozen=True)
 class Fetched:
     """A version of the global model was checked and is on disk."""
 
@@ -129,6 +138,7 @@ Event = (
     | ReplyCame
     | ClaimCame
     | Prepared
+    | Unable
     | Fetched
     | Spoiled
     | Trained
@@ -148,7 +158,7 @@ class Announce:
 
 @dataclass(frozen=True)
 class Prepare:
-    """Build what this state describes, and answer with Prepared."""
+    """Build what this state describes, and answer with Prepared or Unable."""
 
     state: State
 

@@ -37,6 +37,7 @@ from fededge_agent.events import (
     Tick,
     Train,
     Trained,
+    Unable,
     Unfollow,
 )
 
@@ -73,6 +74,7 @@ class Life:
     early: TaskMessage | None = None
     prepared: State | None = None
     preparing: State | None = None
+    unable: Unable | None = None
     most_bytes: int = 0
     fetch: Fetch | None = None
     checking: str = ""
@@ -84,9 +86,16 @@ class Life:
     def activity(self) -> Activity:
         if self.training is not None:
             return "training"
+        if self.unable is not None:
+            return "unable"
         if self.prepared is None or self.preparing is not None:
             return "starting"
         return "fetching" if self.fetch is not None or self.checking else "ready"
+
+    @property
+    def problem(self) -> str:
+        """Why we are unable, for the status."""
+        return "" if self.unable is None else self.unable.reason
 
     def handle(self, event: Event, now: float) -> list[Command]:
         before = self.activity
@@ -105,6 +114,10 @@ class Life:
                 return self._state(event.state, now)
             case Prepared():
                 return self._prepared(event, now)
+            case Unable():
+                self.prepared = self.preparing = None
+                self.unable = event
+                return [Note(f"cannot take part: {event.reason}")]
             case TaskCame():
                 return self._task(event.task, now)
             case ChunkCame():
@@ -154,8 +167,10 @@ class Life:
         state, task = self.state, self.task
         if state is None or self.preparing is not None or self.training is not None:
             return []
+        if self.unable is not None and _same_job(self.unable.state, state):
+            return []
         if self.prepared is None or not _same_job(self.prepared, state):
-            self.preparing = state
+            self.preparing, self.unable = state, None
             return [*self._stop_fetching(), Prepare(state)]
         stop: list[Command] = []
         if self.fetch is not None and (task is None or task.version != self.fetch.version):
@@ -269,4 +284,4 @@ class Life:
 
 def _same_job(a: State, b: State) -> bool:
     """Whether what was built for one state serves the other."""
-    return (a.model, a.layout, a.method) == (b.model, b.layout, b.method)
+    return (a.model, a.layout, a.method, a.files) == (b.model, b.layout, b.method, b.files)

@@ -11,7 +11,8 @@ from fededge.config import AgentConfig
 from fededge.data.local import device_examples
 from fededge.errors import LayoutError
 from fededge.flat import FlatModel
-from fededge.methods import Hyper
+from fededge.methods import Hyper, Method
+from fededge.methods.own import sha256_of
 from fededge.models import Preprocess, build_for
 from fededge.training import Answer, Examples, Task, Trainer
 from fededge.wire import chunks, tensors
@@ -30,6 +31,7 @@ class Work:
     def __init__(self, config: AgentConfig, store: AgentStore) -> None:
         self.config = config
         self.store = store
+        self.own: list[type[Method]] = []
         self.data: Examples | None = None
         self.trainer: Trainer | None = None
         self.exporting: Exporting | None = None
@@ -57,14 +59,21 @@ class Work:
         assert self.trainer is not None, "not prepared"
         return self.trainer
 
+    def load_methods(self) -> None:
+        """Import the files that the operator allows: before the federation has said a word."""
+        self.own = [methods.own_method(reference) for reference in self.config.methods]
+        for reference, kind in zip(self.config.methods, self.own, strict=True):
+            log.info("method %s is %s, SHA-256 %s", kind.name, reference, sha256_of(kind))
+
     def prepare(self, state: State) -> None:
         """Build the network, load the data, and make everything warm before saying ready."""
+        method = methods.announced(state.method, state.files, self.own)
         spec = state.model
         if self.config.model is not None:
             spec = msgspec.structs.replace(spec, name=self.config.model.name)
-        self.data = device_examples(self.config.data, spec)
         net = FlatModel(build_for(spec, seed=0))
-        method = methods.method(state.method)
+        method.needs(net.module)
+        self.data = device_examples(self.config.data, spec)
         self.trainer = Trainer(self.config.device, net, Preprocess(spec), self.data, method)
         if net.layout.hash != state.layout:
             log.error("our layout %s is not the federation's %s", net.layout.hash, state.layout)
@@ -86,14 +95,7 @@ class Work:
             raise LayoutError(f"our layout is {layout.hash}, the federation's {state.layout}")
         sent = self.store.model(task.version, layout, ("model", *method.sends))
         received = sent.pop("model")
-        training = state.training
-        hyper = Hyper(
-            training.epochs,
-            training.batch_size,
-            training.lr,
-            training.momentum,
-            training.weight_decay,
-        )
+        hyper = Hyper(**msgspec.structs.asdict(state.training))
         before = self.store.private(state.run)
         answer = trainer.turn(Task(state.seed, task.round, hyper, received, sent), before)
         payload = tensors.encode(layout, {"model": answer.upload})

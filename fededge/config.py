@@ -82,6 +82,7 @@ class TrainingConfig(Section, frozen=True):
     lr: Annotated[float, _help("learning rate", gt=0, le=1e6)] = 0.01
     momentum: Annotated[float, _help("of SGD", ge=0, lt=1)] = 0.9
     weight_decay: Annotated[float, _help("of SGD", ge=0, le=1e6)] = 1e-5
+    clip_norm: Annotated[float, _help("largest norm of a gradient; 0: any", ge=0, le=1e6)] = 0.0
 
 
 class RoundsConfig(Section, frozen=True):
@@ -138,7 +139,9 @@ class Side(Section, frozen=True, kw_only=True):
 class CoordinatorConfig(Side, frozen=True, kw_only=True):
     """The coordinator of a federation."""
 
-    method: Annotated[str, _help("how to train, such as 'fedavg' or 'fedprox(mu=0.1)'")] = "fedavg"
+    method: Annotated[
+        str, _help("how to train: 'fedavg', 'fedprox(mu=0.1)+mixup', 'your/file.py:Name', …")
+    ] = "fedavg"
     seed: Annotated[int, _help("decides the first model, the selection, the batches", ge=0)] = 0
     chunk_bytes: Annotated[
         int, _help("size of a chunk of a model on the wire", ge=1024, le=16 * 1024 * 1024)
@@ -152,6 +155,9 @@ class AgentConfig(Side, frozen=True, kw_only=True):
     """An agent: one per device."""
 
     device: Annotated[str, _help("this device's id, unique in the federation")]
+    methods: Annotated[
+        tuple[str, ...], _help("your own methods that it may run, each as 'path/to/file.py:Name'")
+    ] = ()
     model: Annotated[
         ModelConfig | None, _help("insist on a network; left out: the federation's")
     ] = None
@@ -185,12 +191,16 @@ def load(path: Path, kind: type[S], environment: Mapping[str, str] = os.environ)
 
 def _finished(config: S, folder: Path, environment: Mapping[str, str]) -> S:
     """Names checked, paths made absolute, the password taken from the environment."""
+    from fededge.methods import located
+
+    replace = msgspec.structs.replace
     check_name("federation", config.federation)
     if isinstance(config, AgentConfig):
         check_name("device", config.device)
+        config = replace(config, methods=tuple(located(m, folder) for m in config.methods))
     if isinstance(config, CoordinatorConfig):
         _check_rounds(config.rounds)
-    replace = msgspec.structs.replace
+        config = replace(config, method=located(config.method, folder))
     data = config.data
     if data.root:
         data = replace(data, root=str(folder.absolute() / Path(data.root).expanduser()))
@@ -206,9 +216,13 @@ def _check_choices(config: Side) -> None:
     from fededge import methods, models
 
     if isinstance(config, CoordinatorConfig):
-        methods.method(config.method)
-    if isinstance(config, CoordinatorConfig | AgentConfig) and config.model is not None:
-        models.check_name(config.model.name)
+        network = models.sketch(config.model.name, config.model.head)
+        methods.method(config.method).needs(network)
+    if isinstance(config, AgentConfig):
+        for reference in config.methods:
+            methods.own_method(reference)
+        if config.model is not None:
+            models.check_name(config.model.name)
     if config.data.root and not Path(config.data.root).exists():
         raise ConfigError(f"data.root: there is no '{config.data.root}'")
 

@@ -82,6 +82,7 @@ class Trainer:
 
     def turn(self, task: Task, private: Private, progress: Progress | None = None) -> Answer:
         """begin → phases of local steps → finish → personal model, in the method's words."""
+        self.method.needs(self.net.module)
         turn = self._turn(task, private)
         with own_randomness(turn.generator("network/turn")):
             phases = self.method.phases(turn)

@@ -93,6 +93,7 @@ class Coordinator:
         self.spec = model_spec(config.model, config.data)
         self.test = None if config.data.source == "none" else evaluation_set(config.data, self.spec)
         self.net = FlatModel(build_for(self.spec, config.seed))
+        self.method.needs(self.net.module)
         self.preprocess = Preprocess(self.spec)
 
     def _resume(self) -> None:
@@ -107,6 +108,7 @@ class Coordinator:
                 "seed": str(config.seed),
                 "model": f"{self.spec.name}, head {self.spec.head}",
                 "layout": layout.hash,
+                **{f"file of {name}": sha256 for name, sha256 in self.method.files.items()},
             }
         )
         progress = self.store.progress()
@@ -346,6 +348,7 @@ class Coordinator:
             deadline=deadline if machine.phase == "open" else 0.0,
             devices=tuple(sorted(machine.invited)),
             accuracy=self.progress.accuracy,
+            files=self.method.files,
         )
         self._publish(self.topics.state, state, retain=True)
         self._announced = True

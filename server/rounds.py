@@ -102,6 +102,9 @@ class Rounds:
             return [Note("left", device)] if before else []
         if status.activity == "starting":
             return []
+        if status.activity == "unable":
+            self.failed |= {device} & self.invited  # no round waits for it
+            return [Note(f"cannot take part: {status.problem}", device)]
         if status.layout != self.facts.layout:
             return self._stranger(device, status)
         self.present[device] = status

@@ -33,6 +33,44 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
     assert config.data.root == str(tmp_path / "pictures")
 
 
+OWN = """
+from dataclasses import dataclass
+from typing import ClassVar
+from fededge.methods import Method
+
+@dataclass(frozen=True)
+class Mine(Method):
+    name: ClassVar[str] = "mine"
+"""
+
+
+def test_files_of_methods_are_relative_to_the_file(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(OWN)
+    text = 'method = "fedprox(mu=1e+1)+own.py:Mine"\n'
+    assert coordinator(tmp_path, COORDINATOR + text).method == (
+        f"fedprox(mu=1e+1)+{tmp_path / 'own.py'}:Mine"
+    )
+    text = 'methods = ["own.py:Mine"]\n'
+    assert agent(tmp_path, AGENT + text).methods == (f"{tmp_path / 'own.py'}:Mine",)
+
+
+@pytest.mark.parametrize(
+    ("entry", "sentence"),
+    [
+        ("own.py:Yours", "own.py: there is no method 'Yours'; there is Mine"),
+        ("gone.py:Mine", "gone.py: there is no such file"),
+        ("fedprox", "'fedprox' is not of the form path/to/file.py:Name"),
+    ],
+)
+def test_a_method_that_cannot_be_allowed_is_named(
+    tmp_path: Path, entry: str, sentence: str
+) -> None:
+    (tmp_path / "own.py").write_text(OWN)
+    with pytest.raises(ConfigError, match=r"agent\.toml") as error:
+        agent(tmp_path, AGENT + f'methods = ["{entry}"]\n')
+    assert sentence in str(error.value)
+
+
 def test_the_password_comes_from_the_environment(tmp_path: Path) -> None:
     text = AGENT + '[broker]\nusername = "box"\npassword = "in the file"\n'
     assert agent(tmp_path, text).broker.password == "in the file"
@@ -53,6 +91,16 @@ def test_the_password_comes_from_the_environment(tmp_path: Path) -> None:
         ),
         ('method = "fedavgg"\n', "unknown method 'fedavgg'; did you mean 'fedavg'?"),
         ('method = "fedprox(m=1)"\n', "method 'fedprox' has no option 'm'"),
+        ('method = "own.py:Mine"\n', "own.py: there is no such file"),
+        ('method = "lfd"\n', "lfd compares directions and needs a network with a cosine head"),
+        (
+            'method = "mixup+fedrod"\n[model]\nhead = "cosine:0.05"\n',
+            "fedrod adds up two linear heads: set head to linear or bias-free",
+        ),
+        ('method = "mixup"\n[model]\nname = "fasttext"\n', "mixup cannot mix texts"),
+        ('method = "fedbalance"\n[model]\nname = "fasttext"\n', "weak learners for images only"),
+        ('[model]\nhead = "cosin"\n', "no head 'cosin'; did you mean 'cosine'?"),
+        ("[training]\nclip_norm = -1.0\n", "training.clip_norm: expected float >= 0"),
         ('[model]\nname = "lenett"\n', "no network 'lenett'; did you mean 'lenet'?"),
         ('[data]\nsource = "folder"\nroot = "nowhere"\n', "data.root: there is no"),
         ("[rounds]\nquorum = 3\n", "rounds.quorum is 3, but a round may begin with 2 devices"),

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import math
 import weakref
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fededge.config import TrainingConfig
 from fededge.errors import LayoutError, MethodError
 from fededge.flat import FlatModel
 from fededge.methods import Hyper, Method, Private, Stack, method
@@ -20,6 +23,7 @@ from fededge.methods.base import Batch, Phase, Round
 from fededge.methods.steps import own_randomness, training_only
 from fededge.models.base import Classifier
 from fededge.training import Examples, Task, Trainer, batch_sizes, steps_of
+from fededge.wire.messages import Training
 
 
 def seeded(build: Callable[[], nn.Module]) -> FlatModel:
@@ -142,6 +146,38 @@ def test_a_turn_is_sgd_from_the_received_model() -> None:
     assert answer.scalars["loss"] == pytest.approx(sum(losses) / 9, rel=1e-5)
     assert (answer.scalars["examples"], answer.scalars["steps"]) == (10.0, 9.0)
     assert torch.equal(answer.personal, answer.upload)
+
+
+@pytest.mark.parametrize(("clip", "clipped"), [(0.5, True), (1e6, False)])
+def test_a_long_gradient_is_clipped_as_torch_does_it(clip: float, clipped: bool) -> None:
+    """The head alone learns: its gradient is clipped, before weight decay and momentum."""
+    seen: list[Tensor] = []
+    net, examples, plain = linear(), data(10), linear().module
+    plan = (Phase("tune", epochs=3, part=("head.weight",)),)
+    stack = watching(seen, phases=lambda self, r: plan, phase_names=("tune",))
+    asked = task(net, weight_decay=0.05, clip_norm=clip)
+    answer = device(net, examples, stack).turn(asked, Private())
+    assert isinstance(plain, Classifier)
+    weight = plain.head.get_parameter("weight")
+    optimiser = torch.optim.SGD([weight], 0.1, momentum=0.9, weight_decay=0.05)
+    norms = []
+    for index in seen:
+        optimiser.zero_grad()
+        F.cross_entropy(plain(examples.x[index]), examples.y[index]).backward()
+        norms.append(float(nn.utils.clip_grad_norm_([weight], clip)))
+        optimiser.step()
+    assert (max(norms) > clip) == clipped
+    assert torch.allclose(answer.upload[:12], weight.detach().flatten(), atol=1e-6)
+    without = device(net, examples, stack).turn(
+        task(net, asked.received, weight_decay=0.05), Private()
+    )
+    assert torch.equal(without.upload, answer.upload) != clipped
+
+
+def test_what_a_coordinator_configures_is_what_travels_and_what_a_device_trains_by() -> None:
+    names = [field.name for field in dataclasses.fields(Hyper)]
+    assert [field.name for field in msgspec.structs.fields(TrainingConfig)] == names
+    assert [field.name for field in msgspec.structs.fields(Training)] == names
 
 
 def test_the_answer_does_not_change_when_the_network_goes_on() -> None:

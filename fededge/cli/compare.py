@@ -10,7 +10,6 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from fededge import methods
 from fededge.cli.experiments import add_experiment_options, experiment
 from fededge.cli.simulate import bars, follow
 from fededge.config import DataConfig, ModelConfig
@@ -58,7 +57,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 
 def compare(options: argparse.Namespace) -> None:
     for method in options.methods:
-        methods.method(method)
+        experiment(options, method=method)
     if options.last < 1:
         raise ConfigError(f"--last {options.last}: must be at least 1")
     if len(set(options.methods)) < len(options.methods):

@@ -35,6 +35,7 @@ FLAGS: tuple[tuple[str, type, str], ...] = (
     ("lr", float, "learning rate"),
     ("momentum", float, "of SGD"),
     ("weight-decay", float, "of SGD"),
+    ("clip-norm", float, "largest norm of a gradient; 0: any"),
     ("measure-every", int, "rounds between measurements of the local models"),
 )
 
@@ -66,18 +67,20 @@ def experiment(options: argparse.Namespace, **more: Any) -> Experiment:
     except msgspec.ValidationError as error:
         text = str(error).replace("`", "").replace(" - at $.", ": ")
         raise ConfigError(f"the experiment cannot be: {text}") from None
-    methods.method(made.method)
-    models.check_name(made.model)
+    method = methods.method(made.method)
+    method.needs(models.sketch(made.model, made.head))
     if not 1 <= options.workers <= 256:
         raise ConfigError(f"--workers {options.workers}: must be 1 to 256")
-    return made
+    return msgspec.structs.replace(made, method_files=method.files)
 
 
 def _file(path: Path) -> dict[str, Any]:
     try:
         values: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-        return values
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not a TOML file: {error}") from None
+    if isinstance(values.get("method"), str):
+        values["method"] = methods.located(values["method"], path.parent)
+    return values

@@ -14,8 +14,15 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from fededge import methods
-from fededge.config import AgentConfig, BrokerConfig, CoordinatorConfig, DataConfig, template
+from fededge import methods, models
+from fededge.config import (
+    AgentConfig,
+    BrokerConfig,
+    CoordinatorConfig,
+    DataConfig,
+    ModelConfig,
+    template,
+)
 from fededge.data import sources
 from fededge.errors import ConfigError, FedEdgeError
 from fededge.processes import Child
@@ -66,6 +73,7 @@ class Fleet:
 
     def __init__(self, options: FleetOptions) -> None:
         self.options = options
+        self.method = methods.located(options.method, Path.cwd())
         self.devices = [f"device-{index + 1}" for index in range(options.agents)]
         self.topics = Topics(FEDERATION)
 
@@ -100,7 +108,8 @@ class Fleet:
     def _check(self) -> None:
         """Say what is wrong before anything is started."""
         options = self.options
-        methods.method(options.method)
+        model = ModelConfig()
+        methods.method(options.method).needs(models.sketch(model.name, model.head))
         for name, value, least in (("agents", options.agents, 1), ("rounds", options.rounds, 1)):
             if not least <= value <= 1000:
                 raise ConfigError(f"--{name} {value}: must be {least} to 1000")
@@ -125,7 +134,7 @@ class Fleet:
         common = {"federation": FEDERATION, "state": ".", "broker": broker}
         coordinator = {
             **common,
-            "method": options.method,
+            "method": self.method,
             "seed": options.seed,
             "rounds": {"count": options.rounds, "min_devices": options.agents},
             "data": {"source": options.source, "root": options.root},
@@ -133,7 +142,8 @@ class Fleet:
         self._write_config("coordinator", template(CoordinatorConfig, coordinator))
         for index, device in enumerate(self.devices):
             data = msgspec.structs.asdict(self.data(index))
-            agent = {**common, "device": device, "data": data}
+            own = tuple(methods.references(self.method))
+            agent = {**common, "device": device, "methods": own, "data": data}
             self._write_config(device, template(AgentConfig, agent))
 
     def _write_config(self, name: str, text: str) -> None:
@@ -202,7 +212,10 @@ class Fleet:
             if address.kind == "state":
                 watcher.state(decode(event.payload, State))
             elif address.kind == "status":
-                watcher.status(address.device, decode(event.payload, Status))
+                status = decode(event.payload, Status)
+                if status.problem:  # all agents are alike: no round would ever begin
+                    raise FedEdgeError(f"{address.device} cannot take part: {status.problem}")
+                watcher.status(address.device, status)
             elif address.kind == "report":
                 watcher.report(address.device, decode(event.payload, Report))
 

@@ -61,7 +61,8 @@ class Progress:
         self.bars.stop()
 
     def status(self, device: str, status: Status) -> None:
-        if status.online and status.activity != "starting" and device not in self.ready:
+        able = status.online and status.activity not in ("starting", "unable")
+        if able and device not in self.ready:
             self.ready.add(device)
             note = f"{len(self.ready)} of {self.agents} agents ready"
             self.bars.update(self.rounds, note=note)

@@ -112,6 +112,12 @@ class Method:
         if not holds:
             raise MethodError(f"{self}: {rule}")
 
+    def needs(self, net: nn.Module) -> None:
+        """Refuse a network that the method cannot train, with a MethodError that says what to do.
+
+        Asked as soon as a configuration is read: `net` may still be without values.
+        """
+
     # The device half, in the order of a turn.
 
     def phases(self, r: Round) -> Sequence[Phase]:

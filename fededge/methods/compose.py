@@ -27,6 +27,7 @@ from fededge.methods.base import (
     State,
     Step,
 )
+from fededge.methods.own import sha256_of
 from fededge.methods.private import Private, Value
 from fededge.methods.turn import Turn
 
@@ -76,6 +77,12 @@ class Stack:
         return "+".join(f"{layer}{limits.get(layer.name, '')}" for layer in self.layers)
 
     @property
+    def files(self) -> dict[str, str]:
+        """The SHA-256 of the file of each layer that is a user's own, by its name."""
+        found = {layer.name: sha256_of(type(layer)) for layer in self.layers}
+        return {name: sha256 for name, sha256 in found.items() if sha256}
+
+    @property
     def scalars(self) -> frozenset[str]:
         """Every number that may leave the device under this method, by name."""
         return SCALARS.union(*(layer.scalars for layer in self.layers))
@@ -84,6 +91,11 @@ class Stack:
     def sends(self) -> tuple[str, ...]:
         """Every vector that travels with the model to the devices, by name."""
         return tuple(f"{layer.name}.{name}" for layer in self.layers for name in layer.sends)
+
+    def needs(self, net: nn.Module) -> None:
+        """Refuse a network that one of the layers cannot train."""
+        for layer in self.layers:
+            layer.needs(net)
 
     # The device half
 

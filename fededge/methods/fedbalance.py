@@ -25,9 +25,11 @@ from fededge.methods.base import (
     Step,
     forward,
 )
-from fededge.models import build, names
+from fededge.models import build, names, takes_texts
 
 __all__ = ["FedBalance", "Fused"]
+
+TEXTS = "fedbalance has weak learners for images only, and these are texts"
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,10 @@ class FedBalance(Method):
 
     def __post_init__(self) -> None:
         self.require(self.weak in names(), f"weak must be one of {', '.join(names())}")
+
+    def needs(self, net: nn.Module) -> None:
+        if takes_texts(net):
+            raise MethodError(TEXTS)
 
     def companions(self, r: Round) -> Sequence[FlatModel]:
         r.memo.update(phase=r.phase, anew=True)
@@ -102,7 +108,7 @@ class FedBalance(Method):
 
     def _weak(self, data: Examples, seed: int = 0) -> nn.Module:
         if data.x.dim() != 4:
-            raise MethodError("fedbalance has weak learners for images only, and these are texts")
+            raise MethodError(TEXTS)
         return build(self.weak, data.classes, tuple(data.x.shape[1:]), seed)
 
     def _carry_on(self, r: Round) -> None:

@@ -27,8 +27,8 @@ class FedNova(Method):
     that the local solver has added up: its steps, and more with momentum, fewer with μ.
 
     Attributes:
-        mu: of a proximal term in the local solver, as in FedProx. It stands here and not in a
-            layer of its own, because a_k depends on it.
+        mu: of a proximal term in the local solver, the same as with a layer `fedprox(mu=…)`: a_k
+            follows from what all layers pull together.
         tau_eff: Σ p_k a_k ("a"), or Σ p_k τ_k over the steps ("steps": the authors' code with μ).
         gmf: momentum of the coordinator's step.
     """
@@ -44,13 +44,16 @@ class FedNova(Method):
         self.require(0 <= self.gmf < 1, "gmf must lie from 0 to below 1")
 
     def pull(self, r: Round) -> Affine | None:
-        r.memo.setdefault("starts", []).append(r.steps)
+        r.memo.setdefault("starts", []).append((r.phase.name, r.steps))
         return Affine(kappa=self.mu, anchor=r.received) if self.mu else None
 
     def finish(self, r: Round) -> Finish:
-        ends = pairwise([*r.memo.get("starts", ()), r.steps])  # momentum begins anew in each phase
-        rho, eta_mu = r.hyper.momentum, r.hyper.lr * self.mu
-        return Finish(scalars={"a_k": sum(length(b - a, rho, eta_mu) for a, b in ends)})
+        spans = pairwise([*r.memo.get("starts", ()), ("", r.steps)])
+        rho, eta = r.hyper.momentum, r.hyper.lr
+        a_k = sum(  # momentum begins anew in each phase
+            length(end - start, rho, eta * r.kappas[phase]) for (phase, start), (_, end) in spans
+        )
+        return Finish(scalars={"a_k": a_k})
 
     def weight(self, scalars: Mapping[str, float]) -> float:  # p_k, of which no other layer decides
         return scalars["examples"]

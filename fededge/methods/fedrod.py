@@ -34,6 +34,9 @@ class FedROD(Balanced):
     name: ClassVar[str] = "fedrod"
     keeps: ClassVar[Mapping[str, Follows]] = {"head": "training"}
 
+    def needs(self, net: nn.Module) -> None:
+        _linear_head(net)
+
     def companions(self, r: Round) -> Sequence[FlatModel]:
         return (_head(r),)
 
@@ -57,12 +60,15 @@ class FedROD(Balanced):
 def _head(r: Round) -> FlatModel:
     """P, as it was kept or as it is being trained."""
     if "head" not in r.memo:
-        module = r.net.module
-        if not (isinstance(module, Classifier) and isinstance(module.head, nn.Linear)):
-            raise MethodError("fedrod adds up two linear heads: set head to linear or bias-free")
-        head = FlatModel(copy.deepcopy(module.head))
+        head = FlatModel(copy.deepcopy(_linear_head(r.net.module)))
         kept = r.private.tensor("head") if "head" in r.private else torch.zeros(head.layout.size)
         head.load(kept)
         r.memo["head"] = head
     found: FlatModel = r.memo["head"]
     return found
+
+
+def _linear_head(net: nn.Module) -> nn.Linear:
+    if not (isinstance(net, Classifier) and isinstance(net.head, nn.Linear)):
+        raise MethodError("fedrod adds up two linear heads: set head to linear or bias-free")
+    return net.head

@@ -9,7 +9,7 @@ import re
 import typing
 from collections.abc import Mapping
 
-from fededge.errors import MethodError
+from fededge.errors import FedEdgeError, MethodError
 from fededge.methods.base import Method
 from fededge.methods.compose import Stack
 
@@ -44,7 +44,18 @@ def _layer(text: str, known: Mapping[str, type[Method]]) -> tuple[Method, tuple[
     if name not in known:
         raise MethodError(f"unknown method '{name}'{_hint(name, known)}")
     limit = tuple(phase.strip() for phase in phases.split("@")[1:])
-    return known[name](**_options(name, options, known[name])), limit
+    return _made(known[name], _options(name, options, known[name])), limit
+
+
+def _made(kind: type[Method], options: dict[str, Option]) -> Method:
+    try:
+        return kind(**options)
+    except FedEdgeError:
+        raise
+    except Exception as error:  # noqa: BLE001 - a user's own method may refuse with any
+        raise MethodError(
+            f"method '{kind.name}' does not take its options ({type(error).__name__}: {error})"
+        ) from None
 
 
 def _options(name: str, text: str, kind: type[Method]) -> dict[str, Option]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fededge.errors import MethodError
 from fededge.methods.base import Batch, Finish, Follows, Method, Objective, Output, Round
@@ -47,14 +47,13 @@ class LfD(Method):
         self.require(self.lam > 0, "lam must be above 0; reg=false leaves the regulariser out")
         self.require(self.tau_drift > 0, "tau_drift must be above 0")
 
-    def begin(self, r: Round, w: Tensor) -> Tensor:
-        self._tau(r)  # a network without a cosine head is refused before anything is computed
-        return w
+    def needs(self, net: nn.Module) -> None:
+        _cosine_head(net)
 
     def objective(self, r: Round, out: Output, batch: Batch) -> Objective:
         classes = out.logits.shape[1]
         eye = torch.eye(classes, dtype=out.logits.dtype, device=out.logits.device)
-        shift = -self.margin / self._tau(r) * eye
+        shift = -self.margin / _cosine_head(r.net.module).tau * eye
         yhat = self._drift(r, out, batch) if self.reg else None
         if yhat is None:
             return Objective(shift=shift)
@@ -77,14 +76,15 @@ class LfD(Method):
         f_G, f_P = (teacher(batch).logits for teacher in r.memo["teachers"])
         return drift_target(f_G, f_P, self.tau_drift)
 
-    def _tau(self, r: Round) -> float:
-        head = getattr(r.net.module, "head", None)
-        if not isinstance(head, CosineHead):
-            raise MethodError(
-                f"{self.name} compares directions and needs a network with a cosine head: "
-                'set head = "cosine" (or "cosine:TAU", as in "cosine:0.05") for the model'
-            )
-        return head.tau
+
+def _cosine_head(net: nn.Module) -> CosineHead:
+    head = getattr(net, "head", None)
+    if not isinstance(head, CosineHead):
+        raise MethodError(
+            "lfd compares directions and needs a network with a cosine head: "
+            'set head = "cosine" (or "cosine:TAU", as in "cosine:0.05") for the model'
+        )
+    return head
 
 
 def drift_target(f_G: Tensor, f_P: Tensor, tau_drift: float = 1.0) -> Tensor:

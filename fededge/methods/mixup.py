@@ -7,11 +7,15 @@ from typing import ClassVar
 
 import numpy as np
 import torch
+from torch import nn
 
 from fededge.errors import MethodError
 from fededge.methods.base import Batch, Method, Round
+from fededge.models.base import takes_texts
 
 __all__ = ["Mixup"]
+
+TEXTS = "mixup cannot mix texts, only numbers such as pixels: leave it out"
 
 
 @dataclass(frozen=True)
@@ -32,9 +36,13 @@ class Mixup(Method):
     def __post_init__(self) -> None:
         self.require(self.alpha > 0, "alpha must be above 0")
 
+    def needs(self, net: nn.Module) -> None:
+        if takes_texts(net):
+            raise MethodError(TEXTS)
+
     def batch(self, r: Round, batch: Batch) -> Batch:
         if not batch.x.is_floating_point():
-            raise MethodError("mixup cannot mix texts, only numbers such as pixels: leave it out")
+            raise MethodError(TEXTS)
         m = self._share(r)
         other = torch.randperm(len(batch.x), generator=r.generator("partners"))
         return Batch(

@@ -32,7 +32,9 @@ class LocalStep:
         self.ends_pass = False
         companions = method.companions(turn)
         self.models = [turn.net, *companions]
-        self.optimisers = [Sgd(turn.net, turn.hyper, method.pull(turn))]
+        pull = method.pull(turn) or Affine()
+        turn.kappas[turn.phase.name] = pull.kappa
+        self.optimisers = [Sgd(turn.net, turn.hyper, pull)]
         self.optimisers += [Sgd(model, turn.hyper) for model in companions]
 
     def batch(self) -> Batch:
@@ -47,6 +49,9 @@ class LocalStep:
         for model in self.models:
             model.zero_grad()
         loss.backward()
+        if self.turn.hyper.clip_norm:
+            for model in self.models:
+                clip_(model.grad, self.turn.hyper.clip_norm)
         self.method.observe(self.turn, out, batch)
         return float(loss.detach())
 
@@ -83,6 +88,13 @@ class Sgd:
             bias=self.pull.bias,
             mask=self.mask,
         )
+
+
+def clip_(gradient: Tensor, norm: float) -> None:
+    """Scale a gradient down to this length; the margin is that of `clip_grad_norm_` in torch."""
+    scale = norm / (float(torch.linalg.vector_norm(gradient)) + 1e-6)
+    if not scale >= 1:  # NaN too: a gradient that is none must not pass as one
+        gradient.mul_(scale)
 
 
 @contextmanager

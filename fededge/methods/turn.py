@@ -31,6 +31,8 @@ class Hyper:
     lr: float = 0.01
     momentum: float = 0.9
     weight_decay: float = 0.0
+    clip_norm: float = 0.0
+    """A longer gradient of the loss is scaled down to this norm; 0: none is."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,6 +104,7 @@ class Turn:
     start: Tensor = field(default_factory=lambda: torch.empty(0))
     steps: int = 0
     ends: dict[str, Tensor] = field(default_factory=dict)
+    kappas: dict[str, float] = field(default_factory=dict)
     memos: dict[str, dict[str, Any]] = field(default_factory=dict)
     streams: dict[str, torch.Generator] = field(default_factory=dict)
 
@@ -206,6 +209,11 @@ class Round:
     def ends(self) -> Mapping[str, Tensor]:
         """Where each phase ended, by its name."""
         return self.turn.ends
+
+    @property
+    def kappas(self) -> Mapping[str, float]:
+        """How strongly all layers together pull, phase by phase: the κ of their sum."""
+        return self.turn.kappas
 
     @property
     def steps(self) -> int:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from fededge.models.base import Classifier, Preprocess
+from fededge.models.base import Classifier, Preprocess, takes_texts
 from fededge.models.heads import CosineHead, heads
-from fededge.models.zoo import build, build_for, check_name, names
+from fededge.models.zoo import build, build_for, check_name, names, sketch
 
 __all__ = [
     "Classifier",
@@ -15,4 +15,6 @@ __all__ = [
     "check_name",
     "heads",
     "names",
+    "sketch",
+    "takes_texts",
 ]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from fededge.errors import ConfigError
 from fededge.spec import ModelSpec
 
-__all__ = ["Classifier", "Preprocess", "channels_last", "he_initialised"]
+__all__ = ["Classifier", "Preprocess", "channels_last", "he_initialised", "takes_texts"]
 
 
 class Classifier(nn.Module):
@@ -28,6 +28,11 @@ class Classifier(nn.Module):
     def features(self, x: Tensor) -> Tensor:
         features: Tensor = self.body(x)
         return features
+
+
+def takes_texts(net: nn.Module) -> bool:
+    """Whether a network looks tokens up: numbers of words, which cannot be mixed or scaled."""
+    return any(isinstance(part, nn.Embedding | nn.EmbeddingBag) for part in net.modules())
 
 
 def he_initialised(module: nn.Module) -> nn.Module:

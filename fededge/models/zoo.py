@@ -16,7 +16,7 @@ from fededge.models.base import Classifier
 from fededge.models.heads import head_of
 from fededge.spec import Kind, ModelSpec
 
-__all__ = ["build", "build_for", "check_name", "names"]
+__all__ = ["build", "build_for", "check_name", "names", "sketch"]
 
 # 4 GB of float32: beyond any network here, and short of what would take a machine down.
 MOST_PARAMETERS = 1_000_000_000
@@ -70,6 +70,15 @@ def build_for(spec: ModelSpec, seed: int) -> Classifier:
     return build(
         spec.name, spec.classes, spec.shape, seed, head=spec.head, vocabulary=spec.vocabulary
     )
+
+
+def sketch(name: str, head: str = "linear") -> Classifier:
+    """The network without its values, for some inputs: what is known of it before the data."""
+    check_name(name)
+    shape, vocabulary = ((1,), 2) if name in TEXT_NETWORKS else ((3, 32, 32), 0)
+    with torch.device("meta"):
+        body, width = _body(name, shape, vocabulary)
+        return Classifier(body, head_of(head)(width, 2))
 
 
 def build(

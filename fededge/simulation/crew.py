@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.multiprocessing import get_context
 
 from fededge import methods
-from fededge.errors import FedEdgeError
+from fededge.errors import FedEdgeError, MethodError
 from fededge.evaluation import class_accuracies, probability_matrix
 from fededge.flat import FlatModel
 from fededge.methods import Hyper, Private
@@ -109,7 +109,10 @@ class Workers:
         self.setup = _shared(setup)
         # Spawned, not forked: a fork of a process that has used torch's threads may hang.
         self.pool = ProcessPoolExecutor(
-            count, mp_context=get_context("spawn"), initializer=_begin, initargs=(self.setup,)
+            count,
+            mp_context=get_context("spawn"),
+            initializer=_begin,
+            initargs=(self.setup, methods.method(setup.method).files),
         )
 
     def turns(
@@ -161,16 +164,25 @@ def _tensors(setup: Setup) -> Iterator[Tensor]:
 
 # What a worker does. Vectors travel as numpy arrays: torch would hold a file open for each.
 
+_asked: tuple[Setup, dict[str, str]] | None = None
 _crew: Alone | None = None
 
 
-def _begin(setup: Setup) -> None:
-    global _crew
-    _crew = Alone(setup)
+def _begin(setup: Setup, files: dict[str, str]) -> None:
+    global _asked
+    _asked = setup, files
 
 
 def _mine() -> Alone:
-    assert _crew is not None
+    """This worker's crew, made at its first job: what goes wrong is then that job's error."""
+    global _crew
+    if _crew is None:
+        assert _asked is not None
+        setup, files = _asked
+        crew = Alone(setup)
+        if crew.method.files != files:
+            raise MethodError(f"a file of '{setup.method}' has changed since the run began")
+        _crew = crew
     return _crew
 
 

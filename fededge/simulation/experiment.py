@@ -49,7 +49,10 @@ class Experiment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     lr: Annotated[float, Meta(gt=0)] = 0.01
     momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.9
     weight_decay: Annotated[float, Meta(ge=0)] = 1e-5
+    clip_norm: Annotated[float, Meta(ge=0)] = 0.0
     measure_every: Annotated[int, Meta(ge=1)] = 1
+    method_files: dict[str, str] = {}
+    """The SHA-256 of the file of each method that is the user's own, by its name."""
 
     def setup(self) -> Setup:
         """Load the data, share it among the devices, and put everything together."""
@@ -69,7 +72,14 @@ class Experiment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         parts = share_examples(train, data)
         width = len(str(self.devices - 1))
         devices = {f"device-{index:0{width}d}": part for index, part in enumerate(parts)}
-        hyper = Hyper(self.epochs, self.batch_size, self.lr, self.momentum, self.weight_decay)
+        hyper = Hyper(
+            self.epochs,
+            self.batch_size,
+            self.lr,
+            self.momentum,
+            self.weight_decay,
+            self.clip_norm,
+        )
         return Setup(self.method, spec, hyper, self.seed, devices, test.x, test.y)
 
 

@@ -109,6 +109,7 @@ def _map() -> dict[str, dict[str, Any]]:
         "weight_decay": 1e-5,
         "split": "incomplete",
         "head": "bias-free",
+        "clip_norm": 100.0,
     }
     networks = {"fashion-mnist": ("lenet", 5), "cifar10": ("tfcnn", 10), "cifar100": ("vgg8", 20)}
     return {

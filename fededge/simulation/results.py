@@ -18,6 +18,8 @@ from fededge.simulation.experiment import Experiment, Measured
 
 __all__ = ["Result", "as_csv", "read", "settled", "summary", "write"]
 
+LATER = frozenset({"clip_norm", "method_files"})
+
 
 class Result(Struct, frozen=True, kw_only=True):
     """A finished run: the settings, every round, the last one again as `final`, and the cost.
@@ -66,8 +68,13 @@ def _numbers(values: Sequence[float]) -> list[float | None]:
 
 
 def key(experiment: Experiment) -> str:
-    """A name for the result of this experiment: another setting, another name."""
-    text = msgspec.json.encode(experiment, order="sorted")
+    """A name for the result of this experiment: another setting, another name.
+
+    Settings that came later count where they are used: results from before keep their names.
+    """
+    values = msgspec.to_builtins(experiment)
+    settings = {name: value for name, value in values.items() if value or name not in LATER}
+    text = msgspec.json.encode(settings, order="sorted")
     word = "".join(c if c.isalnum() else "-" for c in experiment.method).strip("-")
     return f"{word[:40]}-seed{experiment.seed}-{hashlib.sha256(text).hexdigest()[:10]}"
 

@@ -35,8 +35,10 @@ Hash = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 Version = Annotated[str, Meta(pattern=r"^[0-9]{6}-[0-9a-f]{16}\Z")]
 DeviceId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")]
 Text = Annotated[str, Meta(max_length=2000)]
+Line = Annotated[str, Meta(max_length=2000, pattern=r"^[^\x00-\x1f\x7f-\x9f]*\Z")]
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 Chunks = Annotated[int, Meta(ge=1, le=1_000_000)]
+MethodName = Annotated[str, Meta(pattern=r"^[\w-]{1,64}\Z")]
 ScalarName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]{0,39}\Z")]
 
 
@@ -61,6 +63,7 @@ class Training(Message, frozen=True):
     lr: Annotated[float, Meta(gt=0, le=1e6)]
     momentum: Annotated[float, Meta(ge=0, lt=1)]
     weight_decay: Annotated[float, Meta(ge=0, le=1e6)]
+    clip_norm: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
 
 
 class State(Message, frozen=True):
@@ -85,6 +88,7 @@ class State(Message, frozen=True):
     deadline: float
     devices: tuple[DeviceId, ...] = ()
     accuracy: float | None = None
+    files: Annotated[dict[MethodName, Hash], Meta(max_length=64)] = {}
 
 
 class Presence(Message, frozen=True):
@@ -102,10 +106,11 @@ class Status(Presence, frozen=True):
     """A device's retained word about itself."""
 
     device: DeviceId = ""
-    activity: Literal["offline", "starting", "ready", "fetching", "training"] = "offline"
+    activity: Literal["offline", "starting", "unable", "ready", "fetching", "training"] = "offline"
     layout: Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?\Z")] = ""
     examples: Count = 0
     software: Text = ""
+    problem: Line = ""
 
 
 class Claim(Message, frozen=True):

@@ -64,6 +64,30 @@ def test_unknown_method(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "unknown method 'fedproxx'; did you mean 'fedprox'?" in said
 
 
+def test_a_network_that_the_method_cannot_train(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Refused when the configuration is read: before data, broker or an hour of other methods."""
+    sentence = "lfd compares directions and needs a network with a cosine head"
+    assert sentence in complaint(coordinator(tmp_path, 'method = "lfd"'), capsys)
+    assert sentence in complaint(["simulate", "--method", "lfd"], capsys)
+    assert sentence in complaint(["compare", "--methods", "fedavg", "lfd"], capsys)
+    assert sentence in complaint(["demo", "--method", "lfd"], capsys)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = f"{tmp_path / 'own.py'}:Mine"
+    sentence = f"{tmp_path / 'own.py'}: there is no such file"
+    assert sentence in complaint(coordinator(tmp_path, f'method = "{name}"'), capsys)
+    assert sentence in complaint(agent(tmp_path, 1, f'methods = ["{name}"]'), capsys)
+    assert sentence in complaint([*agent(tmp_path, 1), "--method", name], capsys)
+    assert sentence in complaint(["simulate", "--method", name], capsys)
+    assert sentence in complaint(["compare", "--methods", "fedavg", name], capsys)
+    assert sentence in complaint(["demo", "--method", name], capsys)
+    said = complaint([*agent(tmp_path, 1), "--method", "fedprox"], capsys)
+    assert "'fedprox' is not of the form path/to/file.py:Name" in said
+
+
 def test_missing_data_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     more = '[data]\nsource = "folder"\nroot = "pictures"'
     said = complaint(agent(tmp_path, 1, more), capsys)

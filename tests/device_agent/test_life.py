@@ -35,6 +35,7 @@ from fededge_agent.events import (
     Tick,
     Train,
     Trained,
+    Unable,
     Unfollow,
 )
 from fededge_agent.life import Life
@@ -187,6 +188,30 @@ def test_two_states_while_preparing_prepare_the_last_one_once() -> None:
 
 def test_a_new_version_of_the_same_job_needs_no_new_preparation() -> None:
     assert ready()(StateCame(NEXT)) == []
+
+
+def test_a_device_that_cannot_run_the_method_says_so_and_stays() -> None:
+    """No task, chunk or repeated state moves it; another method does."""
+    driven = Driven(held=V0)
+    driven(Connected(), StateCame(STATE))
+    said = driven(Unable(STATE, "no such method"))
+    assert said == [Note("cannot take part: no such method"), Announce()]
+    assert (driven.doing(), driven.life.problem) == ("unable", "no such method")
+    assert driven(task(), StateCame(NEXT), task(V1), chunk(0), Tick(), at=1e6) == []
+    assert driven(Connected()) == [Announce()]
+    assert driven(StateCame(OTHER_METHOD)) == [Prepare(OTHER_METHOD), Announce()]
+    assert (driven.doing(), driven.life.problem) == ("starting", "")
+    assert driven(Prepared(OTHER_METHOD)) == [Announce()]
+    assert driven.doing() == "ready"
+
+
+def test_another_file_of_the_same_method_is_another_job() -> None:
+    driven = ready()
+    changed = msgspec.structs.replace(STATE, files={"mine": "cd" * 32})
+    assert driven(StateCame(changed)) == [Prepare(changed), Announce()]
+    assert driven(Unable(changed, "other file"))[1:] == [Announce()]
+    assert driven(task()) == []  # what was prepared before does not serve
+    assert driven(StateCame(STATE)) == [Prepare(STATE), Announce()]
 
 
 def test_another_method_while_training_is_prepared_after_the_turn() -> None:

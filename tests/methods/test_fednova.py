@@ -171,6 +171,47 @@ def test_every_phase_gathers_a_momentum_of_its_own(
     assert aside.scalars["a_k"] == pytest.approx(length(3, 0.9, 0))
 
 
+def test_it_counts_the_pull_of_other_layers_by_hand(
+    plain: Nets, examples: Data, trainer: Make, turn: Take
+) -> None:
+    """Three steps of rate 0.1 without momentum: 1 + (1 - 0.1 κ) + (1 - 0.1 κ)².
+
+    κ = 2 of fedprox: 1 + 0.8 + 0.64 = 2.44; with fednova's own 3 it is 5: 1 + 0.5 + 0.25 = 1.75.
+    """
+    data = examples(12)
+    for text, a_k in (
+        ("fednova", 3.0),
+        ("fedprox(mu=2)+fednova", 2.44),
+        ("fednova+fedprox(mu=2)", 2.44),
+        ("fedprox(mu=2)+fednova(mu=3)", 1.75),
+    ):
+        answer = turn(trainer(text, plain(), data), momentum=0.0)
+        assert answer.scalars["steps"] == 3
+        assert answer.scalars["a_k"] == pytest.approx(a_k, rel=1e-12), text
+
+
+def test_a_pull_counts_in_the_phase_that_it_acts_in(
+    plain: Nets, examples: Data, trainer: Make, turn: Take
+) -> None:
+    """Two passes of three batches tune, under κ = 2; the last three train without a pull."""
+    answer = turn(
+        trainer("finetune(epochs=2)+fedprox(mu=2)@tune+fednova@tune@train", plain(), examples(12)),
+        momentum=0.0,
+    )
+    expected = sum(0.8**i for i in range(6)) + 3
+    assert answer.scalars["a_k"] == pytest.approx(expected, rel=1e-12)
+
+
+def test_with_fedprox_it_is_the_same_as_with_its_own_mu(
+    deep: Nets, examples: Data, trainer: Make, turn: Take
+) -> None:
+    fixtures = (deep, examples, trainer, turn)
+    composed, theirs, _ = both("fedprox(mu=0.5)+fednova", (2, 12), 0.9, fixtures)
+    alone, ours, _ = both("fednova(mu=0.5)", (2, 12), 0.9, fixtures)
+    assert torch.equal(composed, alone)
+    assert [answer.scalars for answer in theirs] == [answer.scalars for answer in ours]
+
+
 def test_its_proximal_term_is_fedproxs_bit_for_bit(
     plain: Nets, examples: Data, trainer: Make, turn: Take
 ) -> None:

@@ -135,6 +135,21 @@ def test_a_device_that_is_starting_or_offline_does_not_count() -> None:
     assert driven.machine.phase == "waiting"
 
 
+def test_a_device_that_is_unable_does_not_count_and_is_named_with_its_problem() -> None:
+    driven = Driven(min_devices=2)
+    unable = status("b", activity="unable", problem="no such method")
+    commands = driven(status("a"), unable)
+    assert Note("cannot take part: no such method", "b") in commands
+    assert not only(commands, Open)
+    assert only(driven(status("b")), Open)
+
+
+def test_an_invited_device_that_comes_back_unable_is_not_waited_for() -> None:
+    driven = opened("a", "b")
+    driven.deliver("a")
+    assert only(driven(status("b", activity="unable", problem="no file")), Merge)
+
+
 def test_a_device_with_another_layout_is_refused_for_good_and_does_not_count() -> None:
     driven = Driven(min_devices=1)
     (answer,) = only(driven(status("a", layout=OTHER)), Answer)

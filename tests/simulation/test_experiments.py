@@ -155,6 +155,11 @@ def test_every_preset_is_an_experiment() -> None:
         assert Experiment(**settings).rounds >= 20
 
 
+def test_maps_presets_clip_as_its_authors_do() -> None:
+    clipping = {name for name in presets() if preset(name).get("clip_norm") == 100}
+    assert clipping == {name for name in presets() if name.startswith("map-")} != set()
+
+
 def test_an_unknown_preset_is_named() -> None:
     with pytest.raises(ConfigError, match="no preset 'fedacd-cifar10'; did you mean"):
         preset("fedacd-cifar10")

@@ -230,3 +230,32 @@ def test_floats_keep_every_bit() -> None:
         value = rng.uniform(-1, 1) * 10.0 ** rng.randint(-300, 300)
         report = msgspec.structs.replace(REPORT, scalars={"examples": 1.0, "loss": value})
         assert decode(encode(report), Report).scalars["loss"] == value
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"/etc/keepsake.py": HASH},
+        {"../keepsake": HASH},
+        {"keepsake\n": HASH},
+        {"": HASH},
+        {"keepsake": "/etc/keepsake.py"},
+        {"keepsake": HASH[1:]},
+        {f"m{i}": HASH for i in range(65)},
+    ],
+)
+def test_a_file_is_announced_by_a_name_and_a_hash_only(files: dict[str, str]) -> None:
+    state = next(message for message in MESSAGES if isinstance(message, State))
+    good = msgspec.structs.replace(state, files={"keepsake": HASH})
+    assert decode(encode(good), State) == good
+    with pytest.raises(WireError, match="not a State"):
+        decode(encode(msgspec.structs.replace(state, files=files)), State)
+
+
+@pytest.mark.parametrize("problem", ["a\nb", "\x1b[2J", "tab\t", "\x9b1m", "x" * 2001])
+def test_a_problem_is_one_plain_line(problem: str) -> None:
+    """The coordinator writes it into its log."""
+    good = Status("i", True, device="a", activity="unable", problem="the file 'é' is missing")
+    assert decode(encode(good), Status) == good
+    with pytest.raises(WireError, match="not a Status"):
+        decode(encode(msgspec.structs.replace(good, problem=problem)), Status)
