@@ -255,9 +255,9 @@ class Agent:
     def _train(self, task: TaskMessage, state: State) -> None:
         log.info("round %d: training from %s", task.round + 1, task.version)
         try:
-            answer = self.work.train(task, state)
+            trained = self.work.train(task, state)
         except WireError as error:
             self.inbox.put(events.Spoiled(task.version, str(error)))
             return
         self.inbox.put(events.Trained(Pending(state.run, task.version)))
-        self.work.export(answer, task, state)
+        self.work.follow_up(trained)

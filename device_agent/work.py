@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import logging
+import time
+from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
+from torch import Tensor
 
 from fededge import methods
 from fededge.config import AgentConfig
@@ -18,11 +22,23 @@ from fededge.training import Answer, Examples, Task, Trainer
 from fededge.wire import chunks, tensors
 from fededge.wire.messages import Manifest, Report, State, TaskMessage
 from fededge_agent.exporting import Exporting
+from fededge_agent.metrics import Diary, turn_metrics
 from fededge_agent.store import AgentStore
 
-__all__ = ["Work"]
+__all__ = ["Trained", "Work"]
 
 log = logging.getLogger("agent")
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """A turn that was taken and saved: what it was for, what it began with, what it gave."""
+
+    task: TaskMessage
+    state: State
+    received: Tensor
+    answer: Answer
+    seconds: float
 
 
 class Work:
@@ -35,6 +51,7 @@ class Work:
         self.data: Examples | None = None
         self.trainer: Trainer | None = None
         self.exporting: Exporting | None = None
+        self.diary = Diary(Path(config.state))
 
     @property
     def layout_hash(self) -> str:
@@ -87,7 +104,7 @@ class Work:
         layout = self._ready.net.layout
         self.store.check_model(version, manifest, layout, ("model", *method.sends))
 
-    def train(self, task: TaskMessage, state: State) -> Answer:
+    def train(self, task: TaskMessage, state: State) -> Trained:
         """Take a turn, and save its update and private state together."""
         trainer = self._ready
         layout, method = trainer.net.layout, trainer.method
@@ -96,7 +113,7 @@ class Work:
         sent = self.store.model(task.version, layout, ("model", *method.sends))
         received = sent.pop("model")
         hyper = Hyper(**msgspec.structs.asdict(state.training))
-        before = self.store.private(state.run)
+        before, start = self.store.private(state.run), time.monotonic()
         answer = trainer.turn(Task(state.seed, task.round, hyper, received, sent), before)
         payload = tensors.encode(layout, {"model": answer.upload})
         report = Report(
@@ -110,8 +127,13 @@ class Work:
         )
         at_once = method.kept_at_once(before, answer.private)
         self.store.save_turn(at_once, answer.private, payload, report)
-        return answer
+        return Trained(task, state, received, answer, time.monotonic() - start)
 
-    def export(self, answer: Answer, task: TaskMessage, state: State) -> None:
+    def follow_up(self, trained: Trained) -> None:
+        """What need not keep the update waiting: the personal model, and a row of metrics."""
+        task, state = trained.task, trained.state
         if self.exporting is not None:
-            self.exporting.publish(answer, task, state)
+            self.exporting.publish(trained.answer, task, state)
+        measured = turn_metrics(self._ready, trained.received, trained.answer)
+        turn = {"round": task.round, "version": task.version, "seconds": round(trained.seconds, 3)}
+        self.diary.add({**turn, **measured})

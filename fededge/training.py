@@ -93,6 +93,14 @@ class Trainer:
             loss = Loop(self.method, turn, progress).run(phases)
             return self._answer(turn, loss)
 
+    def refreshed_accuracy(self, task: Task, private: Private) -> float | None:
+        """Accuracy of the personal model in a round that the device sits out; None: unchanged."""
+        turn = self._turn(task, private)
+        with own_randomness(turn.generator("network/turn")):
+            turn.phase = self.method.phases(turn)[0]
+            personal = self.method.refreshed(turn)
+        return None if personal is None else self.accuracy(personal, self.deployed)
+
     def _answer(self, turn: Turn, loss: float) -> Answer:
         done = self.method.finish(turn)
         assert done.upload is not None

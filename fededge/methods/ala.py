@@ -135,6 +135,9 @@ class FedALA(Ala):
     def personal(self, r: Round) -> Tensor:
         return r.start if self.deploy == "initialised" else r.model
 
+    def refreshed(self, r: Round) -> Tensor | None:
+        return self.begin(r, r.received) if self.deploy == "initialised" else None
+
 
 class Mixture:
     """Θ̂ on a copy of the network, while the W of its top layers is learned.

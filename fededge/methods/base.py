@@ -161,6 +161,10 @@ class Method:
         """The model this device will use itself; `r.private` is what `finish` returned."""
         return r.model
 
+    def refreshed(self, r: Round) -> Tensor | None:
+        """The device's own model after a round that it sat out; None: as its last turn left it."""
+        return None
+
     def network(self, net: nn.Module, data: Examples) -> nn.Module:
         """The network that `personal` gives the values of; `net` itself, or a new module.
 

@@ -39,10 +39,12 @@ SCALARS = frozenset({"examples", "steps", "loss", "personal_accuracy"})
 OPTIONAL = frozenset({"personal_accuracy"})
 """What a device without held-out examples leaves out."""
 
+PERSONAL = ("personal", "refreshed", "network")
+
 ONE_OWNER = {
     ("phases",): "the phases of the local training",
     ("advance",): "how a local step is made",
-    ("personal", "network"): "the personal model",
+    PERSONAL: "the personal model",
     ("weight",): "the weight of an update",
     ("step", "sums"): "the step to the next global model",
 }
@@ -183,11 +185,20 @@ class Stack:
         return Private({**kept, **{k: v for k, v in before.items() if k in waits}})
 
     def personal(self, turn: Turn) -> Tensor:
-        owner = self._owner("personal", "network")
+        owner = self._owner(*PERSONAL)
         return owner.personal(Round(turn, owner.name))
 
+    @property
+    def refreshes(self) -> bool:
+        """Whether a device that sits a round out may have a new model of its own."""
+        return bool(self._filled["refreshed"])
+
+    def refreshed(self, turn: Turn) -> Tensor | None:
+        owner = self._owner(*PERSONAL)
+        return owner.refreshed(Round(turn, owner.name))
+
     def network(self, net: nn.Module, data: Examples) -> nn.Module:
-        return self._owner("personal", "network").network(net, data)
+        return self._owner(*PERSONAL).network(net, data)
 
     # The coordinator half
 

@@ -47,12 +47,17 @@ class Setup:
 
 class Crew(Protocol):
     """Takes turns for devices, and measures models: on the global test set, class by class
-    (`measure`), and by the probability matrix of a device's own data (`probabilities`).
+    (`measure`), by the probability matrix of a device's own data (`probabilities`), and the
+    personal ones of devices that sit a round out (`refreshed`), if they are new.
     """
 
     def turns(
         self, task: Task, devices: Sequence[str], private: Mapping[str, Private]
     ) -> dict[str, Answer]: ...
+
+    def refreshed(
+        self, task: Task, devices: Sequence[str], private: Mapping[str, Private]
+    ) -> dict[str, float]: ...
 
     def measure(self, models: Sequence[Tensor]) -> list[Tensor]: ...
 
@@ -78,9 +83,20 @@ class Alone:
         return {d: self.turn(task, d, private.get(d, Private())) for d in devices}
 
     def turn(self, task: Task, device: str, private: Private) -> Answer:
+        return self._trainer(device).turn(task, private)
+
+    def refreshed(
+        self, task: Task, devices: Sequence[str], private: Mapping[str, Private]
+    ) -> dict[str, float]:
+        scores = {d: self.refreshed_one(task, d, private[d]) for d in devices}
+        return {device: score for device, score in scores.items() if score is not None}
+
+    def refreshed_one(self, task: Task, device: str, private: Private) -> float | None:
+        return self._trainer(device).refreshed_accuracy(task, private)
+
+    def _trainer(self, device: str) -> Trainer:
         data = self.setup.devices[device]
-        trainer = Trainer(device, self.net, self.preprocess, data, self.method)
-        return trainer.turn(task, private)
+        return Trainer(device, self.net, self.preprocess, data, self.method)
 
     def measure(self, models: Sequence[Tensor]) -> list[Tensor]:
         return [self.measure_one(model) for model in models]
@@ -127,6 +143,17 @@ class Workers:
         }
         done = {device: _result(future) for device, future in futures.items()}
         return {device: _unpack_answer(done[device]) for device in devices}
+
+    def refreshed(
+        self, task: Task, devices: Sequence[str], private: Mapping[str, Private]
+    ) -> dict[str, float]:
+        packed = _pack_task(task)
+        futures = {
+            device: self.pool.submit(_refreshed, packed, device, _pack(private[device]))
+            for device in devices
+        }
+        scores = {device: _result(future) for device, future in futures.items()}
+        return {device: score for device, score in scores.items() if score is not None}
 
     def measure(self, models: Sequence[Tensor]) -> list[Tensor]:
         futures = [self.pool.submit(_measure, model.numpy()) for model in models]
@@ -195,6 +222,10 @@ def _turn(task: dict[str, Any], device: str, private: dict[str, Any]) -> dict[st
         "personal": answer.personal.numpy(),
         "personal_accuracy": answer.personal_accuracy,
     }
+
+
+def _refreshed(task: dict[str, Any], device: str, private: dict[str, Any]) -> float | None:
+    return _mine().refreshed_one(_unpack_task(task), device, Private(_unpack(private)))
 
 
 def _measure(model: Vector) -> Any:

@@ -129,6 +129,9 @@ def _measured(experiment: Experiment, setup: Setup, crew: Crew) -> Iterator[Meas
     personal: dict[str, float] = {}
     for done in simulation.rounds(experiment.rounds):
         personal |= {d: answer.personal_accuracy for d, answer in done.answers.items()}
+        if simulation.method.refreshes:
+            sitting = [d for d in simulation.private if d not in done.answers]
+            personal |= crew.refreshed(done.task, sitting, simulation.private)
         number = done.number + 1
         (accuracies,) = crew.measure([done.model])
         values = _values(accuracies, shares, personal) | _mean_scalars(done)
@@ -158,7 +161,7 @@ def _local_values(
     simulation: Simulation, crew: Crew, done: SimulatedRound, trained: Tensor, shares: Tensor
 ) -> dict[str, float]:
     """The metrics of the models that the devices sent; `trained` has their accuracies."""
-    (before,) = crew.measure([done.before])
+    (before,) = crew.measure([done.task.received])
     P = crew.probabilities({d: answer.upload for d, answer in done.answers.items()}).values()
     counts = torch.stack([simulation.setup.devices[d].counts for d in done.answers])
     present, absent = learning_performance(before, trained, counts)

@@ -24,11 +24,14 @@ __all__ = ["SimulatedRound", "Simulation"]
 class SimulatedRound:
     """What a round began with and led to, and how long the devices' turns took."""
 
-    number: int
-    before: Tensor
+    task: Task
     model: Tensor
     answers: Mapping[str, Answer]
     seconds: float
+
+    @property
+    def number(self) -> int:
+        return self.task.number
 
 
 @dataclass(eq=False)
@@ -44,12 +47,13 @@ class Simulation:
         net = FlatModel(build_for(self.setup.spec, self.setup.seed))
         self.layout: Layout = net.layout
         self.first = net.vector.clone()
+        self.method = methods.method(self.setup.method)
 
     def rounds(self, count: int) -> Iterator[SimulatedRound]:
         """Run rounds from the first model on; the same bytes as a federation of processes."""
         setup = self.setup
         crew = self.crew or Alone(setup)
-        method = methods.method(setup.method)
+        method = self.method
         model, state = self.first, method.initial(self.layout)
         for number in range(count):
             chosen = choose(setup.devices, self.participants, setup.seed, number)
@@ -60,7 +64,6 @@ class Simulation:
             self.private |= {device: answer.private for device, answer in answers.items()}
             reports = {device: answer.scalars for device, answer in answers.items()}
             uploads = {device: answer.upload for device, answer in answers.items()}
-            before = model
             model, state = aggregate(
                 method,
                 model,
@@ -70,4 +73,4 @@ class Simulation:
                 devices=len(setup.devices),
                 layout=self.layout,
             )
-            yield SimulatedRound(number, before, model, answers, seconds)
+            yield SimulatedRound(task, model, answers, seconds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import json
 import queue
 import sqlite3
@@ -78,6 +79,10 @@ def test_two_agents_finish_their_rounds_and_hold_a_model_for_apps(federation: Fe
         manifest = models.current()
         assert manifest is not None
         assert manifest.device == device
+        with open(federation.state(device) / "metrics.csv", newline="") as file:
+            rows = list(csv.DictReader(file))
+        assert [row["round"] for row in rows] == ["0", "1"]
+        assert all(float(row["kl"]) > 0 and float(row["seconds"]) > 0 for row in rows)
         _, height, width = manifest.input.shape
         path = Path(models.folder / "current" / "model.onnx")
         out = predict(session(path), torch.zeros(3, 1, height, width, dtype=torch.uint8))

@@ -16,11 +16,11 @@ from torch.func import functional_call
 
 from fededge.errors import MethodError
 from fededge.flat import FlatModel
-from fededge.methods import Private, Stack, method
+from fededge.methods import Hyper, Private, Stack, method
 from fededge.methods.ala import Ala, FedALA
 from fededge.methods.base import Batch, Method, Objective, Output, Round
 from fededge.models.base import Classifier
-from fededge.training import Answer, Examples, Trainer
+from fededge.training import Answer, Examples, Task, Trainer
 
 Data = Callable[..., Examples]
 Make = Callable[..., Trainer]
@@ -226,6 +226,23 @@ def test_fedala_is_fedavg_with_ala(
         assert torch.equal(layer.personal, layer.upload)
         assert torch.equal(trained.personal, trained.upload)
         assert not torch.equal(own.personal, own.upload)
+
+
+def test_a_device_that_sits_a_round_out_is_initialised_all_the_same(
+    deep: Callable[..., FlatModel], examples: Data, trainer: Make, turn: Take
+) -> None:
+    """What it would have begun its turn from is its model; other methods keep their last one."""
+    data, w = examples(40, side=16), deep().vector.clone()
+    device, private = trainer("fedala", deep(), data), Private()
+    for number in range(3):
+        received = moved(w, number)
+        task = Task(0, number, Hyper(1, 4, 0.1, 0.9), received, {})
+        refreshed = device.refreshed_accuracy(task, private)
+        answer = turn(device, private, received=received, number=number)
+        assert refreshed == answer.personal_accuracy
+        private = answer.private
+    for text in ("fedala(deploy=trained)", "fedavg"):
+        assert trainer(text, deep(), data).refreshed_accuracy(task, private) is None
 
 
 def test_it_leaves_the_personal_model_and_the_phases_to_others() -> None:

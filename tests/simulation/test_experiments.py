@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from fededge.cli import main
 from fededge.cli.simulate import follow
 from fededge.errors import ConfigError
 from fededge.models import build_for
+from fededge.selection import choose
 from fededge.simulation.cost import turn_cost
 from fededge.simulation.experiment import Experiment, run
 from fededge.simulation.presets import preset, presets
@@ -77,12 +79,26 @@ def test_a_turn_costs_what_its_layers_multiply() -> None:
     assert double["numbers_down"] == 2 * cost["numbers_down"]
 
 
+def test_devices_that_sit_out_are_measured_anew_where_the_method_says_so() -> None:
+    """Two of four devices take part a round; the others' scores move under FedALA only."""
+    settings: dict[str, Any] = {**SMALL, "rounds": 6, "epochs": 3, "lr": 0.05, "measure_every": 9}
+    for method, moves in (("fedala", True), ("fedavg", False)):
+        rounds = list(run(Experiment(**settings, method=method)))
+        changed = set()
+        for before, after in pairwise(rounds):
+            chosen = choose([f"device-{i}" for i in range(4)], 2, 0, after.round - 1)
+            sitting = before.personal.keys() - set(chosen)
+            changed |= {after.personal[d] != before.personal[d] for d in sitting}
+        assert changed == {True, False} if moves else changed == {False}
+
+
 @pytest.mark.slow
-def test_workers_change_nothing(result: Result) -> None:
-    chosen = Experiment(**SMALL)
-    again = Result.of(chosen, list(run(chosen, workers=2)), COST)
-    assert again.model_sha256 == result.model_sha256
-    assert again.rounds == result.rounds
+@pytest.mark.parametrize("method", ["fedavg", "fedala"])
+def test_workers_change_nothing(method: str) -> None:
+    chosen = Experiment(**{**SMALL, "rounds": 3}, method=method)
+    alone, together = (Result.of(chosen, list(run(chosen, n)), COST) for n in (1, 2))
+    assert together.model_sha256 == alone.model_sha256
+    assert together.rounds == alone.rounds
 
 
 def test_another_seed_is_another_run(result: Result) -> None:
