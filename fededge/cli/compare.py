@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,15 +32,21 @@ examples:
   fededge compare --preset fedacd-fashion-mnist-b0.1-small --methods fedavg fedacd --out results
 """
 
-SHOWN = (
-    ("global_accuracy", "global %", 100.0),
-    ("client_accuracy", "client dist. %", 100.0),
-    ("personal_accuracy", "personal %", 100.0),
-    ("personal_worst_tenth", "worst tenth %", 100.0),
-    ("average_risk", "risk %", 100.0),
-    ("kl", "KL(P‖Q)", 1.0),
-    ("learning_absent", "absent kept", 1.0),
-)
+Column = tuple[str, float, int]
+
+# What is shown of a metric: its column, its unit, and the digits after the point.
+MODELS = {
+    "global_accuracy": ("global %", 100.0, 1),
+    "client_accuracy": ("client dist. %", 100.0, 1),
+    "personal_accuracy": ("personal %", 100.0, 1),
+    "personal_worst_tenth": ("worst tenth %", 100.0, 1),
+}
+LOCAL = {
+    "average_risk": ("risk %", 100.0, 1),
+    "kl": ("KL(P‖Q)", 1.0, 1),
+    "kl_spread": ("of it spread", 1.0, 1),
+    "learning_absent": ("absent kept", 1.0, 2),
+}
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:
@@ -64,7 +71,12 @@ def compare(options: argparse.Namespace) -> None:
         raise ConfigError("--methods names one twice")
     runs = _run_all(options)
     console = Console(highlight=False, markup=False)
-    console.print(_table(runs, options.last))
+    when = "last round" if options.last == 1 else f"mean of the last {options.last} rounds"
+    spread = (
+        f"± deviation over {len(options.seeds)} seeds" if len(options.seeds) > 1 else "one seed"
+    )
+    console.print(_table(f"models: {when}, {spread}", runs, MODELS, options.last))
+    console.print(_table("local models, after training", runs, LOCAL, options.last))
     target = _rounds_to_target(runs, options.last)
     if target:
         console.print(target)
@@ -98,21 +110,31 @@ def _run_all(options: argparse.Namespace) -> dict[str, list[Result]]:
     return runs
 
 
-def _table(runs: dict[str, list[Result]], last: int) -> Table:
-    seeds = len(next(iter(runs.values())))
-    when = "last round" if last == 1 else f"mean of the last {last} rounds"
-    table = Table(title=f"mean ± standard deviation over {seeds} seeds, {when}")
-    table.add_column("method")
-    for _, title, _ in SHOWN:
-        table.add_column(title, justify="right")
+def _table(
+    title: str, runs: dict[str, list[Result]], shown: Mapping[str, Column], last: int
+) -> Table:
+    table = Table(title=title)
+    table.add_column("method", overflow="fold")
+    for head, _, _ in shown.values():
+        table.add_column(head, justify="right", no_wrap=True)
     for method, results in runs.items():
         mean, std = summary(results, last)
-        cells = [
-            f"{mean[name] * unit:.2f} ± {std[name] * unit:.2f}" if name in mean else "–"
-            for name, _, unit in SHOWN
-        ]
-        table.add_row(method, *cells)
+        table.add_row(method, *(_cell(name, mean, std, shown[name], results) for name in shown))
     return table
+
+
+def _cell(
+    name: str,
+    mean: Mapping[str, float],
+    std: Mapping[str, float],
+    column: Column,
+    results: Sequence[Result],
+) -> str:
+    _, unit, digits = column
+    if name not in mean:
+        return "–"
+    value = f"{mean[name] * unit:.{digits}f}"
+    return f"{value} ± {std[name] * unit:.{digits}f}" if len(results) > 1 else value
 
 
 def _rounds_to_target(runs: dict[str, list[Result]], last: int) -> str:
