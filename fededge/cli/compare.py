@@ -9,13 +9,14 @@ from typing import Any
 
 import msgspec
 from rich.console import Console
+from rich.progress import Progress
 from rich.table import Table
 
 from fededge.cli.experiments import add_experiment_options, experiment
 from fededge.cli.simulate import bars, follow
 from fededge.config import DataConfig, ModelConfig
 from fededge.data.local import model_spec
-from fededge.errors import ConfigError
+from fededge.errors import ConfigError, MethodError
 from fededge.files import replace_file
 from fededge.simulation.experiment import Experiment
 from fededge.simulation.results import Result, as_csv, read, settled, summary, write
@@ -69,17 +70,18 @@ def compare(options: argparse.Namespace) -> None:
         raise ConfigError(f"--last {options.last}: must be at least 1")
     if len(set(options.methods)) < len(options.methods):
         raise ConfigError("--methods names one twice")
-    runs = _run_all(options)
+    runs, failed = _run_all(options)
     console = Console(highlight=False, markup=False)
+    if not runs:
+        raise MethodError(f"no method came to its end: {'; '.join(failed)}")
     when = "last round" if options.last == 1 else f"mean of the last {options.last} rounds"
     spread = (
         f"± deviation over {len(options.seeds)} seeds" if len(options.seeds) > 1 else "one seed"
     )
     console.print(_table(f"models: {when}, {spread}", runs, MODELS, options.last))
     console.print(_table("local models, after training", runs, LOCAL, options.last))
-    target = _rounds_to_target(runs, options.last)
-    if target:
-        console.print(target)
+    for line in [*_rounds_to_target(runs, options.last), *(f"left out: {why}" for why in failed)]:
+        console.print(line, soft_wrap=True)
     if options.json is not None:
         replace_file(
             options.json.absolute(),
@@ -95,19 +97,32 @@ def compare(options: argparse.Namespace) -> None:
             console.print(f"plot written to {path}", soft_wrap=True)
 
 
-def _run_all(options: argparse.Namespace) -> dict[str, list[Result]]:
-    """Every method and seed, the seeds outermost: an interrupted comparison has whole seeds."""
+def _run_all(options: argparse.Namespace) -> tuple[dict[str, list[Result]], list[str]]:
+    """Every method and seed, the seeds outermost: an interrupted comparison has whole seeds.
+
+    A method that fails with one seed is left out, and the sentence that says why is returned.
+    """
     runs: dict[str, list[Result]] = {method: [] for method in options.methods}
+    failed: list[str] = []
     with bars(Console(stderr=True, markup=False)) as progress:
         for seed in options.seeds:
-            for method in options.methods:
+            for method in list(runs):
                 chosen = experiment(options, method=method, seed=seed)
-                result = read(options.out, chosen)
-                if result is None:
-                    result = follow(chosen, options.workers, progress)
-                    write(options.out, result)
-                runs[method].append(result)
-    return runs
+                try:
+                    runs[method].append(_run_one(options, chosen, progress))
+                except MethodError as error:
+                    failed.append(f"{method}, seed {seed}: {error}")
+                    del runs[method]
+    return runs, failed
+
+
+def _run_one(options: argparse.Namespace, chosen: Experiment, progress: Progress) -> Result:
+    """The result that is kept of an earlier comparison, or that of a run now."""
+    result = read(options.out, chosen)
+    if result is None:
+        result = follow(chosen, options.workers, progress)
+        write(options.out, result)
+    return result
 
 
 def _table(
@@ -137,7 +152,7 @@ def _cell(
     return f"{value} ± {std[name] * unit:.{digits}f}" if len(results) > 1 else value
 
 
-def _rounds_to_target(runs: dict[str, list[Result]], last: int) -> str:
+def _rounds_to_target(runs: dict[str, list[Result]], last: int) -> list[str]:
     """How many rounds each method needs for what the first one has at its end, seed by seed."""
     base, *others = runs
     lines = []
@@ -149,7 +164,7 @@ def _rounds_to_target(runs: dict[str, list[Result]], last: int) -> str:
         shown = ", ".join("not reached" if count is None else f"{count:.0f}" for count in counts)
         lines.append(f"  {method}: {shown}")
     title = f"rounds to {base}'s last global accuracy, seed by seed:"
-    return "\n".join([title, *lines]) if lines else ""
+    return [title, *lines] if lines else []
 
 
 def _first_round(result: Result, target: float | None) -> float | None:

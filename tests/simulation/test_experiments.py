@@ -165,6 +165,20 @@ def test_an_interrupted_comparison_goes_on(
     assert "fedprox" in capsys.readouterr().out
 
 
+def test_a_method_that_diverges_is_left_out_and_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = [*FLAGS, "--methods", "fedavg", "fedprox(mu=1e30)", "--seeds", "0"]
+    assert main(["compare", *flags, "--no-plots", "--out", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert "left out: fedprox(mu=1e30), seed 0: device" in said
+    assert "the training diverged: lower the learning rate (0.01)" in said
+    assert "│ fedavg" in said
+    flags = [*FLAGS, "--methods", "fedprox(mu=1e30)", "--seeds", "0"]
+    assert main(["compare", *flags, "--no-plots", "--out", str(tmp_path)]) == 2
+    assert "no method came to its end: fedprox" in capsys.readouterr().err
+
+
 def test_every_preset_is_an_experiment() -> None:
     for name in presets():
         settings = preset(name)
