@@ -32,6 +32,7 @@ __all__ = [
     "RoundsConfig",
     "TrainingConfig",
     "load",
+    "load_either",
     "template",
 ]
 
@@ -168,14 +169,7 @@ S = TypeVar("S", bound=Side)
 
 def load(path: Path, kind: type[S], environment: Mapping[str, str] = os.environ) -> S:
     """Read a configuration; a mistake is one sentence: the file, the key and what is allowed."""
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(f"{path}: there is no such file") from None
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not a TOML file: {error}") from None
+    values = _values(path)
     _check_keys(path, values, kind, "")
     try:
         config = msgspec.convert(values, kind)
@@ -187,6 +181,23 @@ def load(path: Path, kind: type[S], environment: Mapping[str, str] = os.environ)
     except FedEdgeError as error:
         raise ConfigError(f"{path}: {error}") from None
     return finished
+
+
+def load_either(path: Path) -> Side:
+    """Read a configuration of either side: only an agent's names its device."""
+    return load(path, AgentConfig if "device" in _values(path) else CoordinatorConfig)
+
+
+def _values(path: Path) -> dict[str, Any]:
+    try:
+        values: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+        return values
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: there is no such file") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not a TOML file: {error}") from None
 
 
 def _finished(config: S, folder: Path, environment: Mapping[str, str]) -> S:

@@ -19,6 +19,8 @@ COMMANDS = {
     "compare": "several methods and seeds side by side on one split",
     "coordinator": "run the coordinator of a federation",
     "agent": "run the agent of a device",
+    "status": "where a federation stands: its round, its model, its devices",
+    "audit": "what has left this device",
     "init": "write a commented configuration file",
     "partition": "show, and plot, how a label-skew split shares a data set among devices",
     "doctor": "say what this installation can do, and what is missing",

@@ -1,0 +1,143 @@
+"""`fededge status`: where a federation stands, as its broker tells anyone who may listen."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import queue
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from fededge.config import BrokerConfig, load_either
+from fededge.errors import TransportError, WireError
+from fededge.transport.session import Message, Session
+from fededge.wire.messages import Presence, State, Status, decode
+from fededge.wire.topics import Topics
+
+__all__ = ["add_to"]
+
+TEXT = """\
+Say where a federation stands: its round, its model, and what each device is doing. It listens to
+the retained topics and changes nothing; any configuration file of the federation will do.
+
+examples:
+  fededge status --config coordinator.toml
+  fededge status --config agent.toml --json
+  watch fededge status --config coordinator.toml
+"""
+
+QUIET = 0.5
+"""Seconds without a further message after which all retained ones have come."""
+
+
+@dataclass
+class Picture:
+    """What the retained topics say."""
+
+    state: State | None = None
+    coordinator: Presence | None = None
+    devices: dict[str, Status] = field(default_factory=dict)
+
+    def take(self, topics: Topics, message: Message) -> None:
+        """Put a message in its place; one that is not of the protocol is passed over."""
+        with contextlib.suppress(WireError):
+            address = topics.parse(message.topic)
+            if address.kind == "state":
+                self.state = decode(message.payload, State)
+            elif address.kind == "coordinator status":
+                self.coordinator = decode(message.payload, Presence)
+            elif address.kind == "status":
+                self.devices[address.device] = decode(message.payload, Status)
+
+
+def add_to(parser: argparse.ArgumentParser) -> None:
+    parser.description = TEXT
+    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="its TOML file")
+    parser.add_argument("--json", action="store_true", help="as one JSON object")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> None:
+    config = load_either(options.config)
+    picture = look(config.broker, Topics(config.federation))
+    if options.json:
+        print(json.dumps(_json(config.federation, picture), indent=1))
+    else:
+        _show(config.federation, picture, Console(highlight=False, markup=False))
+
+
+def look(broker: BrokerConfig, topics: Topics) -> Picture:
+    """Listen until the broker has nothing more to tell."""
+    inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    session = Session(broker, f"status-{uuid.uuid4().hex[:12]}", inbox)
+    for topic in (topics.state, f"{topics.coordinator}/status", topics.device("+", "status")):
+        session.subscribe(topic)
+    session.start()
+    try:
+        return _listen(topics, inbox, time.monotonic() + broker.wait)
+    finally:
+        session.stop()
+
+
+def _listen(topics: Topics, inbox: queue.SimpleQueue[Any], deadline: float) -> Picture:
+    picture = Picture()
+    with contextlib.suppress(queue.Empty):
+        while time.monotonic() < deadline:
+            event = inbox.get(timeout=QUIET)
+            if isinstance(event, Message):
+                picture.take(topics, event)
+                event.ack()
+    if picture.state is None and picture.coordinator is None and not picture.devices:
+        raise TransportError(
+            f"the broker knows of no federation '{topics.federation}': start its coordinator, or "
+            "correct the name in the configuration"
+        )
+    return picture
+
+
+def _json(federation: str, picture: Picture) -> dict[str, Any]:
+    state = picture.state
+    return {
+        "federation": federation,
+        "coordinator": bool(picture.coordinator and picture.coordinator.online),
+        "state": None if state is None else _brief(state),
+        "devices": {name: msgspec.to_builtins(s) for name, s in sorted(picture.devices.items())},
+    }
+
+
+def _brief(state: State) -> dict[str, Any]:
+    fields = ("phase", "round", "rounds", "version", "method", "accuracy", "devices", "run")
+    values: Mapping[str, Any] = msgspec.to_builtins(state)
+    return {name: values[name] for name in fields}
+
+
+def _show(federation: str, picture: Picture, console: Console) -> None:
+    state = picture.state
+    here = picture.coordinator is not None and picture.coordinator.online
+    console.print(f"federation {federation}: coordinator {'online' if here else 'offline'}")
+    if state is not None:
+        score = "" if state.accuracy is None else f", global accuracy {state.accuracy:.1%}"
+        console.print(
+            f"{state.phase}: {state.round} of {state.rounds} rounds done, model {state.version}"
+            f"{score}; {state.method}",
+            soft_wrap=True,
+        )
+    table = Table()
+    for name in ("device", "activity", "in this round", "examples", "software", "problem"):
+        table.add_column(name, justify="right" if name == "examples" else "left")
+    asked = set(state.devices) if state is not None and state.phase == "open" else set()
+    for name, status in sorted(picture.devices.items()):
+        activity = status.activity if status.online else "offline"
+        invited = "asked" if name in asked else ""
+        cells = (activity, invited, str(status.examples), status.software, status.problem)
+        table.add_row(name, *cells)
+    console.print(table)

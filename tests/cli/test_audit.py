@@ -1,0 +1,55 @@
+"""The ledger as an operator reads it: what may stand in it, and what is said of a wrong one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fededge.cli import main
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "agent.toml"
+    path.write_text('federation = "f"\ndevice = "box"\nstate = "state"\n')
+    (tmp_path / "state").mkdir()
+    return path
+
+
+def ledger(config: Path, text: str) -> None:
+    (config.parent / "state" / "ledger.json").write_text(text)
+
+
+def test_kinds_are_summed(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ledger(config, '{"tensor model": 4000, "scalar loss": 12, "scalar v_m": 8, "status": 100}')
+    assert main(["audit", "--config", str(config)]) == 0
+    lines = {line.split("│")[1].strip(): line for line in capsys.readouterr().out.splitlines()[3:-1]
+             if line.count("│") > 2}  # fmt: skip
+    assert "20" in lines["all scalar"]
+    assert "4,120" in lines["all"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "unreadable"),
+        ('{"status": "many"}', "unreadable"),
+        ('{"status": 1, "labels": 7}', "has fields that no agent books: labels"),
+    ],
+)
+def test_a_wrong_ledger_is_one_sentence(
+    config: Path, capsys: pytest.CaptureFixture[str], text: str, said: str
+) -> None:
+    ledger(config, text)
+    assert main(["audit", "--config", str(config)]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+
+
+def test_without_a_ledger_nothing_has_left(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["audit", "--config", str(config)]) == 2
+    assert "nothing has left this device yet" in capsys.readouterr().err

@@ -1,0 +1,68 @@
+"""What an operator is told: `fededge status` by a real broker, `fededge audit` by the ledger."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fededge.cli import main
+
+if TYPE_CHECKING:
+    from tests.integration.conftest import Federation
+
+pytestmark = pytest.mark.slow
+
+
+def test_status_and_audit_tell_what_happened(
+    federation: Federation, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """While a coordinator waits for a device that never comes, and after a federation's end."""
+    waiting = federation.coordinator(rounds={"count": 1, "min_devices": 2})
+    agent = federation.agent("box-0")
+    config = str(federation.folder / "coordinator" / "config.toml")
+
+    def told() -> dict[str, object] | None:
+        code = main(["status", "--config", config, "--json"])
+        said = capsys.readouterr().out
+        devices = json.loads(said)["devices"] if code == 0 else {}
+        ready = devices.get("box-0", {}).get("activity") == "ready"
+        return json.loads(said) if ready else None
+
+    seen = federation.wait_for(told, "box-0 to be ready")
+    assert seen["coordinator"] is True
+    assert seen["state"]["phase"] == "waiting"
+    assert seen["state"]["round"] == 0
+
+    federation.agent("box-1", index=1)
+    assert federation.ended(waiting) == 0
+    assert main(["status", "--config", str(federation.folder / "box-0" / "config.toml")]) == 0
+    said = capsys.readouterr().out
+    assert "coordinator offline" in said
+    assert "done: 1 of 1 rounds done" in said
+    assert "box-1" in said
+
+    agent.terminate()
+    federation.ended(agent)
+    ours = federation.folder / "box-0" / "config.toml"
+    assert main(["audit", "--config", str(ours), "--json"]) == 0
+    ledger = json.loads(capsys.readouterr().out)
+    assert ledger == json.loads((federation.state("box-0") / "ledger.json").read_bytes())
+    assert main(["audit", "--config", str(ours)]) == 0
+    said = capsys.readouterr().out
+    tensors = sum(count for name, count in ledger.items() if name.startswith("tensor "))
+    assert tensors > 100_000
+    assert f"{tensors:,}" in said
+    assert f"{sum(ledger.values()):,}" in said
+
+
+def test_a_federation_that_the_broker_does_not_know_is_one_sentence(
+    federation: Federation, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "coordinator.toml"
+    broker = "".join(f"{key} = {json.dumps(value)}\n" for key, value in federation.broker.items())
+    path.write_text(f'federation = "nobody"\nstate = "state"\n[broker]\n{broker}')
+    assert main(["status", "--config", str(path)]) != 0
+    assert "the broker knows of no federation 'nobody'" in capsys.readouterr().err
