@@ -48,8 +48,9 @@ def aggregate(
     counted = {device: reports[device] for device in weights}
     merged = Merged(mean, counted, devices, layout, sums)
     model, state = method.step(w, merged, state)
-    if not torch.isfinite(model).all():
-        raise MethodError(f"{method}: the next global model has numbers that are not finite")
+    for name, vector in {"global model": model, **state}.items():
+        if not torch.isfinite(vector).all():
+            raise MethodError(f"{method}: the next {name} has numbers that are not finite")
     return model, state
 
 

@@ -197,11 +197,16 @@ def test_running_statistics_are_averaged_whatever_the_step() -> None:
     assert model.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
 
 
-def test_a_step_that_leads_nowhere_is_one_sentence() -> None:
-    kind: type[Method] = type(
-        "Wild", (Method,), {"name": "wild", "step": lambda self, w, m, s: (w / 0, s)}
-    )
-    with pytest.raises(MethodError, match=r"^wild: the next global model has numbers that are not"):
+@pytest.mark.parametrize(
+    ("step", "what"),
+    [
+        (lambda self, w, m, s: (w / 0, s), "global model"),
+        (lambda self, w, m, s: (w, {"v": w / 0}), "wild.v"),
+    ],
+)
+def test_a_step_that_leads_nowhere_is_one_sentence(step: object, what: str) -> None:
+    kind: type[Method] = type("Wild", (Method,), {"name": "wild", "step": step})
+    with pytest.raises(MethodError, match=f"^wild: the next {what} has numbers that are not"):
         aggregate(
             Stack((kind(),)),
             torch.ones(2),
