@@ -1,7 +1,8 @@
 """The papers' settings by name, so that a table of a paper is one command; and smaller ones.
 
 `fedacd-cifar10-b0.1` is the paper's own setting; with `-small` at its end it is scaled down to what
-two cores do in minutes: fewer images, fewer rounds, the same split and shares.
+two cores do in minutes: fewer images, fewer rounds, the same split and shares. `table-…` are the
+settings of docs/results.md.
 """
 
 from __future__ import annotations
@@ -28,7 +29,32 @@ def presets() -> dict[str, dict[str, Any]]:
     """All of them, each with its small one."""
     full = {**_fedacd(), **_fedala(), **_fedbalance(), **_map(), **_lfd()}
     small = {f"{name}-small": {**settings, **SMALL} for name, settings in full.items()}
-    return {**full, **small}
+    return {**full, **small, **_tables()}
+
+
+def _tables() -> dict[str, dict[str, Any]]:
+    """The settings of docs/results.md: every method under one strong skew, on two cores."""
+    base = {"model": "lenet5", "split": "dirichlet:0.1", "rounds": 20, "measure_every": 8}
+    return {
+        "table-fashion-mnist": {
+            **base,
+            "source": "fashion-mnist",
+            "limit": 12_000,
+            "devices": 20,
+            "participants": 8,
+            "epochs": 5,
+        },
+        "table-cifar10": {
+            **base,
+            "source": "cifar10",
+            "limit": 5_000,
+            "devices": 10,
+            "participants": 0,
+            "epochs": 2,
+            "lr": 0.02,
+            "measure_every": 9,
+        },
+    }
 
 
 def _fedacd() -> dict[str, dict[str, Any]]:
