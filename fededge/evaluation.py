@@ -81,8 +81,9 @@ def risk(accuracies: Tensor, shares: Tensor) -> float:
 def learning_performance(before: Tensor, after: Tensor, counts: Tensor) -> tuple[float, float]:
     """LfD's eq. 11: accuracy by class after local training, as a ratio to that before it.
 
-    Means over the devices and their present, or absent, classes; classes that the model did not
-    know before have no ratio.
+    Means over the devices and their present, or absent, classes, in which a class counts by how
+    well it was known before: one that was all but unknown can be learned a hundredfold, and one
+    that was unknown has no ratio.
 
     Args:
         before: accuracies of the global model [classes].
@@ -90,9 +91,10 @@ def learning_performance(before: Tensor, after: Tensor, counts: Tensor) -> tuple
         counts: of the devices' training labels [devices, classes].
     """
     known = before > 0
-    ratio = after[:, known] / before[known]
     here = counts[:, known] > 0
-    return float(ratio[here].mean()), float(ratio[~here].mean())
+    first, then = before[known].expand_as(here), after[:, known]
+    present, absent = (then[some].sum() / first[some].sum() for some in (here, ~here))
+    return float(present), float(absent)
 
 
 def mean_and_interval(accuracies: Tensor) -> dict[str, list[float]]:

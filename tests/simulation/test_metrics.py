@@ -52,6 +52,14 @@ def test_learning_performance_splits_present_and_absent_classes() -> None:
     assert absent == pytest.approx(0.3)
 
 
+def test_a_class_that_was_all_but_unknown_counts_little() -> None:
+    """0.8 falls to 0.4, 0.001 rises to 0.1: (0.4 + 0.1) / 0.801, not the mean of 0.5 and 100."""
+    before = torch.tensor([0.8, 0.001], dtype=torch.float64)
+    after = torch.tensor([[0.4, 0.1]], dtype=torch.float64)
+    _, absent = learning_performance(before, after, torch.tensor([[0, 0]]))
+    assert absent == pytest.approx(0.5 / 0.801)
+
+
 def test_fairness_names_the_worst_tenth() -> None:
     scores = torch.tensor([0.9] * 18 + [0.1, 0.3])
     found = fairness(scores)
