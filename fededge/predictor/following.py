@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 
 BAD = "bad.json"
 LONGEST_REASON = 1000
+# Looking costs as much as a very small network, so it is not done at every call of a busy app.
+LOOK_SECONDS = 0.01
 # After a refusal: a file that somebody is still writing changes all the time.
 PAUSE_SECONDS = 1.0
 
@@ -30,10 +32,10 @@ PAUSE_SECONDS = 1.0
 class Predictor:
     """A device's model, ready to be asked from any number of threads.
 
-    Every call looks whether the model has changed (two `stat`). A new one is checked and loaded
-    by a thread of its own: no call waits for it, and the old one answers until it is ready. Each
-    result comes from exactly one model, and names it. A new model that is damaged is refused with
-    a line in the log, and the old one goes on.
+    A call looks whether the model has changed (two `stat`, at most every 10 ms). A new one is
+    checked and loaded by a thread of its own: no call waits for it, and the old one answers until
+    it is ready. Each result comes from exactly one model, and names it. A new model that is
+    damaged is refused with a line in the log, and the old one goes on.
     """
 
     def __init__(
@@ -58,7 +60,7 @@ class Predictor:
         self._provider, self._threads, self._resize = provider, threads, resize
         self._loading = threading.Lock()
         self._reporting = threading.Lock()
-        self._pause_until = 0.0
+        self._next_look = 0.0
         folder = self._real()
         self._seen = signature(folder)
         self._model = self._load(folder)
@@ -126,9 +128,11 @@ class Predictor:
 
     def _follow(self) -> None:
         """If the model has changed, and nobody is at it, have it loaded."""
-        if signature(self._path) == self._seen or time.monotonic() < self._pause_until:
+        now = time.monotonic()
+        if now < self._next_look:
             return
-        if not self._loading.acquire(blocking=False):
+        self._next_look = now + LOOK_SECONDS
+        if signature(self._path) == self._seen or not self._loading.acquire(blocking=False):
             return
         try:
             threading.Thread(target=self._take_over_and_release, name="fededge-model").start()
@@ -150,7 +154,7 @@ class Predictor:
         try:
             self._model = self._load(folder)
         except (FedEdgeError, MemoryError) as error:
-            self._pause_until = time.monotonic() + PAUSE_SECONDS
+            self._next_look = time.monotonic() + PAUSE_SECONDS
             log.warning("the new model is refused, %s goes on: %s", self.version, error)
             return False
         log.info("%s; version %s took over", self.about.provider, self.version)

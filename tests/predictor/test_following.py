@@ -222,9 +222,15 @@ def test_a_model_that_is_still_being_copied_is_taken_when_it_is_whole(
 
 
 def test_after_a_refusal_there_is_a_pause(
-    two: Path, pixels: np.ndarray, point: Point, caplog: pytest.LogCaptureFixture
+    two: Path,
+    pixels: np.ndarray,
+    point: Point,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A file that grows while it is written would else be hashed and logged at every call."""
+    """A file that grows while it is written would else be hashed and logged all the time."""
+    monkeypatch.setattr(following, "PAUSE_SECONDS", 600.0)
+    monkeypatch.setattr(following, "LOOK_SECONDS", 0.0)
     predictor = Predictor(two)
     point(two, "2")
     for length in range(10):
