@@ -58,7 +58,7 @@ class ChannelsLast(nn.Module):
 
     def __init__(self, deployed: Deployed) -> None:
         super().__init__()
-        self.deployed = deployed.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.deployed = deployed.to(memory_format=torch.channels_last)
 
     def forward(self, image: Tensor) -> Tensor:
         network: nn.Module = self.deployed.network

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -14,6 +16,7 @@ import pytest
 import torch
 from torch import nn
 
+import fededge
 from fededge.export import Models, Origin, Template
 from fededge.flat import FlatModel
 from fededge.spec import ModelSpec
@@ -29,6 +32,17 @@ ORIGIN = Origin(
     accuracy=0.875,
     created=datetime(2025, 3, 1, 12, 30, tzinfo=timezone.utc),
 )
+
+# Whatever an app need not have cannot be imported, and must not have been.
+BARE = """
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ABSENT:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+ABSENT = {"torch", "torchvision", "msgspec", "rich", "onnx", "safetensors", "paho"}
+sys.meta_path.insert(0, Absent())
+"""
 
 
 @dataclass(frozen=True)
@@ -66,6 +80,18 @@ def network(shape: tuple[int, ...], seed: int) -> nn.Sequential:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return nn.Sequential(nn.Flatten(), nn.Linear(int(np.prod(shape)), len(LABELS)))
+
+
+def bare(code: str, *arguments: object) -> subprocess.Popen[str]:
+    """Python without torch and the like; it sees the same fededge as this test."""
+    place = str(Path(fededge.__file__).parents[1])
+    return subprocess.Popen(
+        [sys.executable, "-c", BARE + f"sys.path.insert(0, {place!r})\n" + code]
+        + [str(argument) for argument in arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 @pytest.fixture(scope="session")

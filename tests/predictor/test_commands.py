@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 import urllib.request
 from pathlib import Path
 
@@ -14,20 +12,9 @@ import PIL.Image
 import PIL.ImageOps
 import pytest
 
-import fededge
 from fededge.cli import main
-from tests.predictor.conftest import Maker
+from tests.predictor.conftest import Maker, bare
 
-# Whatever an app need not have cannot be imported, and must not have been.
-BARE = """
-import sys
-class Absent:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ABSENT:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-ABSENT = {"torch", "torchvision", "msgspec", "rich", "onnx", "safetensors", "paho"}
-sys.meta_path.insert(0, Absent())
-"""
 APP = """
 import fededge
 assert not {"numpy", "onnxruntime"} & sys.modules.keys()
@@ -39,18 +26,6 @@ COMMAND = """
 from fededge.cli import main
 sys.exit(main(sys.argv[1:]))
 """
-
-
-def bare(code: str, *arguments: object) -> subprocess.Popen[str]:
-    """Python without torch and the like; it sees the same fededge as this test."""
-    place = str(Path(fededge.__file__).parents[1])
-    return subprocess.Popen(
-        [sys.executable, "-c", BARE + f"sys.path.insert(0, {place!r})\n" + code]
-        + [str(argument) for argument in arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
 
 
 @pytest.fixture

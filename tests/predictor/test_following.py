@@ -19,6 +19,7 @@ import fededge
 from fededge import Prediction, Predictor
 from fededge.errors import StoreError
 from fededge.predictor import following
+from fededge.predictor.model import Model
 from tests.predictor.conftest import Maker
 
 Point = Callable[[Path, str], None]
@@ -58,8 +59,11 @@ def test_the_model_is_found_from_its_link_its_file_and_the_folders_above(
 def test_no_prediction_fails_and_none_mixes_while_models_are_swapped(
     two: Path, colour: Maker, pixels: np.ndarray, point: Point
 ) -> None:
-    """10,000 predictions of 4 threads, 100 swaps: each answer is that of the model it names."""
-    predictor = Predictor(two / "current")
+    """10,000 predictions of 4 threads, 100 swaps: each answer is that of the model it names.
+
+    The threads go on until they have theirs and every swap has been taken over.
+    """
+    predictor, swapped = Predictor(two / "current"), threading.Event()
     answers = {
         version(two / "1", 34): colour.expected(1, pixels),
         version(two / "2", 35): colour.expected(2, pixels),
@@ -68,26 +72,26 @@ def test_no_prediction_fails_and_none_mixes_while_models_are_swapped(
     results: list[list[Prediction]] = [[] for _ in range(THREADS)]
 
     def ask(mine: list[Prediction]) -> None:
-        mine.extend(predictor.predict(pixels) for _ in range(PREDICTIONS))
+        while len(mine) < PREDICTIONS or not swapped.is_set():
+            mine.append(predictor.predict(pixels))
 
     threads = [threading.Thread(target=ask, args=(mine,)) for mine in results]
     for thread in threads:
         thread.start()
-    for swap in range(SWAPS):
-        due = swap * THREADS * PREDICTIONS // SWAPS
-        while sum(map(len, results)) < due and any(t.is_alive() for t in threads):
-            time.sleep(0.0005)
-        point(two, "12"[(swap + 1) % 2])
-    for thread in threads:
-        thread.join()
-    assert [len(mine) for mine in results] == [PREDICTIONS] * THREADS
-    for result in itertools.chain(*results):
-        np.testing.assert_allclose(result.probabilities, answers[result.version], atol=1e-6)
-    served = [result.version for result in results[0]]
-    assert set(served) == set(answers)
-    assert sum(a != b for a, b in itertools.pairwise(served)) >= 10
-    predictor.refresh()
-    assert predictor.version == version(two / "1", 34)
+    try:
+        for number, name in itertools.islice(itertools.cycle(enumerate(answers, 1)), 1, SWAPS + 1):
+            point(two, str(number))
+            eventually(lambda wanted=name: predictor.version == wanted)  # type: ignore[misc]
+    finally:
+        swapped.set()
+        for thread in threads:
+            thread.join()
+    assert min(map(len, results)) >= PREDICTIONS
+    for name, expected in answers.items():
+        mine = [r.probabilities for r in itertools.chain(*results) if r.version == name]
+        assert len(mine) > SWAPS
+        np.testing.assert_allclose(mine, np.tile(expected, (len(mine), 1)), atol=1e-6)
+    assert {r.version for r in itertools.chain(*results)} == set(answers)
 
 
 def test_a_call_is_answered_by_the_old_model_until_the_new_one_is_ready(
@@ -95,14 +99,14 @@ def test_a_call_is_answered_by_the_old_model_until_the_new_one_is_ready(
 ) -> None:
     """A model that takes long to load delays nobody, and is loaded once for all who ask."""
     predictor, slow, loads = Predictor(two), threading.Event(), []
-    load = following.Model.load
+    load = Model.load
 
-    def loading(folder: Path, provider: str | None, threads: int) -> following.Model:
+    def loading(folder: Path, provider: str | None, threads: int) -> Model:
         loads.append(folder)
         assert slow.wait(30)
         return load(folder, provider, threads)
 
-    monkeypatch.setattr(following.Model, "load", loading)
+    monkeypatch.setattr(Model, "load", loading)
     old = predictor.version
     point(two, "2")
     assert {predictor.predict(pixels).version for _ in range(50)} == {old}
@@ -203,7 +207,7 @@ def test_a_broken_model_is_refused_and_the_old_one_goes_on(
     (record,) = caplog.records
     assert record.getMessage().startswith(f"the new model is refused, {predictor.version} goes on")
     with pytest.raises(StoreError, match=sentence) as caught:
-        following.Model.load(two / "2", None, 1)
+        Model.load(two / "2", None, 1)
     assert str(caught.value).replace("2/", "") in record.getMessage().replace("2/", "")
 
 
