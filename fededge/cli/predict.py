@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -59,9 +60,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _images(given: Path) -> Sequence[Path]:
-    if not given.exists():
-        raise DataError(f"{given}: there is no such file or folder")
-    if not given.is_dir():
+    if not os.path.isdir(given):
         return [given]
     found = sorted(_walk(given))
     if not found:

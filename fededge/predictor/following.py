@@ -173,8 +173,16 @@ def _model_folder(path: Path) -> Path:
     if path.name == MODEL:
         path = path.parent
     for folder in (path, path / "current", path / "models" / "current"):
-        if (folder / MODEL).exists():
-            return folder.absolute()
+        try:
+            os.stat(folder / MODEL)
+        except PermissionError as error:
+            raise StoreError(
+                f"{folder}: cannot be entered ({error.strerror}); the app's user must be able to "
+                "read the agent's models"
+            ) from error
+        except OSError:
+            continue
+        return folder.absolute()
     raise StoreError(
         f"{path}: there is no model here (neither {MODEL} nor current/{MODEL} nor "
         f"models/current/{MODEL}); the agent writes the first one after its first training"

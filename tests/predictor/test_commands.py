@@ -130,7 +130,7 @@ def test_a_bad_file_gets_a_sentence_and_the_others_their_lines(
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["predict", "MODELS", "absent.png"], "absent.png: there is no such file or folder"),
+        (["predict", "MODELS", "absent.png"], "absent.png: there is no such file"),
         (["predict", "MODELS", "MODELS"], "there is no image in this folder (.bmp"),
         (["predict", "PHOTOS", "PHOTOS"], "there is no model here"),
         (["predict", "MODELS", "PHOTOS", "--provider", "gpu"], "no provider 'gpu'"),

@@ -176,6 +176,10 @@ def test_a_client_that_stops_in_the_middle_is_let_go(
     assert b"9 bytes that the request announced did not come" in answer
 
 
+def test_a_head_request_gets_no_body(server: Endpoint) -> None:
+    assert ask(server, "HEAD", "/") == (501, None)
+
+
 def test_one_connection_serves_many_requests(server: Endpoint, pixels: np.ndarray) -> None:
     """Also after a mistake whose body was read."""
     connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=30)
