@@ -285,9 +285,7 @@ def test_a_folder_that_the_app_may_not_read_is_said_so(
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(os, "stat", refuse)
-    with pytest.raises(
-        StoreError, match=r"cannot be entered \(Permission denied\); the app"
-    ):
+    with pytest.raises(StoreError, match=r"cannot be entered \(Permission denied\); the app"):
         Predictor(models)
 
 
