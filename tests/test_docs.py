@@ -32,7 +32,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_in_the_pages_exist(page: Path) -> None:
-    for command in re.findall(r"^(?:.*= ?)?fededge ([a-z]+)", page.read_text(), re.MULTILINE):
+    for command in re.findall(r"^(?:.*= ?)?fededge ([a-z-]+)", page.read_text(), re.MULTILINE):
         assert command in COMMANDS, f"{page.name}: fededge {command}"
 
 

@@ -25,6 +25,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "fededge.flat",
         "fededge.logs",
         "fededge.ops",
+        "fededge.predictor",
         "fededge.processes",
         "fededge.selection",
         "fededge.spec",
@@ -52,7 +53,7 @@ ONLY: dict[str, tuple[str, ...]] = {
     "fededge_agent": ("fededge_agent", "fededge.cli"),
     "fededge_server": ("fededge_server", "fededge.cli"),
     "onnx": ("fededge.export",),
-    "onnxruntime": ("fededge.export",),
+    "onnxruntime": ("fededge.export", "fededge.predictor"),
     "onnxscript": ("fededge.export",),
     "paho": ("fededge.transport",),
     "sqlite3": ("fededge_server", "fededge_agent"),
@@ -62,13 +63,24 @@ ONLY: dict[str, tuple[str, ...]] = {
 
 # Who imports what inside functions only: heavy, optional, or not to be known at import time.
 LAZY: dict[str, tuple[str, ...]] = {
+    "PIL": ("fededge",),
     "fededge_agent": ("fededge.cli",),
     "fededge_server": ("fededge.cli",),
+    "onnxruntime": ("fededge.predictor",),
     "torchvision": ("fededge",),
 }
 
 # What a part never imports.
 NEVER: dict[str, tuple[str, ...]] = {
+    # An app has ONNX Runtime and numpy, and need not have more.
+    "fededge.predictor": (
+        "fededge.flat",
+        "fededge.ops",
+        "fededge.wire",
+        "msgspec",
+        "rich",
+        "torch",
+    ),
     "fededge.wire": ("asyncio", "http", "paho", "socket", "socketserver", "ssl", "urllib"),
 }
 
@@ -207,6 +219,8 @@ def test_the_source_keeps_the_rule(rule: Rule) -> None:
         (not_allowed, "fededge_agent.work", "async def f():\n    import onnxruntime"),
         (too_early, "fededge.cli.agent", "from fededge_agent.app import Agent"),
         (too_early, "fededge.data.images", "class A:\n    import torchvision.io"),
+        (too_early, "fededge.predictor.inputs", "import PIL.Image"),
+        (forbidden, "fededge.predictor.model", "def f():\n    import torch"),
         (forbidden, "fededge.wire.chunks", "import socket"),
         (forbidden, "fededge.training", "from pickle import loads"),
     ],

@@ -21,6 +21,8 @@ COMMANDS = {
     "agent": "run the agent of a device",
     "status": "where a federation stands: its round, its model, its devices",
     "audit": "what has left this device",
+    "predict": "ask a device's model about image files",
+    "serve-model": "a device's model behind a local HTTP endpoint, for apps in any language",
     "init": "write a commented configuration file",
     "partition": "show, and plot, how a label-skew split shares a data set among devices",
     "doctor": "say what this installation can do, and what is missing",
@@ -59,5 +61,6 @@ def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
         formatter = argparse.RawDescriptionHelpFormatter
         command = commands.add_parser(name, help=text, formatter_class=formatter)
         if name == wanted:
-            importlib.import_module(f"fededge.cli.{name}").add_to(command)
+            module = f"fededge.cli.{name.replace('-', '_')}"
+            importlib.import_module(module).add_to(command)
     return parser

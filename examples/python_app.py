@@ -1,0 +1,44 @@
+"""Label every new picture in a folder with the device's own model, which gets better meanwhile.
+
+python examples/python_app.py STATE FOLDER [--once]
+
+STATE is the agent's state folder, FOLDER is where a camera leaves its pictures. It takes fededge,
+onnxruntime, numpy and pillow; torch is not needed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+import fededge
+
+UNSURE = 0.5
+
+
+def label_new(predictor: fededge.Predictor, folder: Path, done: set[Path]) -> None:
+    for picture in sorted(set(folder.glob("*.jpg")) - done):
+        answer = predictor.predict(picture)
+        doubt = " (unsure)" if answer.probability < UNSURE else ""
+        print(f"{picture.name}: {answer.label} {answer.probability:.0%}{doubt}, {answer.version}")
+        done.add(picture)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("state")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--once", action="store_true", help="do not wait for more pictures")
+    options = parser.parse_args()
+    predictor, done = fededge.Predictor(options.state), set[Path]()
+    print(predictor.about.provider)
+    while True:
+        label_new(predictor, options.folder, done)
+        if options.once:
+            return
+        time.sleep(1)
+
+
+if __name__ == "__main__":
+    main()

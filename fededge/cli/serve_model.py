@@ -1,0 +1,41 @@
+"""`fededge serve-model`: a device's model behind a local HTTP endpoint."""
+
+from __future__ import annotations
+
+import argparse
+
+from fededge.cli.models import add_model_options, open_model
+from fededge.cli.services import run_until_signal
+from fededge.predictor.endpoint import MOST_BYTES, Endpoint
+
+__all__ = ["add_to"]
+
+TEXT = """\
+Answer image requests over HTTP, for apps in any language on this machine. The model is replaced
+while it runs whenever the agent has a better one. There is no password and no encryption: leave
+it on 127.0.0.1.
+
+examples:
+  fededge serve-model state --port 8117
+  curl --data-binary @photo.jpg -H 'Content-Type: image/jpeg' http://127.0.0.1:8117/?top=3
+"""
+
+
+def add_to(parser: argparse.ArgumentParser) -> None:
+    parser.description = TEXT
+    add_model_options(parser)
+    parser.add_argument("--host", default="127.0.0.1", help="default: 127.0.0.1")
+    parser.add_argument("--port", type=int, default=8117, help="default: 8117; 0 takes a free one")
+    parser.add_argument(
+        "--most-bytes", type=int, default=MOST_BYTES, help="of a request (default: 16 MiB)"
+    )
+    parser.add_argument("--verbose", action="store_true", help="log every request")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> None:
+    predictor = open_model(options)
+    endpoint = Endpoint(predictor, options.host, options.port, options.most_bytes)
+    print(f"{endpoint.url} answers with version {predictor.version}", flush=True)
+    print(predictor.about.provider, flush=True)
+    run_until_signal(endpoint, options.verbose)

@@ -1,0 +1,214 @@
+"""A small HTTP endpoint around a predictor, for apps in other languages on the same machine."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import numpy as np
+
+from fededge import __version__
+from fededge.errors import ConfigError, DataError
+from fededge.predictor.following import Predictor
+from fededge.predictor.prediction import Prediction
+
+__all__ = ["MOST_BYTES", "Endpoint", "as_json"]
+
+log = logging.getLogger(__name__)
+
+MOST_BYTES = 16 * 2**20
+# Of a body that is too large, so much is read and forgotten: else its sender, still writing, may
+# see a broken connection instead of the answer.
+MOST_FORGOTTEN = 8
+PIECE = 1 << 16
+USE = (
+    "POST the bytes of an image (PNG, JPEG, …), or as application/json an array of pixels from 0 "
+    "to 255, to /; ?top=3 gives the three best labels only; GET /health"
+)
+
+
+class RequestError(Exception):
+    """The request cannot be answered: a status and a sentence."""
+
+    def __init__(self, status: HTTPStatus, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class Endpoint(ThreadingHTTPServer):
+    """`run()` answers until `stop()`; one thread for each connection."""
+
+    daemon_threads = True
+
+    def __init__(
+        self, predictor: Predictor, host: str, port: int, most_bytes: int = MOST_BYTES
+    ) -> None:
+        self.predictor = predictor
+        self.most_bytes = most_bytes
+        try:
+            super().__init__((host, port), Handler)
+        except (OSError, OverflowError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise ConfigError(f"{host}:{port}: cannot listen there ({reason})") from error
+
+    @property
+    def url(self) -> str:
+        host, port = self.server_address[:2]
+        return f"http://{host!s}:{port}/"
+
+    def run(self) -> None:
+        with self:
+            self.serve_forever(poll_interval=0.2)
+
+    def stop(self) -> None:
+        """End `run`; from another thread, since a signal's handler runs inside of it."""
+        threading.Thread(target=self.shutdown).start()
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that is gone before its answer is not worth a traceback."""
+        log.debug("%s: the connection broke", client_address, exc_info=True)
+
+
+class Handler(BaseHTTPRequestHandler):
+    """GET / and /health, POST / with an image; everything is answered with JSON."""
+
+    server: Endpoint
+    protocol_version = "HTTP/1.1"
+    server_version = f"fededge/{__version__}"
+    timeout = 30  # seconds that a silent connection may hold a thread
+
+    def do_GET(self) -> None:
+        self._answer(self._describe)
+
+    def do_POST(self) -> None:
+        self._answer(self._predict)
+
+    def _answer(self, work: Any) -> None:
+        try:
+            status, body = HTTPStatus.OK, work()
+        except RequestError as error:
+            status, body = error.status, {"error": str(error)}
+        except DataError as error:
+            status, body = HTTPStatus.BAD_REQUEST, {"error": str(error)}
+        except ConnectionError:
+            self.close_connection = True
+            return
+        except Exception:
+            log.exception("a request failed")
+            status = HTTPStatus.INTERNAL_SERVER_ERROR
+            body = {"error": "the request failed; the log of fededge serve-model says why"}
+        self._send(status, body)
+
+    def _describe(self) -> dict[str, Any]:
+        about, path = self.server.predictor.about, urlsplit(self.path).path
+        if path == "/health":
+            return {"status": "ok", "version": about.version}
+        if path != "/":
+            raise RequestError(HTTPStatus.NOT_FOUND, f"there is no {path} here; {USE}")
+        return {
+            "fededge": __version__,
+            "use": USE,
+            "version": about.version,
+            "labels": about.labels,
+            "input": {"channels_height_width": about.shape, "most_bytes": self.server.most_bytes},
+            "provider": str(about.provider),
+            "model": dict(about.manifest),
+        }
+
+    def _predict(self) -> dict[str, Any]:
+        url, data = urlsplit(self.path), self._body()
+        if url.path != "/":
+            raise RequestError(HTTPStatus.NOT_FOUND, f"there is no {url.path} here; {USE}")
+        top = _top(parse_qs(url.query))
+        kind = self.headers.get_content_type()
+        if kind == "application/json":
+            answer = self.server.predictor.predict(_pixels(data))
+        elif kind.startswith("image/") or kind == "application/octet-stream":
+            answer = self.server.predictor.predict(data)
+        else:
+            raise RequestError(
+                HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+                f"the content type {kind} is not known here; send image/png, image/jpeg, "
+                "application/octet-stream or application/json",
+            )
+        if isinstance(answer, Prediction):
+            return as_json(answer, top)
+        return {"predictions": [as_json(one, top) for one in answer]}
+
+    def _body(self) -> bytes:
+        """The whole body; a wrong length is refused before anything of it is kept."""
+        text = self.headers.get("Content-Length", "")
+        if not (text.isascii() and text.isdecimal()):
+            self.close_connection = True
+            raise RequestError(HTTPStatus.LENGTH_REQUIRED, "the request must say its length")
+        length, most = int(text[:20]), self.server.most_bytes
+        if length > most:
+            self.close_connection = True
+            self._forget(min(length, MOST_FORGOTTEN * most))
+            raise RequestError(
+                HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+                f"{length:,} bytes are more than the {most:,} that are taken; send a smaller image",
+            )
+        try:
+            data = self.rfile.read(length)
+        except TimeoutError:
+            data = b""
+        if len(data) < length:
+            self.close_connection = True
+            text = f"the {length:,} bytes that the request announced did not come"
+            raise RequestError(HTTPStatus.BAD_REQUEST, text)
+        return data
+
+    def _forget(self, length: int) -> None:
+        while length > 0 and (piece := self.rfile.read(min(PIECE, length))):
+            length -= len(piece)
+
+    def _send(self, status: HTTPStatus, body: dict[str, Any]) -> None:
+        data = json.dumps(body, ensure_ascii=False).encode() + b"\n"
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json; charset=utf-8")
+        self.send_header("Content-Length", str(len(data)))
+        if self.close_connection:
+            self.send_header("Connection", "close")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(data)
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """What http.server itself refuses, also as JSON."""
+        self.close_connection = True
+        status = HTTPStatus(code)
+        self._send(status, {"error": message or explain or status.phrase})
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - http.server's name
+        log.debug("%s %s", self.address_string(), format % args)
+
+
+def as_json(prediction: Prediction, top: int | None = None) -> dict[str, Any]:
+    """A prediction for a program: the best label, the best few or all, and the version."""
+    best = [{"label": label, "probability": p} for label, p in prediction.top(top)]
+    return {**best[0], "version": prediction.version, "top": best}
+
+
+def _top(query: dict[str, list[str]]) -> int | None:
+    text = query.get("top", [""])[-1]
+    if not text:
+        return None
+    if not (text.isascii() and text.isdecimal() and int(text[:9]) > 0):
+        raise RequestError(HTTPStatus.BAD_REQUEST, f"top must be a number from 1, not {text!r}")
+    return int(text[:9])
+
+
+def _pixels(data: bytes) -> np.ndarray:
+    try:
+        array = np.asarray(json.loads(data))
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"the body is not a JSON array of rows alike ({error})") from error
+    if array.dtype.kind not in "iu" or (array.size and not 0 <= array.min() <= array.max() <= 255):
+        raise DataError("the JSON must be an array of whole numbers from 0 to 255, the pixels")
+    return array.astype(np.uint8)

@@ -1,0 +1,189 @@
+"""The predictor: asks the model that `current` leads to, and takes over a new one while it runs."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+import time
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, overload
+
+from fededge.errors import FedEdgeError, StoreError
+from fededge.files import replace_file
+from fededge.predictor.inputs import prepare
+from fededge.predictor.model import MANIFEST, MODEL, About, Model, signature
+from fededge.predictor.prediction import Prediction
+
+__all__ = ["BAD", "Predictor"]
+
+log = logging.getLogger(__name__)
+
+BAD = "bad.json"
+LONGEST_REASON = 1000
+# Looking costs as much as a very small network, so it is not done at every call of a busy app.
+LOOK_SECONDS = 0.01
+# After a refusal: a file that somebody is still writing changes all the time.
+PAUSE_SECONDS = 1.0
+
+
+class Predictor:
+    """A device's model, ready to be asked from any number of threads.
+
+    A call looks whether the model has changed (two `stat`, at most every 10 ms). A new one is
+    checked and loaded by a thread of its own: no call waits for it, and the old one answers until
+    it is ready. Each result comes from exactly one model, and names it. A new model that is
+    damaged is refused with a line in the log, and the old one goes on.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        provider: str | None = None,
+        threads: int = 1,
+        resize: bool = True,
+    ) -> None:
+        """Load the model.
+
+        Args:
+            path: the link `current` of a device, or its `models` or state folder; a folder with
+                `model.onnx` and `manifest.json` does as well.
+            provider: `tensorrt`, `cuda`, `cpu` or another that ONNX Runtime offers; without it,
+                the first of these three that starts.
+            threads: of ONNX Runtime for one call; one is best for small networks.
+            resize: scale images of another size than the model's; else they are refused.
+        """
+        self._path = _model_folder(Path(path))
+        self._provider, self._threads, self._resize = provider, threads, resize
+        self._loading = threading.Lock()
+        self._reporting = threading.Lock()
+        self._next_look = 0.0
+        folder = self._real()
+        self._seen = signature(folder)
+        self._model = self._load(folder)
+        log.info("%s; version %s", self._model.about.provider, self.version)
+
+    @property
+    def about(self) -> About:
+        """What is known of the model that answers now."""
+        return self._model.about
+
+    @property
+    def version(self) -> str:
+        """The version of the model that answers now."""
+        return self._model.about.version
+
+    @overload
+    def predict(self, inputs: str | os.PathLike[str] | bytes) -> Prediction: ...
+    @overload
+    def predict(self, inputs: list[Any] | tuple[Any, ...]) -> list[Prediction]: ...
+    @overload
+    def predict(self, inputs: Any) -> Any: ...
+    def predict(self, inputs: Any) -> Any:
+        """Ask the model: one input gives a Prediction, a list or an array of many gives a list.
+
+        Args:
+            inputs: an image file's path or bytes, a PIL image, an array of uint8 ([H, W],
+                [H, W, C], [C, H, W], or many as [N, H, W, C] or [N, C, H, W]), or a list of these.
+
+        Raises:
+            DataError: the input is not one of these, or cannot be read.
+        """
+        self._follow()
+        model = self._model
+        pixels, single = prepare(inputs, model.about.shape, self._resize)
+        rows = model.run(pixels)
+        rows.flags.writeable = False
+        results = [Prediction(row, model.about) for row in rows]
+        return results[0] if single else results
+
+    def refresh(self) -> bool:
+        """Look for a new model, and wait until it is loaded; whether it has taken over."""
+        with self._loading:
+            return self._take_over()
+
+    def report_bad(self, reason: str, about: About | None = None) -> Path:
+        """Note beside a model that it is bad: `bad.json`, for the agent of the device to read.
+
+        Args:
+            reason: what is wrong with it, in words; the first 1,000 characters are kept.
+            about: which model, from `Prediction.about`; without it, the one that answers now.
+        """
+        about = about or self.about
+        path = about.folder / BAD
+        report = {
+            "sha256": about.manifest["sha256"],
+            "version": about.version,
+            "reason": reason[:LONGEST_REASON],
+            "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        }
+        with self._reporting:
+            if not (about.folder / MANIFEST).exists():
+                raise StoreError(f"{about.folder}: this model is gone, so nobody needs the report")
+            replace_file(path, json.dumps(report, ensure_ascii=False, indent=2).encode() + b"\n")
+        return path
+
+    def _follow(self) -> None:
+        """If the model has changed, and nobody is at it, have it loaded."""
+        now = time.monotonic()
+        if now < self._next_look:
+            return
+        self._next_look = now + LOOK_SECONDS
+        if signature(self._path) == self._seen or not self._loading.acquire(blocking=False):
+            return
+        try:
+            threading.Thread(target=self._take_over_and_release, name="fededge-model").start()
+        except RuntimeError:  # no thread to be had, as when Python is ending: the old one answers
+            self._loading.release()
+
+    def _take_over_and_release(self) -> None:
+        try:
+            self._take_over()
+        finally:
+            self._loading.release()
+
+    def _take_over(self) -> bool:
+        folder = self._real()
+        seen = signature(folder)
+        if seen == self._seen:
+            return False
+        self._seen = seen
+        try:
+            self._model = self._load(folder)
+        except (FedEdgeError, MemoryError) as error:
+            self._next_look = time.monotonic() + PAUSE_SECONDS
+            log.warning("the new model is refused, %s goes on: %s", self.version, error)
+            return False
+        log.info("%s; version %s took over", self.about.provider, self.version)
+        return True
+
+    def _real(self) -> Path:
+        """Where the model is now: followed once, so that its two files belong together."""
+        return Path(os.path.realpath(self._path))
+
+    def _load(self, folder: Path) -> Model:
+        return Model.load(folder, self._provider, self._threads)
+
+
+def _model_folder(path: Path) -> Path:
+    """The folder or link that holds the model, given it, its file, or a folder above it."""
+    if path.name == MODEL:
+        path = path.parent
+    for folder in (path, path / "current", path / "models" / "current"):
+        try:
+            os.stat(folder / MODEL)
+        except PermissionError as error:
+            raise StoreError(
+                f"{folder}: cannot be entered ({error.strerror}); the app's user must be able to "
+                "read the agent's models"
+            ) from error
+        except OSError:
+            continue
+        return folder.absolute()
+    raise StoreError(
+        f"{path}: there is no model here (neither {MODEL} nor current/{MODEL} nor "
+        f"models/current/{MODEL}); the agent writes the first one after its first training"
+    )

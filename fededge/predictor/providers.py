@@ -1,0 +1,113 @@
+"""Which execution provider of ONNX Runtime runs a model, and why it is that one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from fededge.choices import unknown
+from fededge.errors import ConfigError, StoreError
+
+__all__ = ["Provider", "first_line", "start"]
+
+SUFFIX = "ExecutionProvider"
+# The fastest first. The CPU also runs those layers that another provider does not know.
+PREFERRED = (f"Tensorrt{SUFFIX}", f"CUDA{SUFFIX}", f"CPU{SUFFIX}")
+
+
+@dataclass(frozen=True)
+class Provider:
+    """The execution provider that runs a model, as ONNX Runtime calls it, and the reason."""
+
+    name: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{short(self.name)} runs the model: {self.reason}"
+
+
+def start(model: bytes, wanted: str | None = None, threads: int = 1) -> tuple[Any, Provider]:
+    """Load a model into ONNX Runtime, on the provider that is wanted or else on the best.
+
+    Raises:
+        ConfigError: the wanted provider does not exist, is not offered, or does not start.
+        StoreError: ONNX Runtime cannot load the model.
+    """
+    runtime = _onnxruntime()
+    offered = runtime.get_available_providers()
+    best = [name for name in PREFERRED if name in offered]
+    names = best if wanted is None else [_named(wanted, runtime)]
+    failures: list[str] = []
+    for name in names:
+        try:
+            session = _session(runtime, model, _with_helpers(name, offered), threads)
+        except Exception as error:  # noqa: BLE001 - its exceptions have no common base
+            failures.append(f"{short(name)} cannot load it ({first_line(error)})")
+            continue
+        if session.get_providers()[0] == name:
+            return session, Provider(name, _reason(name, wanted, runtime, failures))
+        failures.append(f"{short(name)} is offered but does not start here")
+    if wanted is not None and short(names[0]) != "CPU":
+        raise ConfigError(f"provider '{wanted}': {failures[0]}; leave the choice to FedEdge")
+    raise StoreError(f"ONNX Runtime does not take the model: {'; '.join(failures)}")
+
+
+def short(name: str) -> str:
+    return "TensorRT" if name == PREFERRED[0] else name.removesuffix(SUFFIX)
+
+
+def first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _onnxruntime() -> Any:
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise ConfigError(
+            f"running a model takes ONNX Runtime, which cannot be imported ({error}); "
+            "pip install onnxruntime"
+        ) from error
+    return onnxruntime
+
+
+def _named(wanted: str, runtime: Any) -> str:
+    """The provider that the user means: `cuda`, `CUDA` and `CUDAExecutionProvider` are the same."""
+    known: dict[str, str] = {short(name).lower(): name for name in runtime.get_all_providers()}
+    word = wanted.lower().removesuffix(SUFFIX.lower())
+    if word not in known:
+        raise ConfigError(unknown("provider", wanted, known))
+    offered = runtime.get_available_providers()
+    if known[word] not in offered:
+        raise ConfigError(
+            f"provider '{wanted}': ONNX Runtime {runtime.__version__} offers only "
+            f"{', '.join(map(short, offered))} here; install one that has it (NVIDIA: "
+            "onnxruntime-gpu), or leave the choice to FedEdge"
+        )
+    return known[word]
+
+
+def _with_helpers(name: str, offered: list[str]) -> list[str]:
+    """The provider first, then those that take the layers it does not know."""
+    after = PREFERRED[PREFERRED.index(name) + 1 :] if name in PREFERRED else PREFERRED[-1:]
+    return [name, *(helper for helper in after if helper in offered)]
+
+
+def _session(runtime: Any, model: bytes, providers: list[str], threads: int) -> Any:
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 4
+    # Its own fallback prints to standard output and does not say why to the caller.
+    return runtime.InferenceSession(model, options, providers=providers, enable_fallback=0)
+
+
+def _reason(name: str, wanted: str | None, runtime: Any, failures: list[str]) -> str:
+    if wanted is not None:
+        return "it was asked for"
+    before = PREFERRED[: PREFERRED.index(name)]
+    missing = [short(b) for b in before if b not in runtime.get_available_providers()]
+    absent = f"ONNX Runtime {runtime.__version__} offers no {' and no '.join(missing)} here"
+    reasons = [*([absent] if missing else []), *failures]
+    best = f"it is the fastest that ONNX Runtime {runtime.__version__} offers here"
+    return "; ".join(reasons) or best

@@ -1,0 +1,129 @@
+"""Real exported models whose answers are known: one linear layer, worked out again in float64."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import fededge
+from fededge.export import Models, Origin, Template
+from fededge.flat import FlatModel
+from fededge.spec import ModelSpec
+
+LABELS = ("truck", "bicycle", "päckchen")
+MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.3, 0.25)
+ORIGIN = Origin(
+    federation="yard",
+    device="camera-7",
+    method="fedavg+map",
+    version="000012-0123456789abcdef",
+    round=34,
+    accuracy=0.875,
+    created=datetime(2025, 3, 1, 12, 30, tzinfo=timezone.utc),
+)
+
+# Whatever an app need not have cannot be imported, and must not have been.
+BARE = """
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ABSENT:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+ABSENT = {"torch", "torchvision", "msgspec", "rich", "onnx", "safetensors", "paho"}
+sys.meta_path.insert(0, Absent())
+"""
+
+
+@dataclass(frozen=True)
+class Maker:
+    """Exports linear models for images of one shape, each with the weights of a seed."""
+
+    spec: ModelSpec
+    template: Template
+
+    @classmethod
+    def of(cls, shape: tuple[int, int, int]) -> Maker:
+        spec = ModelSpec("net", LABELS, shape, MEAN[: shape[0]], STD[: shape[0]])
+        return cls(spec, Template.trace(network(shape, 0), spec))
+
+    def export(self, models: Path, seed: int, round_: int = 34) -> None:
+        """Make the model of a seed the current one of this folder."""
+        flat = FlatModel(network(self.spec.shape, seed))
+        generator = torch.Generator().manual_seed(7)
+        size = (9, *self.spec.shape)
+        images = torch.randint(0, 256, size, generator=generator, dtype=torch.uint8)
+        origin = msgspec.structs.replace(ORIGIN, round=round_)
+        Models(models, keep=9).export(flat, self.template, origin, images)
+
+    def expected(self, seed: int, pixels: np.ndarray) -> np.ndarray:
+        """The probabilities for pixels [C, H, W], in float64."""
+        layer = network(self.spec.shape, seed)[1]
+        weight, bias = (p.detach().double().numpy() for p in layer.parameters())
+        mean, std = (np.array(v)[:, None, None] for v in (self.spec.mean, self.spec.std))
+        logits = weight @ ((pixels / 255 - mean) / std).ravel() + bias
+        powers = np.exp(logits - logits.max())
+        return np.asarray(powers / powers.sum())
+
+
+def network(shape: tuple[int, ...], seed: int) -> nn.Sequential:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return nn.Sequential(nn.Flatten(), nn.Linear(int(np.prod(shape)), len(LABELS)))
+
+
+def bare(code: str, *arguments: object) -> subprocess.Popen[str]:
+    """Python without torch and the like; it sees the same fededge as this test."""
+    place = str(Path(fededge.__file__).parents[1])
+    return subprocess.Popen(
+        [sys.executable, "-c", BARE + f"sys.path.insert(0, {place!r})\n" + code]
+        + [str(argument) for argument in arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.fixture(scope="session")
+def colour() -> Maker:
+    return Maker.of((3, 8, 10))
+
+
+@pytest.fixture(scope="session")
+def grey() -> Maker:
+    return Maker.of((1, 8, 10))
+
+
+@pytest.fixture
+def models(colour: Maker, tmp_path: Path) -> Path:
+    """The folder of a device with one model, of seed 1."""
+    colour.export(tmp_path / "models", seed=1)
+    return tmp_path / "models"
+
+
+@pytest.fixture
+def pixels() -> np.ndarray:
+    """One colour image [C, H, W] of the model's size."""
+    return np.random.default_rng(3).integers(0, 256, (3, 8, 10), np.uint8)
+
+
+@pytest.fixture
+def point() -> Callable[[Path, str], None]:
+    """Lets `current` lead to another model, as the agent does: a link renamed over it."""
+
+    def swap(models: Path, number: str) -> None:
+        link = models / ".current.new"
+        link.symlink_to(number)
+        os.replace(link, models / "current")
+
+    return swap

@@ -1,0 +1,158 @@
+"""`fededge predict` and `fededge serve-model`, as a user and as an app without torch meet them."""
+
+from __future__ import annotations
+
+import json
+import signal
+import urllib.request
+from pathlib import Path
+
+import numpy as np
+import PIL.Image
+import PIL.ImageOps
+import pytest
+
+from fededge.cli import main
+from tests.predictor.conftest import Maker, bare
+
+APP = """
+import fededge
+assert not {"numpy", "onnxruntime"} & sys.modules.keys()
+predictor = fededge.Predictor(sys.argv[1])
+print(predictor.predict(sys.argv[2]).label)
+assert not ABSENT & {name.partition(".")[0] for name in sys.modules}
+"""
+COMMAND = """
+from fededge.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Images in a folder and in one below; other files, and hidden ones."""
+    folder = tmp_path / "photos"
+    (folder / "more").mkdir(parents=True)
+    (folder / ".thumbnails").mkdir()
+    rng = np.random.default_rng(2)
+    for name in ("b.png", "a.jpg", "more/c.PNG", ".thumbnails/a.png", ".hidden.png"):
+        pixels = rng.integers(0, 256, (16, 20, 3), np.uint8)
+        PIL.Image.fromarray(pixels).save(folder / name)
+    (folder / "notes.txt").write_text("not an image")
+    return folder
+
+
+def expected_label(maker: Maker, seed: int, path: Path) -> str:
+    with PIL.Image.open(path) as image:
+        small = PIL.ImageOps.fit(image.convert("RGB"), (10, 8), PIL.Image.Resampling.BILINEAR)
+    probabilities = maker.expected(seed, np.asarray(small).transpose(2, 0, 1))
+    return maker.spec.labels[int(probabilities.argmax())]
+
+
+def test_an_app_without_torch_gets_its_label(models: Path, colour: Maker, photos: Path) -> None:
+    """Neither torch nor anything else of FedEdge's needs; `import fededge` alone loads nothing."""
+    process = bare(APP, models / "current", photos / "b.png")
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (0, "")
+    assert out.strip() == expected_label(colour, 1, photos / "b.png")
+
+
+def test_the_command_works_without_torch(models: Path, photos: Path) -> None:
+    process = bare(COMMAND, "predict", models.parent, photos, "--json")
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (0, "")
+    assert len(out.splitlines()) == 3
+
+
+def test_a_served_model_answers_until_it_is_told_to_stop(
+    models: Path, colour: Maker, photos: Path
+) -> None:
+    """A process without torch, on a free port; SIGTERM ends it cleanly."""
+    process = bare(COMMAND, "serve-model", models, "--port", 0)
+    try:
+        assert process.stdout is not None
+        url, *said = process.stdout.readline().split()
+        assert said[:3] == ["answers", "with", "version"]
+        assert process.stdout.readline().startswith("CPU runs the model")
+        data = (photos / "a.jpg").read_bytes()
+        request = urllib.request.Request(url, data, {"Content-Type": "image/jpeg"})
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            got = json.load(answer)
+        assert got["label"] == expected_label(colour, 1, photos / "a.jpg")
+        assert got["version"] == said[3]
+    finally:
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert "Traceback" not in err
+
+
+def test_a_folder_gives_a_line_for_each_image(
+    models: Path, colour: Maker, photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["predict", str(models), str(photos), "--top", "2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    files = [photos / name for name in ("a.jpg", "b.png", "more/c.PNG")]
+    assert [line.split()[0] for line in lines] == [str(file) for file in files]
+    assert [line.split()[1] for line in lines] == [expected_label(colour, 1, f) for f in files]
+    assert [line.count("%") for line in lines] == [2, 2, 2]
+
+
+def test_json_has_one_object_a_line_also_for_a_bad_file(
+    models: Path, photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (photos / "aa.png").write_text("no image")
+    assert main(["predict", str(models), str(photos), str(photos / "b.png"), "--json"]) == 2
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [Path(line["file"]).name for line in lines] == [
+        "a.jpg",
+        "aa.png",
+        "b.png",
+        "c.PNG",
+        "b.png",
+    ]
+    assert [("error" in line) for line in lines] == [False, True, False, False, False]
+    assert lines[0].keys() == {"file", "label", "probability", "version", "top"}
+    assert len(lines[0]["top"]) == 1
+
+
+def test_a_bad_file_gets_a_sentence_and_the_others_their_lines(
+    models: Path, photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (photos / "aa.png").write_text("no image")
+    assert main(["predict", str(models), str(photos)]) == 2
+    said = capsys.readouterr()
+    assert len(said.out.splitlines()) == 3
+    assert said.err.startswith(f"fededge: {photos / 'aa.png'}: not a readable image")
+    assert len(said.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["predict", "MODELS", "absent.png"], "absent.png: there is no such file"),
+        (["predict", "MODELS", "MODELS"], "there is no image in this folder (.bmp"),
+        (["predict", "PHOTOS", "PHOTOS"], "there is no model here"),
+        (["predict", "MODELS", "PHOTOS", "--provider", "gpu"], "no provider 'gpu'"),
+        (["serve-model", "PHOTOS"], "there is no model here"),
+        (["serve-model", "MODELS", "--port", "70000"], "127.0.0.1:70000: cannot listen there"),
+    ],
+)
+def test_a_mistake_gets_one_sentence(
+    arguments: list[str],
+    sentence: str,
+    models: Path,
+    photos: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    places = {"MODELS": str(models), "PHOTOS": str(photos)}
+    assert main([places.get(word, word) for word in arguments]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("fededge: ")
+    assert sentence in line
+
+
+def test_a_count_of_none_is_refused(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["predict", str(models), "x.png", "--top", "0"])
+    assert "'0' is not a number from 1" in capsys.readouterr().err

@@ -1,0 +1,236 @@
+"""The HTTP endpoint: a real server, real requests, and JSON for everything that goes wrong."""
+
+from __future__ import annotations
+
+import http.client
+import io
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import PIL.Image
+import pytest
+
+from fededge import Predictor
+from fededge.errors import ConfigError
+from fededge.predictor.endpoint import Endpoint, Handler
+from tests.predictor.conftest import LABELS, Maker
+
+MOST_BYTES = 20_000
+
+
+@pytest.fixture
+def server(models: Path) -> Iterator[Endpoint]:
+    endpoint = Endpoint(Predictor(models), "127.0.0.1", 0, MOST_BYTES)
+    thread = threading.Thread(target=endpoint.run)
+    thread.start()
+    yield endpoint
+    endpoint.stop()
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+def ask(
+    server: Endpoint, method: str, path: str, body: bytes | None = None, **headers: str
+) -> tuple[int, Any]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=30)
+    names = {name.replace("_", "-"): value for name, value in headers.items()}
+    connection.request(method, path, body, names)
+    answer = connection.getresponse()
+    assert answer.getheader("Content-Type") == "application/json; charset=utf-8"
+    data = answer.read()
+    connection.close()
+    return answer.status, json.loads(data) if data else None
+
+
+def raw(server: Endpoint, request: bytes) -> bytes:
+    """What comes back for these bytes, until the server closes."""
+    with socket.create_connection(("127.0.0.1", server.server_port), 30) as link:
+        link.sendall(request)
+        link.shutdown(socket.SHUT_WR)
+        return b"".join(iter(lambda: link.recv(65536), b""))
+
+
+def png(pixels: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    PIL.Image.fromarray(pixels.transpose(1, 2, 0)).save(file, "PNG")
+    return file.getvalue()
+
+
+def test_a_picture_gets_its_labels(server: Endpoint, colour: Maker, pixels: np.ndarray) -> None:
+    status, answer = ask(server, "POST", "/", png(pixels), Content_Type="image/png")
+    expected = dict(zip(LABELS, colour.expected(1, pixels), strict=True))
+    assert status == 200
+    assert {e["label"]: e["probability"] for e in answer["top"]} == pytest.approx(
+        expected, abs=1e-6
+    )
+    assert answer["label"] == max(expected, key=lambda label: expected[label])
+    assert answer["probability"] == answer["top"][0]["probability"]
+    assert answer["version"] == server.predictor.version
+
+
+@pytest.mark.parametrize("kind", ["application/octet-stream", "image/jpeg"])
+def test_the_bytes_say_what_they_are(server: Endpoint, pixels: np.ndarray, kind: str) -> None:
+    """As curl sends them, or under another image's name."""
+    status, answer = ask(server, "POST", "/?top=2", png(pixels), Content_Type=kind)
+    assert (status, len(answer["top"])) == (200, 2)
+
+
+def test_pixels_as_json_get_the_answer_of_the_picture(server: Endpoint, pixels: np.ndarray) -> None:
+    _, picture = ask(server, "POST", "/", png(pixels), Content_Type="image/png")
+    one, many = (json.dumps(array.tolist()).encode() for array in (pixels, pixels[None]))
+    kind = "application/json; charset=utf-8"
+    assert ask(server, "POST", "/", one, Content_Type=kind) == (200, picture)
+    assert ask(server, "POST", "/", many, Content_Type=kind) == (200, {"predictions": [picture]})
+
+
+def test_it_describes_itself(server: Endpoint) -> None:
+    status, about = ask(server, "GET", "/")
+    assert status == 200
+    assert about["labels"] == list(LABELS)
+    assert about["input"] == {"channels_height_width": [3, 8, 10], "most_bytes": MOST_BYTES}
+    assert about["model"]["device"] == "camera-7"
+    assert "runs the model" in about["provider"]
+    health = {"status": "ok", "version": server.predictor.version}
+    assert ask(server, "GET", "/health") == (200, health)
+    assert server.url == f"http://127.0.0.1:{server.server_port}/"
+
+
+JSON, PNG, TEXT = "application/json", "image/png", "text/plain"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "kind", "status", "sentence"),
+    [
+        ("GET", "/labels", None, TEXT, 404, "there is no /labels here; POST the bytes"),
+        ("POST", "/predict", b"x", PNG, 404, "there is no /predict here"),
+        ("POST", "/", b"x", TEXT, 415, "the content type text/plain is not known here"),
+        ("POST", "/", b"no image", PNG, 400, "the bytes given: not a readable image"),
+        ("POST", "/", b"", PNG, 400, "the bytes given: not a readable image"),
+        ("POST", "/", b"[1, 2", JSON, 400, "the body is not a JSON array of rows alike"),
+        ("POST", "/", b"[" * 19_000, JSON, 400, "the body is not a JSON array"),
+        ("POST", "/", b"\xff", JSON, 400, "the body is not a JSON array"),
+        ("POST", "/", b"[[1, 2], [3]]", JSON, 400, "the body is not a JSON array of rows alike"),
+        ("POST", "/", b"[[0.5]]", JSON, 400, "whole numbers from 0 to 255"),
+        ("POST", "/", b"[[256]]", JSON, 400, "whole numbers from 0 to 255"),
+        ("POST", "/", b'{"a": 1}', JSON, 400, "whole numbers from 0 to 255"),
+        ("POST", "/", b"[[[[[1]]]]]", JSON, 400, "one image has 2 or 3 dimensions"),
+        ("POST", "/?top=no", b"x", PNG, 400, "top must be a number from 1, not 'no'"),
+        ("POST", "/?top=0", b"x", PNG, 400, "top must be a number from 1, not '0'"),
+        ("POST", "/", b"x" * (MOST_BYTES + 1), PNG, 413, "20,001 bytes are more than the 20,000"),
+        ("POST", "/", b"x" * 40 * MOST_BYTES, PNG, 413, "800,000 bytes are more than"),
+        ("PUT", "/", b"x", PNG, 501, "Unsupported method ('PUT')"),
+    ],
+)
+def test_a_mistake_gets_a_sentence(
+    server: Endpoint,
+    pixels: np.ndarray,
+    method: str,
+    path: str,
+    body: bytes | None,
+    kind: str,
+    status: int,
+    sentence: str,
+) -> None:
+    """And the endpoint goes on."""
+    got, answer = ask(server, method, path, body, Content_Type=kind)
+    assert got == status
+    assert answer.keys() == {"error"}
+    assert sentence in answer["error"]
+    assert ask(server, "POST", "/", png(pixels), Content_Type=PNG)[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("request_", "status", "sentence"),
+    [
+        (b"POST / HTTP/1.1\r\nHost: x\r\n\r\n", b" 411 ", b"must say its length"),
+        (b"POST / HTTP/1.1\r\nContent-Length: -5\r\n\r\n", b" 411 ", b"must say its length"),
+        (b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\nxx", b" 400 ", b"9 bytes that the request"),
+        (b"POST / HTTP/1.1\r\nContent-Length: 9" + b"9" * 99 + b"\r\n\r\n", b" 413 ", b"bytes are"),
+        (b"nonsense\r\n\r\n", b"", b"Bad request syntax"),
+        (b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n\r\n", b"", b"URI Too Long"),
+    ],
+    ids=["no length", "negative", "too short", "huge", "nonsense", "long path"],
+)
+def test_a_broken_request_is_answered_and_the_connection_closed(
+    server: Endpoint, request_: bytes, status: bytes, sentence: bytes
+) -> None:
+    answer = raw(server, request_)
+    assert status in answer
+    assert sentence in answer
+    assert b"Traceback" not in answer
+
+
+def test_a_client_that_stops_in_the_middle_is_let_go(
+    server: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Handler, "timeout", 0.2)
+    with socket.create_connection(("127.0.0.1", server.server_port), 30) as link:
+        link.sendall(b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\nxx")
+        answer = b"".join(iter(lambda: link.recv(65536), b""))
+    assert b"9 bytes that the request announced did not come" in answer
+
+
+def test_a_head_request_gets_no_body(server: Endpoint) -> None:
+    assert ask(server, "HEAD", "/") == (501, None)
+
+
+def test_one_connection_serves_many_requests(server: Endpoint, pixels: np.ndarray) -> None:
+    """Also after a mistake whose body was read."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=30)
+    statuses = []
+    for body in (png(pixels), b"no image", png(pixels)):
+        connection.request("POST", "/", body, {"Content-Type": "image/png"})
+        answer = connection.getresponse()
+        answer.read()
+        statuses.append(answer.status)
+        assert answer.getheader("Connection") is None
+    connection.close()
+    assert statuses == [200, 400, 200]
+
+
+def test_requests_at_once_each_get_their_own_answer(
+    server: Endpoint, colour: Maker, models: Path
+) -> None:
+    """80 requests of 8 clients, while a new model takes over."""
+    images = np.random.default_rng(5).integers(0, 256, (80, 3, 8, 10), np.uint8)
+
+    def one(number: int) -> tuple[int, Any]:
+        if number == 20:
+            colour.export(models, seed=2, round_=35)
+        return ask(server, "POST", "/", png(images[number]), Content_Type="image/png")
+
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(one, range(80)))
+    for pixels, (status, answer) in zip(images, answers, strict=True):
+        assert status == 200
+        seed = 1 if answer["version"].startswith("000034") else 2
+        got = {entry["label"]: entry["probability"] for entry in answer["top"]}
+        expected = dict(zip(LABELS, colour.expected(seed, pixels), strict=True))
+        assert got == pytest.approx(expected, abs=1e-6)
+
+
+def test_what_nobody_expected_is_logged_and_not_shown(
+    server: Endpoint, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_: object) -> None:
+        raise RuntimeError("secret insides")
+
+    monkeypatch.setattr(server.predictor, "predict", fail)
+    status, answer = ask(server, "POST", "/", b"x", Content_Type="image/png")
+    sentence = "the request failed; the log of fededge serve-model says why"
+    assert (status, answer) == (500, {"error": sentence})
+    assert "secret insides" in caplog.text
+
+
+def test_a_port_that_is_taken_gets_a_sentence(server: Endpoint) -> None:
+    port = server.server_port
+    with pytest.raises(ConfigError, match=f"127.0.0.1:{port}: cannot listen there .Address alread"):
+        Endpoint(server.predictor, "127.0.0.1", port)
+    with pytest.raises(ConfigError, match="70000: cannot listen there"):
+        Endpoint(server.predictor, "127.0.0.1", 70000)

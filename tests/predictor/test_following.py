@@ -1,0 +1,338 @@
+"""A predictor takes over a new model while it is asked, and refuses one that is damaged."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import logging
+import os
+import re
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fededge
+from fededge import Prediction, Predictor
+from fededge.errors import StoreError
+from fededge.predictor import following
+from fededge.predictor.model import Model
+from tests.predictor.conftest import Maker
+
+Point = Callable[[Path, str], None]
+THREADS, PREDICTIONS, SWAPS = 4, 2500, 100
+
+
+@pytest.fixture
+def two(models: Path, colour: Maker, point: Point) -> Path:
+    """Two models, of seeds 1 and 2; `current` leads to the first."""
+    colour.export(models, seed=2, round_=35)
+    point(models, "1")
+    return models
+
+
+def version(folder: Path, round_: int) -> str:
+    digest = hashlib.sha256((folder / "model.onnx").read_bytes()).hexdigest()
+    return f"{round_:06d}-{digest[:16]}"
+
+
+def eventually(fact: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not fact():
+        assert time.monotonic() < end, "it did not come about"
+        time.sleep(0.002)
+
+
+@pytest.mark.parametrize("given", ["", "models", "models/current", "models/1/model.onnx"])
+def test_the_model_is_found_from_its_link_its_file_and_the_folders_above(
+    models: Path, given: str
+) -> None:
+    predictor = Predictor(models.parent / given)
+    assert predictor.version == version(models / "1", 34)
+    assert predictor.about.manifest["device"] == "camera-7"
+    assert predictor.about.folder == (models / "1").resolve()
+
+
+def test_no_prediction_fails_and_none_mixes_while_models_are_swapped(
+    two: Path, colour: Maker, pixels: np.ndarray, point: Point
+) -> None:
+    """10,000 predictions of 4 threads, 100 swaps: each answer is that of the model it names.
+
+    The threads go on until they have theirs and every swap has been taken over.
+    """
+    predictor, swapped = Predictor(two / "current"), threading.Event()
+    answers = {
+        version(two / "1", 34): colour.expected(1, pixels),
+        version(two / "2", 35): colour.expected(2, pixels),
+    }
+    assert np.abs(np.subtract(*answers.values())).max() > 0.05  # told apart
+    results: list[list[Prediction]] = [[] for _ in range(THREADS)]
+
+    def ask(mine: list[Prediction]) -> None:
+        while len(mine) < PREDICTIONS or not swapped.is_set():
+            mine.append(predictor.predict(pixels))
+
+    threads = [threading.Thread(target=ask, args=(mine,)) for mine in results]
+    for thread in threads:
+        thread.start()
+    try:
+        for number, name in itertools.islice(itertools.cycle(enumerate(answers, 1)), 1, SWAPS + 1):
+            point(two, str(number))
+            eventually(lambda wanted=name: predictor.version == wanted)  # type: ignore[misc]
+    finally:
+        swapped.set()
+        for thread in threads:
+            thread.join()
+    assert min(map(len, results)) >= PREDICTIONS
+    for name, expected in answers.items():
+        mine = [r.probabilities for r in itertools.chain(*results) if r.version == name]
+        assert len(mine) > SWAPS
+        np.testing.assert_allclose(mine, np.tile(expected, (len(mine), 1)), atol=1e-6)
+    assert {r.version for r in itertools.chain(*results)} == set(answers)
+
+
+def test_a_call_is_answered_by_the_old_model_until_the_new_one_is_ready(
+    two: Path, pixels: np.ndarray, point: Point, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model that takes long to load delays nobody, and is loaded once for all who ask."""
+    predictor, slow, loads = Predictor(two), threading.Event(), []
+    load = Model.load
+
+    def loading(folder: Path, provider: str | None, threads: int) -> Model:
+        loads.append(folder)
+        assert slow.wait(30)
+        return load(folder, provider, threads)
+
+    monkeypatch.setattr(Model, "load", loading)
+    old = predictor.version
+    point(two, "2")
+    assert {predictor.predict(pixels).version for _ in range(50)} == {old}
+    slow.set()
+    eventually(lambda: predictor.predict(pixels).version == version(two / "2", 35))
+    assert len(loads) == 1
+
+
+def test_refresh_waits_for_the_new_model(two: Path, pixels: np.ndarray, point: Point) -> None:
+    predictor = Predictor(two)
+    assert not predictor.refresh()
+    point(two, "2")
+    assert predictor.refresh()
+    assert predictor.predict(pixels).version == version(two / "2", 35)
+
+
+def test_a_folder_that_was_begun_anew_is_noticed(
+    models: Path, colour: Maker, pixels: np.ndarray
+) -> None:
+    """`current` leads to `1` as before, and yet it is another model."""
+    predictor = Predictor(models)
+    shutil.rmtree(models)
+    colour.export(models, seed=5)
+    assert predictor.refresh()
+    expected = colour.expected(5, pixels)
+    np.testing.assert_allclose(predictor.predict(pixels).probabilities, expected, atol=1e-6)
+
+
+def damage(folder: Path) -> None:
+    data = bytearray((folder / "model.onnx").read_bytes())
+    data[len(data) // 2] ^= 1
+    (folder / "model.onnx").write_bytes(data)
+
+
+def halve(folder: Path) -> None:
+    data = (folder / "model.onnx").read_bytes()
+    (folder / "model.onnx").write_bytes(data[: len(data) // 2])
+
+
+def set_model(folder: Path, data: bytes) -> None:
+    """A model that fits its manifest, and yet is none."""
+    (folder / "model.onnx").write_bytes(data)
+    edit(folder, sha256=hashlib.sha256(data).hexdigest())
+
+
+def edit(folder: Path, **changes: object) -> None:
+    path = folder / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text("utf-8")), **changes}))
+
+
+INPUT = {"name": "image", "shape": [3, 8, 10], "dtype": "uint8"}
+BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
+    "one bit": (damage, r"2/model\.onnx: damaged or half written, its SHA-256 begins with"),
+    "half a file": (halve, "damaged or half written"),
+    "no file": (lambda f: (f / "model.onnx").unlink(), r"model\.onnx: cannot be read \(No such"),
+    "no manifest": (lambda f: (f / "manifest.json").unlink(), r"manifest\.json: cannot be read"),
+    "no JSON": (lambda f: (f / "manifest.json").write_text("{"), r"manifest\.json: not JSON"),
+    "a list": (
+        lambda f: (f / "manifest.json").write_text("[]"),
+        r"not a manifest of an exported model \(a value has another type\)",
+    ),
+    "no labels": (
+        lambda f: (f / "manifest.json").write_text("{}"),
+        r"not a manifest of an exported model \(no 'labels'\)",
+    ),
+    "labels of another type": (lambda f: edit(f, labels="abc"), "a value has another type"),
+    "no ONNX": (
+        lambda f: set_model(f, b"nonsense"),
+        r"model\.onnx: ONNX Runtime does not take the model: CPU cannot load it \(",
+    ),
+    "a text model": (
+        lambda f: edit(f, input={"name": "tokens", "shape": [200], "dtype": "int64"}),
+        r"takes int64 of shape \[200\], and this FedEdge predicts on images only",
+    ),
+    "another shape": (
+        lambda f: edit(f, input={**INPUT, "shape": [3, 9, 9]}),
+        r"model\.onnx: the model does not run \(",
+    ),
+    "another input": (lambda f: edit(f, input={**INPUT, "name": "x"}), "does not run"),
+    "too few labels": (lambda f: edit(f, labels=["a", "b"]), "no probability for each of its"),
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_a_broken_model_is_refused_and_the_old_one_goes_on(
+    kind: str, two: Path, pixels: np.ndarray, point: Point, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One sentence in the log, however often it is asked; alone, it does not load at all."""
+    breaking, sentence = BROKEN[kind]
+    predictor = Predictor(two)
+    breaking(two / "2")
+    point(two, "2")
+    with caplog.at_level(logging.WARNING):
+        results = [predictor.predict(pixels) for _ in range(20)]
+        predictor.refresh()
+        results += [predictor.predict(pixels) for _ in range(20)]
+    assert {result.version for result in results} == {version(two / "1", 34)}
+    (record,) = caplog.records
+    assert record.getMessage().startswith(f"the new model is refused, {predictor.version} goes on")
+    assert re.search(sentence, record.getMessage())
+    with pytest.raises(StoreError, match=sentence):
+        Model.load(two / "2", None, 1)
+
+
+def test_a_model_that_is_still_being_copied_is_taken_when_it_is_whole(
+    two: Path, pixels: np.ndarray, point: Point, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody copies in place, the manifest first: refused, then taken without further ado."""
+    monkeypatch.setattr(following, "PAUSE_SECONDS", 0.0)
+    predictor = Predictor(two)
+    whole, new = (two / "2" / "model.onnx").read_bytes(), version(two / "2", 35)
+    halve(two / "2")
+    point(two, "2")
+    assert not predictor.refresh()
+    (two / "2" / "model.onnx").write_bytes(whole)
+    eventually(lambda: predictor.predict(pixels).version == new)
+
+
+def test_after_a_refusal_there_is_a_pause(
+    two: Path,
+    pixels: np.ndarray,
+    point: Point,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A file that grows while it is written would else be hashed and logged all the time."""
+    monkeypatch.setattr(following, "PAUSE_SECONDS", 600.0)
+    monkeypatch.setattr(following, "LOOK_SECONDS", 0.0)
+    predictor = Predictor(two)
+    point(two, "2")
+    for length in range(10):
+        (two / "2" / "model.onnx").write_bytes(b"x" * length)
+        predictor.predict(pixels)
+        eventually(lambda: not predictor._loading.locked())
+    assert len(caplog.records) == 1
+
+
+def test_a_model_that_vanishes_goes_on_in_memory(
+    models: Path, pixels: np.ndarray, caplog: pytest.LogCaptureFixture
+) -> None:
+    predictor = Predictor(models)
+    (models / "current").unlink()
+    assert not predictor.refresh()
+    assert predictor.predict(pixels).label
+    (record,) = caplog.records
+    assert "manifest.json: cannot be read (No such file or directory)" in record.getMessage()
+
+
+def test_where_no_thread_can_be_had_the_old_model_answers(
+    two: Path, pixels: np.ndarray, point: Point, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    predictor = Predictor(two)
+    point(two, "2")
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        assert predictor.predict(pixels).version == version(two / "1", 34)
+    assert predictor.refresh()
+
+
+@pytest.mark.parametrize("given", ["absent", "models/empty"])
+def test_where_no_model_is_yet_one_sentence_says_so(models: Path, given: str) -> None:
+    (models / "empty").mkdir()
+    with pytest.raises(StoreError, match=r"there is no model here .*after its first training"):
+        Predictor(models.parent / given)
+
+
+def test_a_folder_that_the_app_may_not_read_is_said_so(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "stat", refuse)
+    with pytest.raises(StoreError, match=r"cannot be entered \(Permission denied\); the app"):
+        Predictor(models)
+
+
+def test_a_result_keeps_no_old_model_in_memory(two: Path, pixels: np.ndarray, point: Point) -> None:
+    """An app may keep its results: they name the model, and do not hold the loaded one."""
+    predictor = Predictor(two)
+    result = predictor.predict(pixels)
+    assert predictor._model.session not in vars(result.about).values()
+
+
+def test_a_bad_model_is_reported_beside_it(two: Path, pixels: np.ndarray, point: Point) -> None:
+    """About the model that answers now, or about the one that a result came from."""
+    predictor = Predictor(two)
+    result = predictor.predict(pixels)
+    point(two, "2")
+    predictor.refresh()
+    now = predictor.report_bad("sees trucks at night: " + "é" * 2000)
+    then = predictor.report_bad("all bicycles", result.about)
+    assert (now, then) == ((two / "2/bad.json").resolve(), (two / "1/bad.json").resolve())
+    report = json.loads(now.read_text("utf-8"))
+    assert report["version"] == predictor.version
+    assert report["sha256"] == predictor.about.manifest["sha256"]
+    assert len(report["reason"]) == 1000
+    assert report["created"].endswith("+00:00")
+    assert json.loads(then.read_text("utf-8"))["version"] == result.version
+    assert sorted(p.name for p in now.parent.iterdir()) == [
+        "bad.json",
+        "manifest.json",
+        "model.onnx",
+    ]
+    assert not predictor.refresh()  # a report is no new model
+
+
+def test_a_report_about_a_model_that_is_gone_does_not_bring_its_folder_back(
+    two: Path, pixels: np.ndarray, point: Point
+) -> None:
+    predictor = Predictor(two)
+    result = predictor.predict(pixels)
+    point(two, "2")
+    shutil.rmtree(two / "1")
+    with pytest.raises(StoreError, match="this model is gone"):
+        predictor.report_bad("late", result.about)
+    assert not (two / "1").exists()
+
+
+def test_the_package_offers_the_predictor_and_nothing_else_unasked() -> None:
+    assert fededge.Predictor is Predictor
+    assert fededge.Prediction is Prediction
+    with pytest.raises(AttributeError, match="module 'fededge' has no attribute 'Predictr'"):
+        _ = fededge.Predictr  # type: ignore[attr-defined]
