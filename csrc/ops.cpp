@@ -24,6 +24,11 @@ void refuse_gradients(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
 
 TORCH_LIBRARY(fededge, m) {
   m.def("accumulate_(Tensor(a!) acc, Tensor x, float weight) -> ()");
+  m.def(
+      "accumulate_int8_(Tensor(a!) acc, Tensor q, Tensor ends, Tensor scales, float weight) -> ()");
+  m.def(
+      "ala_step_(Tensor(a!) W, Tensor(b!) mixed, Tensor grad, Tensor local, Tensor received, "
+      "float eta) -> ()");
   m.def("ema_(Tensor(a!) target, Tensor source, float mu) -> ()");
   m.def(
       "sgd_step_(Tensor(a!) w, Tensor grad, Tensor(b!)? momentum_buffer, float lr, "
@@ -32,7 +37,7 @@ TORCH_LIBRARY(fededge, m) {
 }
 
 TORCH_LIBRARY_IMPL(fededge, Autograd, m) {
-  for (const char* op : {"accumulate_", "ema_", "sgd_step_"}) {
+  for (const char* op : {"accumulate_", "accumulate_int8_", "ala_step_", "ema_", "sgd_step_"}) {
     m.impl(op, torch::CppFunction::makeFromBoxedFunction<&refuse_gradients>());
   }
 }

@@ -8,11 +8,25 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["accumulate_", "ema_", "sgd_step_"]
+__all__ = ["accumulate_", "accumulate_int8_", "ala_step_", "ema_", "sgd_step_"]
 
 
 def accumulate_(acc: Tensor, x: Tensor, weight: float) -> None:
     acc.add_(x, alpha=weight)
+
+
+def accumulate_int8_(acc: Tensor, q: Tensor, ends: Tensor, scales: Tensor, weight: float) -> None:
+    sizes = ends.diff(prepend=ends.new_zeros(1)).to(acc.device)
+    factors = scales.to(acc.dtype).mul_(weight).repeat_interleave(sizes, output_size=len(q))
+    acc.addcmul_(factors, q.to(acc.dtype))
+
+
+def ala_step_(
+    W: Tensor, mixed: Tensor, grad: Tensor, local: Tensor, received: Tensor, eta: float
+) -> None:
+    change = received - local
+    W.sub_(grad * change, alpha=eta).clamp_(0, 1)
+    torch.addcmul(local, change, W, out=mixed)
 
 
 def ema_(target: Tensor, source: Tensor, mu: float) -> None:

@@ -134,9 +134,15 @@ def digest_of_all_ops() -> str:
     w, g, buffer, anchor, bias = (torch.randn(10_007, generator=generator) for _ in range(5))
     wide = w.double()
     torch.ops.fededge.accumulate_(wide, g, 0.1)
+    torch.ops.fededge.accumulate_(wide, g.half(), 0.1)
+    torch.ops.fededge.accumulate_(wide, g.bfloat16(), 0.1)
+    q, ends = (g * 30).to(torch.int8), torch.tensor([77, 10_007])
+    torch.ops.fededge.accumulate_int8_(wide, q, ends, torch.tensor([0.3, 0.7]), 0.1)
     torch.ops.fededge.ema_(anchor, g, 0.3)
     torch.ops.fededge.sgd_step_(w, g, buffer, 0.1, 0.9, 0.01, 0.2, anchor, bias, None)
-    parts = [t.numpy().tobytes() for t in (w, buffer, anchor, wide)]
+    W, mixed = torch.rand(10_007, generator=generator), torch.empty(10_007)
+    torch.ops.fededge.ala_step_(W, mixed, g, w, anchor, 0.3)
+    parts = [t.numpy().tobytes() for t in (w, buffer, anchor, wide, W, mixed)]
     return hashlib.sha256(b"".join(parts)).hexdigest()
 
 
@@ -152,7 +158,9 @@ def arguments(full: bool) -> dict[str, tuple[Any, ...]]:
     v = [torch.rand(9) for _ in range(6)]
     rest = (v[2], 0.1, 0.9, 0.01, 0.2, v[3], v[4], v[5]) if full else (None, 0.1, 0.0, 0.0, 0.0)
     return {
-        "accumulate_": (v[0], v[1], 0.5),
+        "accumulate_": (v[0], v[1] if full else v[1].half(), 0.5),
+        "accumulate_int8_": (v[0], v[1].to(torch.int8), torch.tensor([2, 9]), torch.ones(2), 0.5),
+        "ala_step_": (v[0], v[1], v[2], v[3], v[4], 0.5),
         "ema_": (v[0], v[1], 0.5),
         "sgd_step_": (v[0], v[1], *rest) if full else (v[0], v[1], *rest, None, None, None),
     }
@@ -160,7 +168,7 @@ def arguments(full: bool) -> dict[str, tuple[Any, ...]]:
 
 @compiled
 @pytest.mark.parametrize("full", [True, False], ids=["all vectors", "few vectors"])
-@pytest.mark.parametrize("op", ["accumulate_", "ema_", "sgd_step_"])
+@pytest.mark.parametrize("op", list(arguments(full=True)))
 def test_torch_understands_the_op(op: str, full: bool) -> None:
     opcheck(getattr(torch.ops.fededge, op).default, arguments(full)[op])
 
@@ -177,6 +185,11 @@ def test_the_step_can_be_part_of_a_compiled_function() -> None:
     assert result.tolist() == [0.0, 2.0]
 
 
+def int8(registered: Any, ends: torch.Tensor) -> None:
+    q = torch.zeros(4, dtype=torch.int8)
+    registered.accumulate_int8_(torch.zeros(4), q, ends, torch.ones(2), 1.0)
+
+
 @compiled
 @pytest.mark.parametrize(
     ("call", "message"),
@@ -185,6 +198,10 @@ def test_the_step_can_be_part_of_a_compiled_function() -> None:
         (lambda o: o.ema_(torch.zeros(3), torch.zeros(6)[::2], 0.5), "source is not contiguous"),
         (lambda o: o.accumulate_(torch.zeros(3).half(), torch.zeros(3), 0.5), "acc is Half"),
         (lambda o: o.accumulate_(torch.zeros(3), torch.zeros(3).double(), 0.5), "x is Double"),
+        (lambda o: int8(o, torch.tensor([1, 3])), "the last of ends is 3, expected 4"),
+        (lambda o: int8(o, torch.tensor([5, 4])), r"ends\[1\] is 4, below the one before it"),
+        (lambda o: int8(o, torch.tensor([4])), "ends has 1 elements but scales has 2"),
+        (lambda o: int8(o, torch.tensor([1, 4]).int()), "ends is Int, expected Long"),
     ],
 )
 def test_the_registered_op_stays_inside_its_memory_whoever_calls_it(
@@ -201,6 +218,8 @@ def test_vectors_that_lie_partly_across_each_other_are_refused() -> None:
         ops.accumulate_(base[:4], base[1:], 1.0)
     with pytest.raises(RuntimeError, match="single memory location"):
         ops.sgd_step_(base, torch.zeros(5), base, lr=0.1, momentum=0.9)
+    with pytest.raises(RuntimeError, match="single memory location"):
+        ops.ala_step_(torch.zeros(5), base, base, base, base, eta=0.1)
 
 
 @compiled
