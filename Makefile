@@ -46,7 +46,7 @@ lint: setup
 
 clean:
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis $(READY)
-	rm -f fededge/_C.*.so
+	rm -f fededge/_C.*.so fededge/_cuda.*.so
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 distclean: clean

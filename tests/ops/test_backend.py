@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import subprocess
 import sys
 import warnings
@@ -18,7 +19,7 @@ from torch.library import opcheck
 from fededge import ops
 from fededge.errors import ConfigError
 from fededge.ops import _backend, reference
-from fededge.ops._backend import Choice, choose
+from fededge.ops._backend import Choice, choose, choose_cuda
 
 compiled = pytest.mark.skipif(_backend.CHOICE.build is None, reason=_backend.CHOICE.reason)
 BUILD = {"compiler": "some"}
@@ -36,9 +37,11 @@ def test_the_compiled_module_is_taken_when_it_loads() -> None:
     assert choose({}, loads) == Choice("cpu", "the compiled module loaded", BUILD)
 
 
-@pytest.mark.parametrize("name", ["cpu", "reference"])
-def test_the_environment_forces_one(name: str) -> None:
-    assert choose({"FEDEDGE_OPS": name}, loads) == Choice(name, f"FEDEDGE_OPS={name}", BUILD)
+@pytest.mark.parametrize(
+    ("wish", "name"), [("reference", "reference"), ("cpu", "cpu"), ("cuda", "cpu")]
+)
+def test_the_environment_forces_one(wish: str, name: str) -> None:
+    assert choose({"FEDEDGE_OPS": wish}, loads) == Choice(name, f"FEDEDGE_OPS={wish}", BUILD)
 
 
 def test_reference_by_wish_gives_no_warning() -> None:
@@ -58,9 +61,10 @@ def test_a_missing_module_is_one_warning_that_names_the_error() -> None:
 @pytest.mark.parametrize(
     ("environ", "message"),
     [
-        ({"FEDEDGE_OPS": "gpu"}, "FEDEDGE_OPS is 'gpu', it must be one of: reference, cpu"),
+        ({"FEDEDGE_OPS": "gpu"}, "FEDEDGE_OPS is 'gpu', it must be one of: reference, cpu, cuda"),
         ({"FEDEDGE_OPS": ""}, "FEDEDGE_OPS is ''"),
         ({"FEDEDGE_OPS": "cpu"}, "FEDEDGE_OPS=cpu, but .*no such file"),
+        ({"FEDEDGE_OPS": "cuda"}, "FEDEDGE_OPS=cuda, but .*no such file"),
         ({"FEDEDGE_REQUIRE_EXT": "1"}, "FEDEDGE_REQUIRE_EXT=1, but .*no such file"),
     ],
 )
@@ -86,6 +90,8 @@ def test_facts_say_which_one_runs_and_why() -> None:
     assert facts["implementation"] in _backend.NAMES
     assert facts["reason"]
     assert facts["threads"] == torch.get_num_threads()
+    assert facts["cuda"]["implementation"] in ("reference", "cuda")
+    assert facts["cuda"]["reason"]
 
 
 @compiled
@@ -108,8 +114,51 @@ def test_a_module_built_for_another_torch_counts_as_missing(
         _backend.load_module()
 
 
-def test_other_devices_use_pure_torch() -> None:
-    assert _backend.kernels(torch.device("cuda")) is reference
+CPU = Choice("cpu", "a test", BUILD)
+
+
+def not_built() -> Mapping[str, Any]:
+    raise ModuleNotFoundError("No module named 'fededge._cuda'")
+
+
+def test_on_a_gpu_the_cuda_module_is_taken_when_it_loads() -> None:
+    reason = "the CUDA module loaded and torch sees a GPU"
+    assert choose_cuda({}, CPU, True, loads) == Choice("cuda", reason, BUILD)
+    wished = choose_cuda({"FEDEDGE_OPS": "cuda"}, CPU, True, loads)
+    assert wished == Choice("cuda", "FEDEDGE_OPS=cuda", BUILD)
+
+
+@pytest.mark.parametrize("wish", ["cpu", "reference"])
+def test_a_wish_for_the_cpu_leaves_a_gpu_to_pure_torch(wish: str) -> None:
+    choice = choose_cuda({"FEDEDGE_OPS": wish}, CPU, True, loads)
+    assert choice == Choice("reference", f"FEDEDGE_OPS={wish}")
+
+
+@pytest.mark.parametrize(
+    ("cpu", "gpu", "load", "reason"),
+    [
+        (CPU, False, loads, "torch sees no GPU"),
+        (CPU, True, not_built, "no CUDA kernels were built"),
+        (CPU, True, fails, r"the CUDA kernels do not load \(no such file\)"),
+        (Choice("reference", "no compiler"), True, loads, "no compiler"),
+    ],
+)
+def test_what_keeps_the_cuda_kernels_from_serving_is_said(
+    cpu: Choice, gpu: bool, load: Any, reason: str
+) -> None:
+    choice = choose_cuda({}, cpu, gpu, load)
+    assert choice.name == "reference"
+    assert re.match(reason, choice.reason)
+    with pytest.raises(ConfigError, match=f"^FEDEDGE_OPS=cuda, but {reason}.*; unset it, or set"):
+        choose_cuda({"FEDEDGE_OPS": "cuda"}, cpu, gpu, load)
+
+
+def test_a_device_gets_what_was_chosen_for_its_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_backend, "CHOICE", Choice("reference", "a test"))
+    monkeypatch.setattr(_backend, "CUDA", Choice("cuda", "a test", BUILD))
+    assert _backend.kernels(torch.device("cpu")) is reference
+    assert _backend.kernels(torch.device("cuda", 1)) is torch.ops.fededge
+    assert _backend.kernels(torch.device("meta")) is reference
 
 
 @compiled
