@@ -1,0 +1,92 @@
+#include "kernels/label_loss.h"
+
+#include <ATen/ops/scalar_tensor.h>
+#include <torch/library.h>
+
+#include <cmath>
+#include <tuple>
+
+#include "cpu/matrices.h"
+#include "cpu/rows.h"
+
+namespace fededge::cpu {
+namespace {
+
+using OptionalTensor = std::optional<at::Tensor>;
+using Result = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+
+constexpr char kOp[] = "label_loss";
+
+struct Inputs {
+  const at::Tensor& z;
+  at::TensorList labels;
+  at::ArrayRef<double> shares;
+  double weight;
+  double flat;
+  double soft;
+  const OptionalTensor& scale;
+  const OptionalTensor& shift;
+  const OptionalTensor& factor;
+  const OptionalTensor& added;
+  const OptionalTensor& target;
+};
+
+void check(const Inputs& in, int64_t classes) {
+  TORCH_CHECK_VALUE(in.labels.size() <= 2 && in.labels.size() == in.shares.size(), kOp, ": ",
+                    in.labels.size(), " labellings and ", in.shares.size(),
+                    " shares; there may be up to two, with a share each");
+  TORCH_CHECK_VALUE(!in.labels.empty() || in.target.has_value(), kOp,
+                    ": there are neither labels nor a target");
+  TORCH_CHECK_VALUE(!in.labels.empty() || !in.shift.has_value() || in.shift->dim() == 1, kOp,
+                    ": a shift by label needs labels");
+  TORCH_CHECK_VALUE(in.flat == 0 || (classes > 1 && !in.labels.empty()), kOp,
+                    ": flattening needs labels and at least two classes");
+  TORCH_CHECK_VALUE(!in.factor.has_value() ||
+                        (in.shift.has_value() && in.factor->sizes() == in.shift->sizes()),
+                    kOp, ": a factor needs the shift of the same shape that it is e to the power of");
+}
+
+template <typename T>
+Result run(const Inputs& in, Rows& rows) {
+  at::Tensor dz = rows.like_logits();
+  // Without a scale or flattening what is added to the logits has their gradient.
+  const bool apart = in.added.has_value() && (in.scale.has_value() || in.flat != 0);
+  at::Tensor dadded = apart ? rows.like_logits() : at::empty({0}, dz.options());
+  LabelLoss<T> loss{};
+  loss.z = rows.matrix<T>("z", in.z);
+  loss.scale = rows.vector<T>("scale", in.scale);
+  loss.added = rows.matrix<T>("added", in.added);
+  loss.shift = rows.table<T>("shift", in.shift);
+  loss.factor = rows.table<T>("factor", in.factor);
+  loss.target = rows.matrix<T>("target", in.target);
+  loss.dz = {dz.mutable_data_ptr<T>(), rows.columns};
+  if (apart) loss.dadded = {dadded.mutable_data_ptr<T>(), rows.columns};
+  loss.labellings = static_cast<int>(in.labels.size());
+  for (size_t i = 0; i < in.labels.size(); ++i) {
+    loss.label[i] = rows.labels(in.labels[i]);
+    loss.share[i] = static_cast<T>(in.shares[i]);
+  }
+  loss.weight = static_cast<T>(in.weight);
+  loss.flat = static_cast<T>(in.flat);
+  loss.soft = static_cast<T>(in.soft);
+  loss.mean = T(1) / static_cast<T>(rows.rows);
+  loss.log_others = static_cast<T>(std::log(static_cast<double>(rows.columns - 1)));
+  const double total = for_each_row(rows.rows, rows.columns, loss);
+  at::Tensor mean = at::scalar_tensor(total / static_cast<double>(rows.rows), in.z.options());
+  return {std::move(mean), std::move(dz), std::move(dadded)};
+}
+
+Result label_loss(const at::Tensor& z, at::TensorList labels, at::ArrayRef<double> shares,
+                  double weight, double flat, double soft, const OptionalTensor& scale,
+                  const OptionalTensor& shift, const OptionalTensor& factor,
+                  const OptionalTensor& added, const OptionalTensor& target) {
+  const Inputs in{z, labels, shares, weight, flat, soft, scale, shift, factor, added, target};
+  Rows rows(kOp, z);
+  check(in, rows.columns);
+  return rows.wide() ? run<double>(in, rows) : run<float>(in, rows);
+}
+
+TORCH_LIBRARY_IMPL(fededge, CPU, m) { m.impl("label_loss_forward", TORCH_FN(label_loss)); }
+
+}  // namespace
+}  // namespace fededge::cpu

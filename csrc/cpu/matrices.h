@@ -1,0 +1,114 @@
+// From tensors to the matrices of a row kernel, with the checks that keep it inside its memory.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <c10/util/SmallVector.h>
+
+#include <optional>
+
+#include "kernels/lanes.h"
+
+namespace fededge::cpu {
+
+// An op's logits and what goes with them, all in the type that it computes in. Tensors that had to
+// be copied for that live as long as this.
+class Rows {
+ public:
+  Rows(const char* op, const at::Tensor& z)
+      : op_(op), type_(z.scalar_type() == at::kDouble ? at::kDouble : at::kFloat) {
+    TORCH_CHECK_VALUE(z.dim() == 2, op_, ": the logits have shape ", z.sizes(),
+                      ", they must be [rows, classes]");
+    TORCH_CHECK_TYPE(z.is_floating_point(), op_, ": the logits are ", z.scalar_type(),
+                     ", they must be floating point numbers");
+    TORCH_CHECK_VALUE(z.size(1) > 0, op_, ": the logits have no classes");
+    rows = z.size(0);
+    columns = z.size(1);
+  }
+
+  int64_t rows;
+  int64_t columns;
+
+  bool wide() const { return type_ == at::kDouble; }
+
+  at::Tensor like_logits() const {
+    return at::empty({rows, columns}, at::TensorOptions().dtype(type_));
+  }
+
+  // A row of `classes` for each row of the logits.
+  template <typename T>
+  Matrix<const T> matrix(const char* name, const at::Tensor& t) {
+    check(name, t, t.dim() == 2 && t.size(0) == rows);
+    const at::Tensor& held = dense(t);
+    return {held.const_data_ptr<T>(), held.stride(0)};
+  }
+
+  template <typename T>
+  Matrix<const T> matrix(const char* name, const std::optional<at::Tensor>& t) {
+    return t.has_value() ? matrix<T>(name, *t) : Matrix<const T>{};
+  }
+
+  // One row for all of them.
+  template <typename T>
+  Matrix<const T> vector(const char* name, const std::optional<at::Tensor>& t) {
+    if (!t.has_value()) return {};
+    check(name, *t, t->dim() == 1);
+    return {dense(*t).const_data_ptr<T>(), 0};
+  }
+
+  // One row for all of them, or a row for each label.
+  template <typename T>
+  Matrix<const T> table(const char* name, const std::optional<at::Tensor>& t) {
+    if (!t.has_value() || t->dim() == 1) return vector<T>(name, t);
+    check(name, *t, t->dim() == 2 && t->size(0) == columns);
+    const at::Tensor& held = dense(*t);
+    return {held.const_data_ptr<T>(), held.stride(0)};
+  }
+
+  const int64_t* labels(const at::Tensor& y) {
+    TORCH_CHECK_VALUE(y.dim() == 1 && y.size(0) == rows, op_, ": the labels have shape ", y.sizes(),
+                      " but there are ", rows, " rows of logits");
+    TORCH_CHECK_TYPE(y.scalar_type() == at::kLong || y.scalar_type() == at::kInt, op_,
+                     ": the labels are ", y.scalar_type(), ", they must be int64 or int32");
+    on_cpu("the labels", y);
+    alive_.push_back(y.to(at::kLong).contiguous());
+    const int64_t* found = alive_.back().const_data_ptr<int64_t>();
+    int64_t outside = 0;  // counted without a branch: the loop is vectorised
+    for (int64_t i = 0; i < rows; ++i) {
+      outside += static_cast<uint64_t>(found[i]) >= static_cast<uint64_t>(columns);
+    }
+    if (outside != 0) refuse(found);
+    return found;
+  }
+
+ private:
+  const char* op_;
+  at::ScalarType type_;
+  c10::SmallVector<at::Tensor, 8> alive_;
+
+  void on_cpu(const char* name, const at::Tensor& t) const {
+    TORCH_CHECK_VALUE(t.device().is_cpu(), op_, ": ", name, " is on ", t.device(),
+                      ", but the logits are on the CPU");
+  }
+
+  void check(const char* name, const at::Tensor& t, bool fits) const {
+    on_cpu(name, t);
+    TORCH_CHECK_VALUE(fits && t.size(-1) == columns, op_, ": ", name, " has shape ", t.sizes(),
+                      ", which does not fit logits of shape [", rows, ", ", columns, "]");
+  }
+
+  const at::Tensor& dense(const at::Tensor& t) {
+    const bool as_it_is = t.scalar_type() == type_ && (columns == 1 || t.stride(-1) == 1);
+    alive_.push_back(as_it_is ? t : t.to(type_).contiguous());
+    return alive_.back();
+  }
+
+  [[noreturn]] void refuse(const int64_t* y) const {
+    int64_t i = 0;
+    while (y[i] >= 0 && y[i] < columns) ++i;
+    TORCH_CHECK_INDEX(false, op_, ": label ", y[i], " of row ", i, " is not one of ", columns,
+                      " classes");
+  }
+};
+
+}  // namespace fededge::cpu
