@@ -35,6 +35,7 @@ CUDA = os.environ.get("FEDEDGE_CUDA")
 ARCHITECTURES = (72, 75, 80, 86, 87, 89, 90, 100, 110, 120)
 # No fused multiplication and addition here either: a device gives the bits that a CPU gives.
 NVCC_FLAGS = ["-O3", "--fmad=false", "--threads=2"]
+NVCC_FLAGS += ["-diag-suppress=1675"]  # pragmas that are meant for GCC
 
 
 def packages() -> list[str]:

@@ -11,9 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
-__all__ = ["Played", "compile_played"]
+__all__ = ["Played", "compile_played", "pointers"]
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted((Path(__file__).parent / "emulated").glob("*.cpp"))
@@ -28,6 +29,11 @@ SIGNATURES = {
     "ema": "ppdll",
     "ala_step": "pppppdll",
     "sgd_step": "ppppppffffll",
+    "label_loss_float": "pppllippiill",
+    "label_loss_double": "pppllippiill",
+    "mean_float": "pipiil",
+    "row_plan": "lilp",
+    "stay_away": "ii",
 }
 TYPES: dict[str, Any] = {
     "p": ctypes.c_void_p,
@@ -60,7 +66,7 @@ def compile_played(folder: Path) -> Played | str:
     compiler = shlex.split(os.environ.get("CXX", "c++"))
     if shutil.which(compiler[0]) is None:
         return f"there is no C++ compiler '{compiler[0]}'"
-    flags = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-ffp-contract=off"]
+    flags = ["-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", "-ffp-contract=off"]
     flags += [
         *shlex.split(os.environ.get("CXXFLAGS", "")),
         f"-I{ROOT / 'csrc'}",
@@ -70,3 +76,8 @@ def compile_played(folder: Path) -> Played | str:
     library = folder / "played.so"
     subprocess.run([*compiler, *flags, *map(str, SOURCES), "-o", str(library)], check=True)
     return Played(ctypes.CDLL(str(library)))
+
+
+def pointers(tensors: list[Tensor | None]) -> Tensor:
+    """Where these lie, for a function that takes many; null for None."""
+    return torch.tensor([0 if t is None else t.data_ptr() for t in tensors], dtype=torch.int64)
