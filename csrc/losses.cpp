@@ -5,6 +5,7 @@
 #include <ATen/TensorSubclassLikeUtils.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <c10/util/FunctionRef.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
@@ -98,6 +99,12 @@ Result differentiable(const Tensor& z, const OptionalTensor& added, const Forwar
   return {out[0], out[1], out[2]};
 }
 
+// 16-bit logits have a 32-bit gradient until the backward pass has scaled it.
+Tensor gradient_like(const Tensor& z) {
+  const auto type = z.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  return at::empty_symint(z.sym_sizes(), z.options().dtype(type));
+}
+
 using LabelLossForward = Result(const Tensor&, at::TensorList, at::ArrayRef<double>, double, double,
                                 double, const OptionalTensor&, const OptionalTensor&,
                                 const OptionalTensor&, const OptionalTensor&,
@@ -120,11 +127,9 @@ Result label_loss_meta(const Tensor& z, at::TensorList, at::ArrayRef<double>, do
                                 double flat, double, const OptionalTensor& scale,
                                 const OptionalTensor&, const OptionalTensor&,
                                 const OptionalTensor& added, const OptionalTensor&) {
-  const bool wide = z.scalar_type() == at::kDouble;
-  const auto options = z.options().dtype(wide ? at::kDouble : at::kFloat);
   const bool apart = added.has_value() && (scale.has_value() || flat != 0);
-  return {at::empty({}, z.options()), at::empty_symint(z.sym_sizes(), options),
-          apart ? at::empty_symint(z.sym_sizes(), options) : at::empty({0}, options)};
+  const Tensor dz = gradient_like(z);
+  return {at::empty({}, z.options()), dz, apart ? at::empty_like(dz) : at::empty({0}, dz.options())};
 }
 
 Result label_loss_autograd(const Tensor& z, at::TensorList labels,
@@ -150,6 +155,40 @@ Tensor label_loss(const Tensor& z, at::TensorList labels, at::ArrayRef<double> s
                                         added, target));
 }
 
+using DistillationForward = std::tuple<Tensor, Tensor>(const Tensor&, const Tensor&, double,
+                                                      const OptionalTensor&);
+
+constexpr char kDistillation[] = "distillation";
+
+std::tuple<Tensor, Tensor> distillation_forward(const Tensor& z, const Tensor& teacher,
+                                                double temperature, const OptionalTensor& without) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("fededge::distillation_forward", "")
+                             .typed<DistillationForward>();
+  return op.call(z, teacher, temperature, without);
+}
+
+std::tuple<Tensor, Tensor> distillation_meta(const Tensor& z, const Tensor&, double,
+                                             const OptionalTensor&) {
+  return {at::empty({}, z.options()), gradient_like(z)};
+}
+
+std::tuple<Tensor, Tensor> distillation_autograd(const Tensor& z, const Tensor& teacher,
+                                                 double temperature,
+                                                 const OptionalTensor& without) {
+  refuse_gradient(kDistillation, "teacher", teacher);
+  const auto [loss, dz, none] = differentiable(z, std::nullopt, {kDistillation, [&]() -> Result {
+    const auto [loss, dz] = distillation_forward(z, teacher, temperature, without);
+    return {loss, dz, at::empty({0}, dz.options())};
+  }});
+  return {loss, dz};
+}
+
+Tensor distillation(const Tensor& z, const Tensor& teacher, double temperature,
+                    const OptionalTensor& without) {
+  return std::get<0>(distillation_forward(z, teacher, temperature, without));
+}
+
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(fededge, m) {
@@ -160,16 +199,26 @@ TORCH_LIBRARY_FRAGMENT(fededge, m) {
   m.def("label_loss" FEDEDGE_LABEL_LOSS " -> Tensor");
   m.def("label_loss_forward" FEDEDGE_LABEL_LOSS " -> (Tensor loss, Tensor dz, Tensor dadded)");
 #undef FEDEDGE_LABEL_LOSS
+#define FEDEDGE_DISTILLATION \
+  "(Tensor z, Tensor teacher, float temperature=1., Tensor? without=None)"
+  m.def("distillation" FEDEDGE_DISTILLATION " -> Tensor");
+  m.def("distillation_forward" FEDEDGE_DISTILLATION " -> (Tensor loss, Tensor dz)");
+#undef FEDEDGE_DISTILLATION
 }
 
 TORCH_LIBRARY_IMPL(fededge, CompositeImplicitAutograd, m) {
   m.impl("label_loss", TORCH_FN(label_loss));
+  m.impl("distillation", TORCH_FN(distillation));
 }
 
 TORCH_LIBRARY_IMPL(fededge, Autograd, m) {
   m.impl("label_loss_forward", TORCH_FN(label_loss_autograd));
+  m.impl("distillation_forward", TORCH_FN(distillation_autograd));
 }
 
-TORCH_LIBRARY_IMPL(fededge, Meta, m) { m.impl("label_loss_forward", TORCH_FN(label_loss_meta)); }
+TORCH_LIBRARY_IMPL(fededge, Meta, m) {
+  m.impl("label_loss_forward", TORCH_FN(label_loss_meta));
+  m.impl("distillation_forward", TORCH_FN(distillation_meta));
+}
 
 }  // namespace fededge

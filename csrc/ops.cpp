@@ -34,10 +34,14 @@ TORCH_LIBRARY(fededge, m) {
       "sgd_step_(Tensor(a!) w, Tensor grad, Tensor(b!)? momentum_buffer, float lr, "
       "float momentum, float weight_decay, float kappa, Tensor? anchor, Tensor? bias, "
       "Tensor? mask) -> ()");
+  m.def(
+      "probability_sums_(Tensor(a!) num, Tensor(b!) den, Tensor z, Tensor[] labels, "
+      "float[] shares) -> ()");
 }
 
 TORCH_LIBRARY_IMPL(fededge, Autograd, m) {
-  for (const char* op : {"accumulate_", "accumulate_int8_", "ala_step_", "ema_", "sgd_step_"}) {
+  for (const char* op : {"accumulate_", "accumulate_int8_", "ala_step_", "ema_", "sgd_step_",
+                         "probability_sums_"}) {
     m.impl(op, torch::CppFunction::makeFromBoxedFunction<&refuse_gradients>());
   }
 }

@@ -1,6 +1,5 @@
 #include "kernels/label_loss.h"
 
-#include <ATen/ops/scalar_tensor.h>
 #include <torch/library.h>
 
 #include <cmath>
@@ -32,9 +31,7 @@ struct Inputs {
 };
 
 void check(const Inputs& in, int64_t classes) {
-  TORCH_CHECK_VALUE(in.labels.size() <= 2 && in.labels.size() == in.shares.size(), kOp, ": ",
-                    in.labels.size(), " labellings and ", in.shares.size(),
-                    " shares; there may be up to two, with a share each");
+  check_labellings(kOp, in.labels, in.shares);
   TORCH_CHECK_VALUE(!in.labels.empty() || in.target.has_value(), kOp,
                     ": there are neither labels nor a target");
   TORCH_CHECK_VALUE(!in.labels.empty() || !in.shift.has_value() || in.shift->dim() == 1, kOp,
@@ -72,8 +69,7 @@ Result run(const Inputs& in, Rows& rows) {
   loss.mean = T(1) / static_cast<T>(rows.rows);
   loss.log_others = static_cast<T>(std::log(static_cast<double>(rows.columns - 1)));
   const double total = for_each_row(rows.rows, rows.columns, loss);
-  at::Tensor mean = at::scalar_tensor(total / static_cast<double>(rows.rows), in.z.options());
-  return {std::move(mean), std::move(dz), std::move(dadded)};
+  return {rows.mean_of(total, in.z), std::move(dz), std::move(dadded)};
 }
 
 Result label_loss(const at::Tensor& z, at::TensorList labels, at::ArrayRef<double> shares,

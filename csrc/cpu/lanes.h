@@ -59,6 +59,17 @@ struct ColumnLanes {
 
   FEDEDGE_HD auto is(Columns c, Label y) const { return lane_is(y - c.start); }
 
+  template <int kSlot>
+  FEDEDGE_HD void accumulate(Matrix<double> table, Label y, double share) const {
+    double* to = table.row(y);
+    const T* from = scratch + kSlot * columns;
+    for (int c = 0; c < columns; ++c) to[c] += share * static_cast<double>(from[c]);
+  }
+
+  FEDEDGE_HD void count(Matrix<double> table, Label y, double share) const {
+    *table.row(y) += share;
+  }
+
   template <class F>
   FEDEDGE_HD void each(F f) const {
     int c = 0;
@@ -183,6 +194,22 @@ struct RowLanes {
   }
 
   FEDEDGE_HD auto is(int c, const Label& y) const { return y == static_cast<T>(c); }
+
+  template <int kSlot>
+  FEDEDGE_HD void accumulate(Matrix<double> table, const Label& y, double share) const {
+    const View<double> to = row(table, y);
+    const T* from = scratch + kSlot * columns * kWidth;
+    for (int i = 0; i < rows; ++i) {
+      for (int c = 0; c < columns; ++c) {
+        to.row[i][c] += share * static_cast<double>(from[c * kWidth + i]);
+      }
+    }
+  }
+
+  FEDEDGE_HD void count(Matrix<double> table, const Label& y, double share) const {
+    const View<double> to = row(table, y);
+    for (int i = 0; i < rows; ++i) *to.row[i] += share;
+  }
 
   template <class F>
   FEDEDGE_HD void each(F f) const {

@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <c10/util/SmallVector.h>
 
 #include <optional>
@@ -10,6 +11,12 @@
 #include "kernels/lanes.h"
 
 namespace fededge::cpu {
+
+inline void check_labellings(const char* op, at::TensorList labels, at::ArrayRef<double> shares) {
+  TORCH_CHECK_VALUE(labels.size() <= 2 && labels.size() == shares.size(), op, ": there are ",
+                    labels.size(), " labellings and ", shares.size(),
+                    " shares; there may be two, with a share each");
+}
 
 // An op's logits and what goes with them, all in the type that it computes in. Tensors that had to
 // be copied for that live as long as this.
@@ -21,7 +28,8 @@ class Rows {
                       ", they must be [rows, classes]");
     TORCH_CHECK_TYPE(z.is_floating_point(), op_, ": the logits are ", z.scalar_type(),
                      ", they must be floating point numbers");
-    TORCH_CHECK_VALUE(z.size(1) > 0, op_, ": the logits have no classes");
+    TORCH_CHECK_VALUE(z.size(1) > 0 && z.size(1) < (int64_t(1) << 30), op_, ": the logits have ",
+                      z.size(1), " classes");
     rows = z.size(0);
     columns = z.size(1);
   }
@@ -33,6 +41,11 @@ class Rows {
 
   at::Tensor like_logits() const {
     return at::empty({rows, columns}, at::TensorOptions().dtype(type_));
+  }
+
+  // A sum over the rows as their mean, in the logits' own type; NaN where there are none.
+  at::Tensor mean_of(double total, const at::Tensor& z) const {
+    return at::scalar_tensor(total / static_cast<double>(rows), z.options());
   }
 
   // A row of `classes` for each row of the logits.

@@ -7,21 +7,16 @@
 #include <cstring>
 #include <utility>
 
+#include "cpu/row_levels.h"
 #include "kernels/maths.h"
-
-// A vector wider than the baseline's registers has no fixed calling convention. It needs none:
-// all functions here are inlined.
-#if !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wpsabi"
-#endif
 
 namespace fededge::cpu {
 
-inline constexpr int kPackBytes = 64;
-
+// One register of T, and one that may lie anywhere in memory.
 template <typename T, int kRegister>
 struct Vector {
   typedef T Type __attribute__((vector_size(kRegister)));
+  typedef T Loose __attribute__((vector_size(kRegister), aligned(sizeof(T)), may_alias));
 };
 
 // The pieces of a pack of T, and what is done to each of them.
@@ -32,12 +27,16 @@ struct Pieces {
   static constexpr int kWidth = kPackBytes / int(sizeof(T));
   Piece piece[kCount];
 
+  // The pieces f(0), f(1), … Written as a loop, GCC would keep them in memory.
   template <class F>
   FEDEDGE_HD static Pieces each(F f) {
-    Pieces out;
-#pragma GCC unroll 8
-    for (int i = 0; i < kCount; ++i) out.piece[i] = f(i);
-    return out;
+    return each(f, std::make_integer_sequence<int, kCount>());
+  }
+
+ private:
+  template <class F, int... kIndex>
+  FEDEDGE_HD static Pieces each(F f, std::integer_sequence<int, kIndex...>) {
+    return Pieces{{f(kIndex)...}};
   }
 };
 
@@ -73,24 +72,28 @@ template <typename T, int kRegister>
 struct Pack : Pieces<T, kRegister> {
   using Real = T;
   using Base = Pieces<T, kRegister>;
+  using Loose = typename Vector<T, kRegister>::Loose;
+  static constexpr int kPerPiece = kRegister / int(sizeof(T));
+
   Pack() = default;
   FEDEDGE_HD Pack(Base base) : Base(base) {}
-  FEDEDGE_HD explicit Pack(T x) : Base(Base::each([&](int) FEDEDGE_LAMBDA {
-    return x - typename Base::Piece{};
-  })) {}
+  FEDEDGE_HD explicit Pack(T x) : Base(gather([&](int) FEDEDGE_LAMBDA { return x; })) {}
 
   FEDEDGE_HD static Pack load(const T* from) {
-    Pack out;
-    std::memcpy(&out.piece, from, kPackBytes);
-    return out;
+    return Base::each([&](int i) FEDEDGE_LAMBDA -> typename Base::Piece {
+      return *reinterpret_cast<const Loose*>(from + i * kPerPiece);
+    });
   }
 
-  FEDEDGE_HD void store(T* to) const { std::memcpy(to, &this->piece, kPackBytes); }
+  FEDEDGE_HD void store(T* to) const {
+    for (int i = 0; i < Base::kCount; ++i) {
+      *reinterpret_cast<Loose*>(to + i * kPerPiece) = this->piece[i];
+    }
+  }
 
   // The pack of f(0), f(1), …
   template <class F>
   FEDEDGE_HD static Pack gather(F f) {
-    constexpr int kPerPiece = kRegister / int(sizeof(T));
     return Base::each([&](int i) FEDEDGE_LAMBDA {
       return gather_piece(f, i * kPerPiece, std::make_integer_sequence<int, kPerPiece>());
     });

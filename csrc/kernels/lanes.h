@@ -14,6 +14,8 @@
 //   keep<i>(c, x), kept<i>(c)   the i-th number that each column may put by
 //   is(c, y)   whether column c is label y's
 //   max(f), sum(f), each(f)   over all columns; f takes a column, of sum it returns Sums
+//   accumulate<i>(m, y, share), count(m, y, share)   add what was kept, times the share, to row y
+//            of a table of doubles; or the share itself to the table's only column
 #pragma once
 
 #include "kernels/host_device.h"
@@ -39,8 +41,8 @@ struct Sums {
 
 // One thread of `exchange.width()`, a power of two, that compute a row together.
 //
-// Exchange gives the thread's own `lane()` and `exchange.swap(x, mask)`: the x of the lane whose
-// number differs in the bits of `mask` (__shfl_xor_sync in a warp). Every lane comes to every swap.
+// Exchange gives the thread's own `lane()` and `swap(x, mask)`: the x of the lane whose number
+// differs in the bits of `mask` (__shfl_xor_sync in a warp). Every lane comes to every swap.
 template <typename T, class Exchange>
 struct StridedLanes {
   using Real = T;
@@ -91,6 +93,17 @@ struct StridedLanes {
   }
 
   FEDEDGE_HD bool is(int c, Label y) const { return c == y; }
+
+  // Exchange adds for all threads of all rows: atomically on a device.
+  template <int kSlot>
+  FEDEDGE_HD void accumulate(Matrix<double> table, Label y, double share) const {
+    double* to = table.row(y);
+    each([&](int c) FEDEDGE_LAMBDA { exchange.add(to + c, share * double(kept<kSlot>(c))); });
+  }
+
+  FEDEDGE_HD void count(Matrix<double> table, Label y, double share) const {
+    if (exchange.lane() == 0) exchange.add(table.row(y), share);
+  }
 
   template <class F>
   FEDEDGE_HD void each(F f) const {
