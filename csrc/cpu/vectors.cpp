@@ -1,4 +1,4 @@
-#include "vectors.h"
+#include "ops/vectors.h"
 
 #include "cpu/spans.h"
 

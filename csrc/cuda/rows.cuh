@@ -41,18 +41,18 @@ struct DeviceThread {
 #endif
 };
 
-template <class Kernel>
-__global__ void __launch_bounds__(RowPlan::kWarp * RowPlan::kWarps)
+template <class Way, class Kernel>
+__global__ void __launch_bounds__(RowPlan::kWarp* RowPlan::kWarps)
     run_narrow(RowJob<typename Kernel::Real> job, Kernel kernel) {
   using T = typename Kernel::Real;
   const int warp = threadIdx.x / RowPlan::kWarp;
   T* scratch = reinterpret_cast<T*>(shared_memory) + int64_t{warp} * Kernel::kKept * job.columns;
   const BlockExchange<DeviceThread<RowPlan::kWarp>> exchange{};
-  stride_over_rows(kernel, job, exchange, blockIdx.x * int64_t{RowPlan::kWarps} + warp,
-                   gridDim.x * int64_t{RowPlan::kWarps}, scratch);
+  Way::run(kernel, job, exchange, blockIdx.x * int64_t{RowPlan::kWarps} + warp,
+           gridDim.x * int64_t{RowPlan::kWarps}, scratch);
 }
 
-template <class Kernel>
+template <class Way, class Kernel>
 __global__ void __launch_bounds__(RowPlan::kBlock)
     run_wide(RowJob<typename Kernel::Real> job, Kernel kernel, void* global) {
   using T = typename Kernel::Real;
@@ -61,21 +61,29 @@ __global__ void __launch_bounds__(RowPlan::kBlock)
     scratch = static_cast<T*>(global) + int64_t{blockIdx.x} * Kernel::kKept * job.columns;
   }
   const BlockExchange<DeviceThread<RowPlan::kBlock>> exchange{};
-  stride_over_rows(kernel, job, exchange, blockIdx.x, gridDim.x, scratch);
+  Way::run(kernel, job, exchange, blockIdx.x, gridDim.x, scratch);
 }
 
-template <class Kernel>
-void launch_rows(const RowJob<typename Kernel::Real>& job, const Kernel& kernel, void* scratch,
-                 cudaStream_t stream) {
-  if (job.rows == 0) return;
-  const RowPlan plan = RowPlan::of(job.rows, job.columns, Kernel::kKept * sizeof(typename Kernel::Real));
+template <class Way, class Kernel>
+void launch(const RowJob<typename Kernel::Real>& job, const Kernel& kernel, void* scratch,
+            cudaStream_t stream) {
+  const RowPlan plan = plan_of<Way, Kernel>(job);
+  if (plan.blocks == 0) return;  // a grid without blocks is an error
   const auto blocks = static_cast<unsigned>(plan.blocks);
   if (plan.narrow) {
-    run_narrow<<<blocks, RowPlan::kWarp * RowPlan::kWarps, plan.shared, stream>>>(job, kernel);
+    run_narrow<Way>
+        <<<blocks, RowPlan::kWarp * RowPlan::kWarps, plan.shared, stream>>>(job, kernel);
   } else {
-    run_wide<<<blocks, RowPlan::kBlock, plan.shared, stream>>>(
+    run_wide<Way><<<blocks, RowPlan::kBlock, plan.shared, stream>>>(
         job, kernel, plan.scratch == 0 ? nullptr : scratch);
   }
 }
+
+// Defines the launch of a kernel of floats and of the same of doubles.
+#define FEDEDGE_LAUNCH(Way, Kernel)                                                           \
+  template void launch<Way>(const RowJob<Kernel<float>::Real>&, const Kernel<float>&, void*,  \
+                            cudaStream_t);                                                    \
+  template void launch<Way>(const RowJob<Kernel<double>::Real>&, const Kernel<double>&, void*, \
+                            cudaStream_t)
 
 }  // namespace fededge::cuda

@@ -7,9 +7,16 @@
 
 namespace fededge::cuda {
 
-// `scratch` has as many bytes as RowPlan::of says.
-template <class Kernel>
-void launch_rows(const RowJob<typename Kernel::Real>& job, const Kernel& kernel, void* scratch,
-                 cudaStream_t stream);
+// A kernel, and how its work is shared out: EachRow or EachClass. `scratch` has as many bytes as
+// plan_of says.
+template <class Way, class Kernel>
+void launch(const RowJob<typename Kernel::Real>& job, const Kernel& kernel, void* scratch,
+            cudaStream_t stream);
+
+template <class Way, class Kernel>
+RowPlan plan_of(const RowJob<typename Kernel::Real>& job) {
+  return RowPlan::of(Way::groups(job), job.columns,
+                     Kernel::kKept * sizeof(typename Kernel::Real));
+}
 
 }  // namespace fededge::cuda

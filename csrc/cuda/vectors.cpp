@@ -1,4 +1,4 @@
-#include "vectors.h"
+#include "ops/vectors.h"
 
 #include "cuda/device.h"
 #include "cuda/spans.h"

@@ -14,12 +14,38 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["Played", "compile_played", "pointers"]
+__all__ = ["Job", "Played", "Shape", "compile_played", "pointers"]
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted((Path(__file__).parent / "emulated").glob("*.cpp"))
 
-Argument = Tensor | int | float | None
+Argument = Tensor | ctypes.Structure | int | float | None
+
+
+class Job(ctypes.Structure):
+    """RowJob of csrc/kernels/grid.h."""
+
+    _fields_ = (
+        ("rows", ctypes.c_int64),
+        ("columns", ctypes.c_int),
+        ("results", ctypes.c_void_p),
+        ("outside", ctypes.c_void_p),
+    )
+
+
+class Shape(ctypes.Structure):
+    """Threads that have a row together, how many of them are a warp, and how many groups there are.
+
+    The seed draws in what order the threads take their turns.
+    """
+
+    _fields_ = (
+        ("threads", ctypes.c_int),
+        ("warp", ctypes.c_int),
+        ("groups", ctypes.c_int64),
+        ("seed", ctypes.c_int64),
+    )
+
 
 # Python's numbers do not say how wide C's are: the function's C++ signature does, by its letters.
 SIGNATURES = {
@@ -29,14 +55,17 @@ SIGNATURES = {
     "ema": "ppdll",
     "ala_step": "pppppdll",
     "sgd_step": "ppppppffffll",
-    "label_loss_float": "pppllippiill",
-    "label_loss_double": "pppllippiill",
-    "mean_float": "pipiil",
+    "label_loss_float": "ppplss",
+    "label_loss_double": "ppplss",
+    "distillation_double": "plpppdss",
+    "probability_sums_float": "plppppddss",
+    "mean_float": "pss",
     "row_plan": "lilp",
     "stay_away": "ii",
 }
 TYPES: dict[str, Any] = {
     "p": ctypes.c_void_p,
+    "s": ctypes.c_void_p,  # a struct
     "i": ctypes.c_int,
     "l": ctypes.c_int64,
     "f": ctypes.c_float,
@@ -55,10 +84,15 @@ class Played:
         function.argtypes = [TYPES[letter] for letter in SIGNATURES[name]]
 
         def call(*arguments: Argument) -> int:
-            plain = [a.data_ptr() if isinstance(a, Tensor) else a for a in arguments]
-            return int(function(*plain))
+            return int(function(*map(plain, arguments)))
 
         return call
+
+
+def plain(argument: Argument) -> Any:
+    if isinstance(argument, Tensor):
+        return argument.data_ptr()
+    return ctypes.addressof(argument) if isinstance(argument, ctypes.Structure) else argument
 
 
 def compile_played(folder: Path) -> Played | str:

@@ -249,7 +249,7 @@ def int8(registered: Any, ends: torch.Tensor) -> None:
         (lambda o: o.accumulate_(torch.zeros(3), torch.zeros(3).double(), 0.5), "x is Double"),
         (lambda o: int8(o, torch.tensor([1, 3])), "the last of ends is 3, expected 4"),
         (lambda o: int8(o, torch.tensor([5, 4])), r"ends\[1\] is 4, below the one before it"),
-        (lambda o: int8(o, torch.tensor([4])), "ends has 1 elements but scales has 2"),
+        (lambda o: int8(o, torch.tensor([4])), "ends has 1 elements, expected 2"),
         (lambda o: int8(o, torch.tensor([1, 4]).int()), "ends is Int, expected Long"),
     ],
 )

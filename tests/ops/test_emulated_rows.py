@@ -1,262 +1,116 @@
-"""The row kernels as a GPU runs them, played on the CPU: warps and blocks of any width."""
+"""The other row kernels as a GPU runs them, played on the CPU, and how rows are shared out."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy, log_softmax
+from torch.nn.functional import log_softmax
 
-from tests.ops.playing import Played, pointers
+from tests.ops.playing import Job, Played, Shape
 
-# Threads that have a row together, and how many of them are a warp: within and beyond one warp.
-WARPS = [(1, 1), (2, 2), (4, 4), (8, 8), (16, 16), (32, 32), (64, 64)]
-BLOCKS = [(4, 2), (64, 32), (128, 32), (64, 1)]
-COLUMNS = [2, 3, 10, 31, 32, 33, 100, 1000, 2500]
-NAN = math.nan
+WIDTHS = [(1, 1), (8, 8), (32, 32), (64, 64), (64, 16), (128, 32)]
+COLUMNS = [2, 10, 33, 1500]
+widths = pytest.mark.parametrize(("threads", "warp"), WIDTHS)
 
 
-@dataclass
-class Loss:
-    """The arguments of one call: the losses of csrc/kernels/label_loss.h."""
-
-    z: Tensor
-    labels: list[Tensor] = field(default_factory=list)
-    shares: list[float] = field(default_factory=lambda: [1.0])
-    weight: float = 1.0
-    flat: float = 0.0
-    soft: float = 0.0
-    scale: Tensor | None = None
-    added: Tensor | None = None
-    shift: Tensor | None = None
-    target: Tensor | None = None
-    factored: bool = False
-
-    def plainly(self) -> Tensor:
-        """Each row's loss, in float64 and as the formulas are written."""
-        z = self.z.double()
-        if not self.labels:
-            return self.soft * self._cross_entropy(z, None)
-        total = torch.zeros(len(z), dtype=torch.float64)
-        for y, share in zip(self.labels, self.shares, strict=True):
-            hard = cross_entropy(self._adjusted(z, y), y, reduction="none")
-            loss = self.weight * hard + self.flat * flattening(z, y)
-            if self.target is not None:
-                loss = loss + self.soft * self._cross_entropy(z, y)
-            total = total + share * loss
-        return total
-
-    def _cross_entropy(self, z: Tensor, y: Tensor | None) -> Tensor:
-        assert self.target is not None
-        logs = log_softmax(self._adjusted(z, y), 1)
-        target = self.target.double()
-        return -torch.where(target == 0, 0.0, target * logs).sum(1)
-
-    def _adjusted(self, z: Tensor, y: Tensor | None) -> Tensor:
-        u = z if self.scale is None else z * self.scale.double()
-        u = u if self.added is None else u + self.added.double()
-        if self.shift is None:
-            return u
-        return u + (self.shift if self.shift.dim() == 1 or y is None else self.shift[y]).double()
-
-    def play(
-        self, played: Played, threads: int, warp: int, groups: int = 3, seed: int = 1
-    ) -> tuple[Tensor, Tensor, Tensor, int]:
-        """Losses of the rows, gradients by z and by what is added, and a label outside or None."""
-        rows, columns = self.z.shape
-        results, dz = self.z.new_full((rows,), NAN), self.z.new_full((rows, columns), NAN)
-        apart = self.added is not None and (self.scale is not None or bool(self.flat))
-        dadded = torch.full_like(dz, NAN) if apart else None
-        factor = self.shift.exp() if self.factored and self.shift is not None else None
-        matrices = [self.z, self.scale, self.added, self.shift, factor, self.target]
-        labels = [*self.labels, None, None][:2]
-        shares = [*self.shares, 0.0, 0.0][:2]
-        strides = [m.stride(0) if m is not None and m.dim() == 2 else 0 for m in matrices]
-        numbers = [*shares, self.weight, self.flat, self.soft, math.log(max(columns - 1, 1))]
-        outside = torch.tensor([torch.iinfo(torch.int64).min])
-        call = (
-            played.label_loss_double if results.dtype == torch.float64 else played.label_loss_float
-        )
-        where = pointers([*matrices, dz, dadded, *labels])
-        code = call(
-            where,
-            torch.tensor(strides),
-            torch.tensor(numbers, dtype=torch.float64),
-            len(self.labels),
-            rows,
-            columns,
-            results,
-            outside,
-            threads,
-            warp,
-            groups,
-            seed,
-        )
-        assert code == 0, "the threads did not all come to every exchange"
-        return results, dz, dz if dadded is None else dadded, int(outside)
+def nobody() -> Tensor:
+    """Where a label outside of the classes will be put."""
+    return torch.tensor([torch.iinfo(torch.int64).min])
 
 
-def flattening(z: Tensor, y: Tensor) -> Tensor:
-    """FedACD's eq. 7: the sum over the classes but y of p log((C - 1) p / (1 - p_y))."""
-    p, own = z.softmax(1), torch.nn.functional.one_hot(y, z.shape[1]).bool()
-    q = p.masked_fill(own, 0.0)
-    rest = q.sum(1, keepdim=True)
-    logs = torch.where(own, 0.0, ((z.shape[1] - 1) * q / rest).masked_fill(own, 1.0).log())
-    return (q * logs).sum(1)
+def normal(*shape: int) -> Tensor:
+    generator = torch.Generator().manual_seed(sum(shape))
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
-def draw(rows: int, columns: int, dtype: torch.dtype = torch.float64) -> dict[str, Any]:
-    g = torch.Generator().manual_seed(rows * 1000 + columns)
-
-    def normal(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=g, dtype=torch.float64).to(dtype)
-
-    return {
-        "z": 3 * normal(rows, columns),
-        "labels": [torch.randint(columns, (rows,), generator=g) for _ in range(2)],
-        "scale": normal(columns).abs() + 0.5,
-        "added": normal(rows, columns),
-        "vector": normal(columns),
-        "table": normal(columns, columns) if columns <= 100 else None,
-        "target": normal(rows, columns).softmax(1),
-    }
-
-
-def losses(rows: int, columns: int, dtype: torch.dtype = torch.float64) -> dict[str, Loss]:
-    """The ways in which methods use the kernel."""
-    d = draw(rows, columns, dtype)
-    z, (y, other) = d["z"], d["labels"]
-    both: dict[str, Any] = {"labels": [y, other], "shares": [0.3, 0.7]}
-    table = d["vector"] if d["table"] is None else d["table"]
-    return {
-        "plain": Loss(z, [y]),
-        "adjusted": Loss(z, [y], shift=d["vector"]),
-        "by label": Loss(z, [y], shift=table),
-        "mixed by label": Loss(z, **both, shift=table),
-        "restricted": Loss(z, [y], scale=d["scale"]),
-        "fused logits": Loss(z, [y], added=d["added"], scale=d["scale"]),
-        "distilled": Loss(z, [y], target=d["target"], soft=0.4),
-        "target alone": Loss(z, shares=[], target=d["target"], soft=1.0, added=d["added"]),
-        "flattened": Loss(z, [y], flat=0.7),
-        "acd": Loss(z, [y], flat=0.7, shift=table, factored=True),
-        "acd mixed": Loss(z, **both, flat=0.7, shift=table, factored=True),
-        "all": Loss(
-            z,
-            **both,
-            flat=0.7,
-            soft=0.4,
-            scale=d["scale"],
-            added=d["added"],
-            shift=table,
-            target=d["target"],
-        ),
-    }
-
-
-def check(loss: Loss, played: Played, threads: int, warp: int, tolerance: float = 1e-9) -> None:
-    """Losses and gradients against float64 autograd of the plain formula."""
-    z = loss.z.double().requires_grad_()
-    added = None if loss.added is None else loss.added.double().requires_grad_()
-    plain = Loss(**{**loss.__dict__, "z": z, "added": added})
-    expected = plain.plainly()
-    expected.mean().backward()
-    results, dz, dadded, _ = loss.play(played, threads, warp)
-    torch.testing.assert_close(results.double(), expected.detach(), rtol=tolerance, atol=tolerance)
-    assert z.grad is not None
-    torch.testing.assert_close(dz.double(), z.grad, rtol=tolerance, atol=tolerance)
-    if added is not None:
-        torch.testing.assert_close(dadded.double(), added.grad, rtol=tolerance, atol=tolerance)
-
-
-@pytest.mark.parametrize("name", losses(1, 2))
-@pytest.mark.parametrize(("threads", "warp"), WARPS + BLOCKS)
-def test_every_loss_on_every_width(played: Played, name: str, threads: int, warp: int) -> None:
-    check(losses(5, 37)[name], played, threads, warp)
-
-
-@pytest.mark.parametrize("name", losses(1, 2))
+@widths
 @pytest.mark.parametrize("columns", COLUMNS)
-def test_every_loss_with_any_number_of_classes(played: Played, name: str, columns: int) -> None:
-    check(losses(3, columns)[name], played, 32, 32)
-    if columns in (2, 33, 2500):
-        check(losses(3, columns)[name], played, 64, 16)
+@pytest.mark.parametrize("without", [False, True], ids=["all classes", "without the label's"])
+def test_distillation(played: Played, threads: int, warp: int, columns: int, without: bool) -> None:
+    z, teacher = (3 * normal(5, columns)).requires_grad_(), 3 * normal(5, columns).flip(1)
+    y = torch.arange(5) * 7 % columns
+    own = torch.nn.functional.one_hot(y, columns).bool() & torch.tensor(without)
+    logs, aims = (
+        log_softmax(x.masked_fill(own, -math.inf) / 2.0, 1).masked_fill(own, 0.0)
+        for x in (z, teacher)
+    )
+    divergence = 4.0 * (aims.exp() * (aims - logs)).masked_fill(own, 0.0).sum(1)
+    divergence.mean().backward()
+    results, dz, outside = torch.full((5,), math.nan).double(), torch.empty_like(z), nobody()
+    job = Job(5, columns, results.data_ptr(), outside.data_ptr())
+    shape = Shape(threads, warp, 2, 1)
+    code = played.distillation_double(
+        z, columns, teacher, dz, y if without else None, 2.0, job, shape
+    )
+    assert code == 0
+    torch.testing.assert_close(results, divergence.detach(), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(dz, z.grad, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", losses(1, 2))
-def test_single_precision(played: Played, name: str) -> None:
-    check(losses(6, 100, torch.float32)[name], played, 32, 32, tolerance=2e-5)
+def sums(
+    played: Played, z: Tensor, labels: list[Tensor], shape: Shape, outside: Tensor
+) -> tuple[Tensor, Tensor]:
+    rows, columns = z.shape
+    num, den = torch.ones(columns, columns).double(), torch.ones(columns).double()
+    job = Job(rows, columns, None, outside.data_ptr())
+    other = labels[1] if len(labels) > 1 else None
+    code = played.probability_sums_float(
+        z, z.stride(0), num, den, labels[0], other, 0.3, 0.7, job, shape
+    )
+    assert code == 0
+    return num, den
 
 
-def test_the_order_of_the_threads_does_not_change_a_bit(played: Played) -> None:
-    """Other seeds let other threads go first: a race would show as another number."""
-    loss = losses(4, 70)["all"]
-    first = loss.play(played, 64, 8, seed=0)
-    for seed in range(1, 8):
-        again = loss.play(played, 64, 8, seed=seed)
-        assert all(torch.equal(a, b) for a, b in zip(first[:3], again[:3], strict=True))
+@widths
+@pytest.mark.parametrize("columns", [2, 10, 33, 400])
+@pytest.mark.parametrize("labellings", [1, 2])
+def test_probability_sums(
+    played: Played, threads: int, warp: int, columns: int, labellings: int
+) -> None:
+    """They are added to what is there; every class is one group's, and any number of groups do."""
+    z = normal(9, columns).float()
+    labels = [torch.arange(9) % columns, torch.full((9,), columns - 1)][:labellings]
+    num, den = torch.ones(columns, columns).double(), torch.ones(columns).double()
+    for y, share in zip(labels, (0.3, 0.7), strict=False):
+        num.index_add_(0, y, share * z.double().softmax(1))
+        den.index_add_(0, y, torch.full((9,), share, dtype=torch.float64))
+    outside = nobody()
+    for groups in (1, 3, columns + 1):
+        found = sums(played, z, labels, Shape(threads, warp, groups, 1), outside)
+        torch.testing.assert_close(found[0], num, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(found[1], den, rtol=1e-14, atol=0)
+    assert torch.equal(outside, nobody())
 
 
-def test_threads_that_stay_away_from_an_exchange_are_found_out(played: Played) -> None:
-    assert played.stay_away(4, 4) == 1
-    assert played.stay_away(8, 2) == 1
+def test_probability_sums_do_not_depend_on_how_they_are_shared_out(played: Played) -> None:
+    z, y = normal(40, 10).float(), [torch.arange(40) % 10, torch.arange(40) // 4]
+    first = sums(played, z, y, Shape(32, 32, 1, 1), nobody())
+    for groups, seed in ((2, 2), (5, 3), (64, 4)):
+        again = sums(played, z, y, Shape(32, 32, groups, seed), nobody())
+        assert torch.equal(first[0], again[0])
+        assert torch.equal(first[1], again[1])
 
 
-@pytest.mark.parametrize(("threads", "warp"), [(1, 1), (32, 32), (64, 32)])
-def test_a_class_that_the_shift_rules_out(played: Played, threads: int, warp: int) -> None:
-    """log 0 = -inf: probability 0, gradient 0, for the target's zeros as well."""
-    loss = losses(4, 40)["adjusted"]
-    assert loss.shift is not None
-    loss.shift[7] = -math.inf
-    loss.labels = [torch.where(loss.labels[0] == 7, 0, loss.labels[0])]
-    check(loss, played, threads, warp)
-    _, dz, *_ = loss.play(played, threads, warp)
-    assert dz[:, 7].tolist() == [0.0] * 4
-
-
-def test_a_row_that_is_not_a_number_spoils_no_other(played: Played) -> None:
-    for bad in (NAN, math.inf):
-        for name in ("plain", "acd", "all"):
-            loss = losses(4, 40)[name]
-            loss.z[2, 5] = bad
-            results, dz, *_ = loss.play(played, 32, 32)
-            assert results.isnan().tolist() == [False, False, True, False], name
-            assert dz.isnan().any(1).tolist() == [False, False, True, False], name
-
-
-@pytest.mark.parametrize("label", [-1, 40, 2**31, -(2**63) + 1])
-def test_a_label_outside_is_reported_and_spoils_its_row_alone(played: Played, label: int) -> None:
-    for name in ("plain", "acd mixed"):
-        loss = losses(4, 40)[name]
-        loss.labels[-1][2] = label
-        results, dz, _, outside = loss.play(played, 32, 32)
-        assert outside == label
-        assert results.isnan().tolist() == [False, False, True, False]
-        assert dz.isnan().all(1).tolist() == [False, False, True, False]
-
-
-def test_labels_inside_report_nothing(played: Played) -> None:
-    *_, outside = losses(4, 40)["plain"].play(played, 32, 32)
-    assert outside == -(2**63)
-
-
-def test_rows_that_do_not_lie_side_by_side(played: Played) -> None:
-    for name in ("restricted", "all"):
-        loss = losses(5, 37)[name]
-        wide = torch.full((5, 50), NAN, dtype=torch.float64)
-        wide[:, :37] = loss.z
-        loss.z = wide[:, :37]
-        check(loss, played, 16, 16)
+@pytest.mark.parametrize("label", [-1, 10, 2**40])
+def test_probability_sums_leave_out_a_label_outside_and_report_it(
+    played: Played, label: int
+) -> None:
+    z, y, outside = normal(4, 10).float(), torch.tensor([0, label, 2, 9]), nobody()
+    _, den = sums(played, z, [y], Shape(32, 32, 4, 1), outside)
+    assert outside.item() == label
+    expected = 1 + 0.3 * torch.tensor([1.0, 0, 1, 0, 0, 0, 0, 0, 0, 1]).double()
+    torch.testing.assert_close(den, expected)
 
 
 @pytest.mark.parametrize("count", [0, 1, 31, 33, 5000])
 @pytest.mark.parametrize(("threads", "warp"), [(1, 1), (32, 32), (512, 32)])
 def test_the_mean_of_the_rows(played: Played, count: int, threads: int, warp: int) -> None:
     results, out = torch.randn(count), torch.zeros(1, dtype=torch.float64)
-    assert played.mean_float(results, count, out, threads, warp, 1) == 0
+    whole = Job(1, count, out.data_ptr(), None)
+    assert played.mean_float(results, whole, Shape(threads, warp, 1, 1)) == 0
     expected = results.double().mean()[None]
     torch.testing.assert_close(out, expected, rtol=1e-12, atol=1e-12, equal_nan=True)
 

@@ -1,32 +1,34 @@
 // The row kernels as a device runs them: by the threads of a warp or of a block together.
+#include "kernels/distillation.h"
 #include "kernels/grid.h"
 #include "kernels/label_loss.h"
 #include "kernels/mean.h"
+#include "kernels/probability_sums.h"
 #include "team.h"
 
 using namespace fededge;
 
 namespace {
 
-// How the rows are shared out, and in what order the threads take their turns.
+// How the rows are shared out, and in what order the threads take their turns; as C passes it.
 struct Shape {
   int threads;  // that have a row together
   int warp;     // how many of them are a warp
   int64_t groups;
-  uint64_t seed;
+  int64_t seed;
 };
 
 // 0, or 1 if the threads did not all come to every exchange.
-template <class Kernel>
+template <class Way, class Kernel>
 int play(const Kernel& kernel, const RowJob<typename Kernel::Real>& job, const Shape& shape) {
   try {
     for (int64_t group = shape.groups - 1; group >= 0; --group) {
-      emulated::Team team(shape.threads, shape.warp, shape.seed + group);
+      emulated::Team team(shape.threads, shape.warp, static_cast<uint64_t>(shape.seed + group));
       const std::unique_ptr<typename Kernel::Real[]> scratch(
           new typename Kernel::Real[Kernel::kKept * job.columns]);
       team.run([&](int number) {
         const BlockExchange<emulated::Thread> exchange{{&team, number}};
-        stride_over_rows(kernel, job, exchange, group, shape.groups, scratch.get());
+        Way::run(kernel, job, exchange, group, shape.groups, scratch.get());
       });
     }
   } catch (const std::logic_error&) {
@@ -60,7 +62,7 @@ int label_loss(void* const* at, const int64_t* strides, const double* numbers, i
   loss.soft = static_cast<T>(numbers[4]);
   loss.log_others = static_cast<T>(numbers[5]);
   loss.mean = T(1) / static_cast<T>(job.rows);
-  return play(loss, job, shape);
+  return play<EachRow>(loss, job, shape);
 }
 
 }  // namespace
@@ -68,23 +70,33 @@ int label_loss(void* const* at, const int64_t* strides, const double* numbers, i
 extern "C" {
 
 int label_loss_float(void* const* at, const int64_t* strides, const double* numbers,
-                     int64_t labellings, int64_t rows, int columns, float* results,
-                     int64_t* outside, int threads, int warp, int64_t groups, int64_t seed) {
-  return label_loss<float>(at, strides, numbers, labellings, {rows, columns, results, outside},
-                           {threads, warp, groups, static_cast<uint64_t>(seed)});
+                     int64_t labellings, const RowJob<float>* job, const Shape* shape) {
+  return label_loss(at, strides, numbers, labellings, *job, *shape);
 }
 
 int label_loss_double(void* const* at, const int64_t* strides, const double* numbers,
-                      int64_t labellings, int64_t rows, int columns, double* results,
-                      int64_t* outside, int threads, int warp, int64_t groups, int64_t seed) {
-  return label_loss<double>(at, strides, numbers, labellings, {rows, columns, results, outside},
-                            {threads, warp, groups, static_cast<uint64_t>(seed)});
+                      int64_t labellings, const RowJob<double>* job, const Shape* shape) {
+  return label_loss(at, strides, numbers, labellings, *job, *shape);
 }
 
-int mean_float(const float* results, int columns, double* out, int threads, int warp,
-               int64_t seed) {
-  return play(Mean<float>{results}, RowJob<double>{1, columns, out, nullptr},
-              {threads, warp, 1, static_cast<uint64_t>(seed)});
+int distillation_double(const double* z, int64_t stride, const double* teacher, double* dz,
+                        const int64_t* label, double temperature, const RowJob<double>* job,
+                        const Shape* shape) {
+  const Distillation<double> loss{{z, stride}, {teacher, job->columns}, {dz, job->columns},
+                                  label,       temperature,             1.0 / job->rows};
+  return play<EachRow>(loss, *job, *shape);
+}
+
+int probability_sums_float(const float* z, int64_t stride, double* num, double* den,
+                           const int64_t* label, const int64_t* other, double share,
+                           double other_share, const RowJob<float>* job, const Shape* shape) {
+  const ProbabilitySums<float> sums{{z, stride},    {num, job->columns},  {den, 1},
+                                    {label, other}, {share, other_share}, other == nullptr ? 1 : 2};
+  return play<EachClass>(sums, *job, *shape);
+}
+
+int mean_float(const float* results, const RowJob<double>* job, const Shape* shape) {
+  return play<EachRow>(Mean<float>{results}, *job, *shape);
 }
 
 // Threads of which one stays away from the second of two swaps.

@@ -9,16 +9,19 @@
 
 namespace fededge {
 
-// A dense vector like the op's first one, which is compared with itself.
-inline void check_vector(const char* op, const char* name, const at::Tensor& t,
-                         const at::Tensor& like, at::ScalarType type = at::kFloat) {
-  TORCH_CHECK(t.device() == like.device(), op, ": ", name, " is on ", t.device(), ", expected ",
-              like.device());
+inline void check_vector(const char* op, const char* name, const at::Tensor& t, int64_t n,
+                         at::Device device, at::ScalarType type) {
+  TORCH_CHECK(t.device() == device, op, ": ", name, " is on ", t.device(), ", expected ", device);
   TORCH_CHECK(t.is_contiguous(), op, ": ", name, " is not contiguous: strides ", t.strides());
-  TORCH_CHECK(t.numel() == like.numel(), op, ": ", name, " has ", t.numel(),
-              " elements, expected ", like.numel());
+  TORCH_CHECK(t.numel() == n, op, ": ", name, " has ", t.numel(), " elements, expected ", n);
   TORCH_CHECK(t.scalar_type() == type, op, ": ", name, " is ", t.scalar_type(), ", expected ",
               type);
+}
+
+// A vector like the op's first one, which is compared with itself.
+inline void check_vector(const char* op, const char* name, const at::Tensor& t,
+                         const at::Tensor& like, at::ScalarType type = at::kFloat) {
+  check_vector(op, name, t, like.numel(), like.device(), type);
 }
 
 // A vector that the op reads. It may be `written` itself, but must not lie partly across it.

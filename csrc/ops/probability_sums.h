@@ -1,17 +1,15 @@
+// The probability matrix's sums for any device, as in ops/label_loss.h.
+#pragma once
+
 #include "kernels/probability_sums.h"
+#include "ops/matrices.h"
+#include "ops/tensors.h"
 
-#include <torch/library.h>
+namespace fededge::probability_sums_op {
 
-#include "cpu/matrices.h"
-#include "cpu/rows.h"
-#include "cpu/tensors.h"
+inline constexpr char kOp[] = "probability_sums_";
 
-namespace fededge::cpu {
-namespace {
-
-constexpr char kOp[] = "probability_sums_";
-
-template <typename T>
+template <class Device, typename T>
 void run(Rows& rows, const at::Tensor& num, const at::Tensor& den, const at::Tensor& z,
          at::TensorList labels, at::ArrayRef<double> shares) {
   ProbabilitySums<T> sums{};
@@ -23,24 +21,22 @@ void run(Rows& rows, const at::Tensor& num, const at::Tensor& den, const at::Ten
   }
   sums.num = {output<double>(num), rows.columns};
   sums.den = {output<double>(den), 1};
-  for_each_row_in_turn(rows.rows, rows.columns, sums);
+  Device::by_class(rows, sums, num);
 }
 
+template <class Device>
 void probability_sums_(const at::Tensor& num, const at::Tensor& den, const at::Tensor& z,
                        at::TensorList labels, at::ArrayRef<double> shares) {
   Rows rows(kOp, z);
-  check_vector(kOp, "num", num, rows.columns * rows.columns, at::kDouble);
-  check_vector(kOp, "den", den, rows.columns, at::kDouble);
+  check_vector(kOp, "num", num, rows.columns * rows.columns, z.device(), at::kDouble);
+  check_vector(kOp, "den", den, rows.columns, z.device(), at::kDouble);
   at::assert_no_overlap(num, den);
   check_labellings(kOp, labels, shares);
   if (rows.wide()) {
-    run<double>(rows, num, den, z, labels, shares);
+    run<Device, double>(rows, num, den, z, labels, shares);
   } else {
-    run<float>(rows, num, den, z, labels, shares);
+    run<Device, float>(rows, num, den, z, labels, shares);
   }
 }
 
-TORCH_LIBRARY_IMPL(fededge, CPU, m) { m.impl("probability_sums_", TORCH_FN(probability_sums_)); }
-
-}  // namespace
-}  // namespace fededge::cpu
+}  // namespace fededge::probability_sums_op

@@ -14,7 +14,7 @@
 #include "kernels/ala_step.h"
 #include "kernels/ema.h"
 #include "kernels/sgd_step.h"
-#include "tensors.h"
+#include "ops/tensors.h"
 
 namespace fededge {
 
@@ -50,10 +50,7 @@ void accumulate_(const at::Tensor& acc, const at::Tensor& x, double weight) {
 // The ends are checked on the host: an element that no tensor holds would be read astray.
 inline void check_ends(const at::Tensor& ends, const at::Tensor& scales, int64_t n) {
   constexpr char kOp[] = "accumulate_int8_";
-  TORCH_CHECK(ends.device().is_cpu(), kOp, ": ends is on ", ends.device(), ", expected cpu");
-  check_vector(kOp, "ends", ends, ends, at::kLong);
-  TORCH_CHECK(scales.numel() == ends.numel(), kOp, ": ends has ", ends.numel(),
-              " elements but scales has ", scales.numel());
+  check_vector(kOp, "ends", ends, scales.numel(), at::kCPU, at::kLong);
   const int64_t* end = ends.const_data_ptr<int64_t>();
   int64_t before = 0;
   for (int64_t i = 0; i < ends.numel(); ++i) {
@@ -69,9 +66,7 @@ void accumulate_int8_into(const at::Tensor& acc, const at::Tensor& q, const at::
   constexpr char kOp[] = "accumulate_int8_";
   check_vector(kOp, "acc", acc, acc, c10::CppTypeToScalarType<Acc>::value);
   const int8_t* from = input<int8_t>(kOp, "q", q, acc, at::kChar);
-  TORCH_CHECK(scales.device() == acc.device(), kOp, ": scales is on ", scales.device(),
-              ", expected ", acc.device());
-  check_vector(kOp, "scales", scales, scales);
+  check_vector(kOp, "scales", scales, scales.numel(), acc.device(), at::kFloat);
   at::assert_no_overlap(acc, scales);
   check_ends(ends, scales, acc.numel());
   const at::Tensor near = Device::near(ends, acc);

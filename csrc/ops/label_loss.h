@@ -1,20 +1,21 @@
-#include "kernels/label_loss.h"
-
-#include <torch/library.h>
+// The losses of logits and labels for any device: checks, then the kernel that a call means.
+//
+// A device is a type with the functions mean(rows, kernel, z), which runs a row kernel and gives the
+// mean of what it returns, and by_class(rows, kernel, written), for kernels whose rows add to tables.
+#pragma once
 
 #include <cmath>
 #include <tuple>
 
-#include "cpu/matrices.h"
-#include "cpu/rows.h"
+#include "kernels/label_loss.h"
+#include "ops/matrices.h"
 
-namespace fededge::cpu {
-namespace {
+namespace fededge::label_loss_op {
 
 using OptionalTensor = std::optional<at::Tensor>;
 using Result = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 
-constexpr char kOp[] = "label_loss";
+inline constexpr char kOp[] = "label_loss";
 
 struct Inputs {
   const at::Tensor& z;
@@ -30,7 +31,7 @@ struct Inputs {
   const OptionalTensor& target;
 };
 
-void check(const Inputs& in, int64_t classes) {
+inline void check(const Inputs& in, int64_t classes) {
   check_labellings(kOp, in.labels, in.shares);
   TORCH_CHECK_VALUE(!in.labels.empty() || in.target.has_value(), kOp,
                     ": there are neither labels nor a target");
@@ -43,7 +44,7 @@ void check(const Inputs& in, int64_t classes) {
                     kOp, ": a factor needs the shift of the same shape that it is e to the power of");
 }
 
-template <typename T>
+template <class Device, typename T>
 Result run(const Inputs& in, Rows& rows) {
   at::Tensor dz = rows.like_logits();
   // Without a scale or flattening what is added to the logits has their gradient.
@@ -68,10 +69,10 @@ Result run(const Inputs& in, Rows& rows) {
   loss.soft = static_cast<T>(in.soft);
   loss.mean = T(1) / static_cast<T>(rows.rows);
   loss.log_others = static_cast<T>(std::log(static_cast<double>(rows.columns - 1)));
-  const double total = for_each_row(rows.rows, rows.columns, loss);
-  return {rows.mean_of(total, in.z), std::move(dz), std::move(dadded)};
+  return {Device::mean(rows, loss, in.z), std::move(dz), std::move(dadded)};
 }
 
+template <class Device>
 Result label_loss(const at::Tensor& z, at::TensorList labels, at::ArrayRef<double> shares,
                   double weight, double flat, double soft, const OptionalTensor& scale,
                   const OptionalTensor& shift, const OptionalTensor& factor,
@@ -79,10 +80,7 @@ Result label_loss(const at::Tensor& z, at::TensorList labels, at::ArrayRef<doubl
   const Inputs in{z, labels, shares, weight, flat, soft, scale, shift, factor, added, target};
   Rows rows(kOp, z);
   check(in, rows.columns);
-  return rows.wide() ? run<double>(in, rows) : run<float>(in, rows);
+  return rows.wide() ? run<Device, double>(in, rows) : run<Device, float>(in, rows);
 }
 
-TORCH_LIBRARY_IMPL(fededge, CPU, m) { m.impl("label_loss_forward", TORCH_FN(label_loss)); }
-
-}  // namespace
-}  // namespace fededge::cpu
+}  // namespace fededge::label_loss_op

@@ -1,20 +1,18 @@
-#include "kernels/distillation.h"
-
-#include <torch/library.h>
+// Distillation for any device, as in ops/label_loss.h.
+#pragma once
 
 #include <tuple>
 
-#include "cpu/matrices.h"
-#include "cpu/rows.h"
+#include "kernels/distillation.h"
+#include "ops/matrices.h"
 
-namespace fededge::cpu {
-namespace {
+namespace fededge::distillation_op {
 
 using Result = std::tuple<at::Tensor, at::Tensor>;
 
-constexpr char kOp[] = "distillation";
+inline constexpr char kOp[] = "distillation";
 
-template <typename T>
+template <class Device, typename T>
 Result run(Rows& rows, const at::Tensor& z, const at::Tensor& teacher, double temperature,
            const std::optional<at::Tensor>& without) {
   at::Tensor dz = rows.like_logits();
@@ -25,9 +23,10 @@ Result run(Rows& rows, const at::Tensor& z, const at::Tensor& teacher, double te
   if (without.has_value()) loss.label = rows.labels(*without);
   loss.temperature = static_cast<T>(temperature);
   loss.mean = T(1) / static_cast<T>(rows.rows);
-  return {rows.mean_of(for_each_row(rows.rows, rows.columns, loss), z), std::move(dz)};
+  return {Device::mean(rows, loss, z), std::move(dz)};
 }
 
+template <class Device>
 Result distillation(const at::Tensor& z, const at::Tensor& teacher, double temperature,
                     const std::optional<at::Tensor>& without) {
   Rows rows(kOp, z);
@@ -35,11 +34,8 @@ Result distillation(const at::Tensor& z, const at::Tensor& teacher, double tempe
                     ", it must be above 0");
   TORCH_CHECK_VALUE(!without.has_value() || rows.columns > 1, kOp,
                     ": without the label's class there is none left");
-  return rows.wide() ? run<double>(rows, z, teacher, temperature, without)
-                     : run<float>(rows, z, teacher, temperature, without);
+  return rows.wide() ? run<Device, double>(rows, z, teacher, temperature, without)
+                     : run<Device, float>(rows, z, teacher, temperature, without);
 }
 
-TORCH_LIBRARY_IMPL(fededge, CPU, m) { m.impl("distillation_forward", TORCH_FN(distillation)); }
-
-}  // namespace
-}  // namespace fededge::cpu
+}  // namespace fededge::distillation_op

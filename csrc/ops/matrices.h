@@ -3,14 +3,13 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/scalar_tensor.h>
 #include <c10/util/SmallVector.h>
 
 #include <optional>
 
 #include "kernels/lanes.h"
 
-namespace fededge::cpu {
+namespace fededge {
 
 inline void check_labellings(const char* op, at::TensorList labels, at::ArrayRef<double> shares) {
   TORCH_CHECK_VALUE(labels.size() <= 2 && labels.size() == shares.size(), op, ": there are ",
@@ -23,7 +22,9 @@ inline void check_labellings(const char* op, at::TensorList labels, at::ArrayRef
 class Rows {
  public:
   Rows(const char* op, const at::Tensor& z)
-      : op_(op), type_(z.scalar_type() == at::kDouble ? at::kDouble : at::kFloat) {
+      : op_(op),
+        type_(z.scalar_type() == at::kDouble ? at::kDouble : at::kFloat),
+        device_(z.device()) {
     TORCH_CHECK_VALUE(z.dim() == 2, op_, ": the logits have shape ", z.sizes(),
                       ", they must be [rows, classes]");
     TORCH_CHECK_TYPE(z.is_floating_point(), op_, ": the logits are ", z.scalar_type(),
@@ -40,12 +41,7 @@ class Rows {
   bool wide() const { return type_ == at::kDouble; }
 
   at::Tensor like_logits() const {
-    return at::empty({rows, columns}, at::TensorOptions().dtype(type_));
-  }
-
-  // A sum over the rows as their mean, in the logits' own type; NaN where there are none.
-  at::Tensor mean_of(double total, const at::Tensor& z) const {
-    return at::scalar_tensor(total / static_cast<double>(rows), z.options());
+    return at::empty({rows, columns}, at::TensorOptions().dtype(type_).device(device_));
   }
 
   // A row of `classes` for each row of the logits.
@@ -78,14 +74,16 @@ class Rows {
     return {held.const_data_ptr<T>(), held.stride(0)};
   }
 
+  // On a GPU it is the kernel that checks them: looking from here would mean waiting for it.
   const int64_t* labels(const at::Tensor& y) {
     TORCH_CHECK_VALUE(y.dim() == 1 && y.size(0) == rows, op_, ": the labels have shape ", y.sizes(),
                       " but there are ", rows, " rows of logits");
     TORCH_CHECK_TYPE(y.scalar_type() == at::kLong || y.scalar_type() == at::kInt, op_,
                      ": the labels are ", y.scalar_type(), ", they must be int64 or int32");
-    on_cpu("the labels", y);
+    beside("the labels", y);
     alive_.push_back(y.to(at::kLong).contiguous());
     const int64_t* found = alive_.back().const_data_ptr<int64_t>();
+    if (!device_.is_cpu()) return found;
     int64_t outside = 0;  // counted without a branch: the loop is vectorised
     for (int64_t i = 0; i < rows; ++i) {
       outside += static_cast<uint64_t>(found[i]) >= static_cast<uint64_t>(columns);
@@ -97,15 +95,16 @@ class Rows {
  private:
   const char* op_;
   at::ScalarType type_;
+  at::Device device_;
   c10::SmallVector<at::Tensor, 8> alive_;
 
-  void on_cpu(const char* name, const at::Tensor& t) const {
-    TORCH_CHECK_VALUE(t.device().is_cpu(), op_, ": ", name, " is on ", t.device(),
-                      ", but the logits are on the CPU");
+  void beside(const char* name, const at::Tensor& t) const {
+    TORCH_CHECK_VALUE(t.device() == device_, op_, ": ", name, " is on ", t.device(),
+                      ", but the logits are on ", device_);
   }
 
   void check(const char* name, const at::Tensor& t, bool fits) const {
-    on_cpu(name, t);
+    beside(name, t);
     TORCH_CHECK_VALUE(fits && t.size(-1) == columns, op_, ": ", name, " has shape ", t.sizes(),
                       ", which does not fit logits of shape [", rows, ", ", columns, "]");
   }
@@ -124,4 +123,4 @@ class Rows {
   }
 };
 
-}  // namespace fededge::cpu
+}  // namespace fededge
