@@ -122,13 +122,11 @@ def test_kernels_that_are_asked_for_and_cannot_be_had_end_the_build(
 
 
 BUILD_CUDA_ALONE = """
-import setup, setuptools, sys
-modules = [setup.cuda_extension()]
-options = ["build_ext", "--build-lib", sys.argv[1], "--build-temp", sys.argv[1] + "/tmp"]
-setuptools.setup(
-    name="fededge", ext_modules=modules, cmdclass={"build_ext": setup.build_ext()},
-    script_args=options,
-)
+import setup, sys
+setup.extensions = lambda: [setup.cuda_extension()]
+folder = sys.argv[1]
+sys.argv = ["setup.py", "build_ext", "--build-lib", folder, "--build-temp", folder + "/tmp"]
+setup.main()
 """
 
 LOAD_IT = """
