@@ -12,7 +12,7 @@ namespace fededge::cpu {
 namespace {
 
 using OptionalTensor = std::optional<at::Tensor>;
-using Result = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+using Result = std::tuple<at::Tensor, at::Tensor>;
 
 constexpr char kOp[] = "label_loss";
 
@@ -45,10 +45,9 @@ void check(const Inputs& in, int64_t classes) {
 
 template <typename T>
 Result run(const Inputs& in, Rows& rows) {
-  at::Tensor dz = rows.like_logits();
   // Without a scale or flattening what is added to the logits has their gradient.
   const bool apart = in.added.has_value() && (in.scale.has_value() || in.flat != 0);
-  at::Tensor dadded = apart ? rows.like_logits() : at::empty({0}, dz.options());
+  at::Tensor gradient = rows.gradient(apart);
   LabelLoss<T> loss{};
   loss.z = rows.matrix<T>("z", in.z);
   loss.scale = rows.vector<T>("scale", in.scale);
@@ -56,8 +55,8 @@ Result run(const Inputs& in, Rows& rows) {
   loss.shift = rows.table<T>("shift", in.shift);
   loss.factor = rows.table<T>("factor", in.factor);
   loss.target = rows.matrix<T>("target", in.target);
-  loss.dz = {dz.mutable_data_ptr<T>(), rows.columns};
-  if (apart) loss.dadded = {dadded.mutable_data_ptr<T>(), rows.columns};
+  loss.dz = {gradient.mutable_data_ptr<T>(), rows.columns};
+  if (apart) loss.dadded = {loss.dz.row(rows.rows), rows.columns};
   loss.labellings = static_cast<int>(in.labels.size());
   for (size_t i = 0; i < in.labels.size(); ++i) {
     loss.label[i] = rows.labels(in.labels[i]);
@@ -69,7 +68,7 @@ Result run(const Inputs& in, Rows& rows) {
   loss.mean = T(1) / static_cast<T>(rows.rows);
   loss.log_others = static_cast<T>(std::log(static_cast<double>(rows.columns - 1)));
   const double total = for_each_row(rows.rows, rows.columns, loss);
-  return {rows.mean_of(total, in.z), std::move(dz), std::move(dadded)};
+  return {rows.mean_of(total, in.z), std::move(gradient)};
 }
 
 Result label_loss(const at::Tensor& z, at::TensorList labels, at::ArrayRef<double> shares,

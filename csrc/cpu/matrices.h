@@ -1,11 +1,12 @@
 // From tensors to the matrices of a row kernel, with the checks that keep it inside its memory.
 #pragma once
 
+#include <ATen/Dispatch.h>
+#include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/scalar_tensor.h>
 #include <c10/util/SmallVector.h>
 
+#include <array>
 #include <optional>
 
 #include "kernels/lanes.h"
@@ -39,13 +40,20 @@ class Rows {
 
   bool wide() const { return type_ == at::kDouble; }
 
-  at::Tensor like_logits() const {
-    return at::empty({rows, columns}, at::TensorOptions().dtype(type_));
+  // Room for the gradient by the logits, or for two of that size.
+  at::Tensor gradient(bool two = false) const {
+    const std::array<int64_t, 3> sizes{2, rows, columns};
+    return at::detail::empty_cpu(at::IntArrayRef(sizes).slice(two ? 0 : 1), type_);
   }
 
   // A sum over the rows as their mean, in the logits' own type; NaN where there are none.
   at::Tensor mean_of(double total, const at::Tensor& z) const {
-    return at::scalar_tensor(total / static_cast<double>(rows), z.options());
+    const double mean = total / static_cast<double>(rows);
+    at::Tensor out = at::detail::empty_cpu({}, z.scalar_type());
+    AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, z.scalar_type(), "fededge", [&] {
+      *out.mutable_data_ptr<scalar_t>() = static_cast<scalar_t>(mean);
+    });
+    return out;
   }
 
   // A row of `classes` for each row of the logits.
@@ -84,7 +92,8 @@ class Rows {
     TORCH_CHECK_TYPE(y.scalar_type() == at::kLong || y.scalar_type() == at::kInt, op_,
                      ": the labels are ", y.scalar_type(), ", they must be int64 or int32");
     on_cpu("the labels", y);
-    alive_.push_back(y.to(at::kLong).contiguous());
+    const bool as_it_is = y.scalar_type() == at::kLong && y.is_contiguous();
+    alive_.push_back(as_it_is ? y : y.to(at::kLong).contiguous());
     const int64_t* found = alive_.back().const_data_ptr<int64_t>();
     int64_t outside = 0;  // counted without a branch: the loop is vectorised
     for (int64_t i = 0; i < rows; ++i) {
