@@ -5,7 +5,6 @@
 #include <ATen/TensorSubclassLikeUtils.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
 #include <c10/util/FunctionRef.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
@@ -36,14 +35,15 @@ struct Final : public torch::autograd::Function<Final> {
 
 // Most often backward starts from the loss itself. Traced tensors have no value to look at.
 bool is_one(const Tensor& x) {
-  return x.device().is_cpu() && !at::isTensorSubclassLike(x) && x.item().toDouble() == 1.0;
+  if (!x.device().is_cpu() || at::isTensorSubclassLike(x)) return false;
+  if (x.scalar_type() == at::kFloat) return *x.const_data_ptr<float>() == 1.0f;
+  return x.scalar_type() == at::kDouble && *x.const_data_ptr<double>() == 1.0;
 }
 
-Tensor times(const Tensor& incoming, Tensor gradient, at::ScalarType type, const std::string& op) {
-  if (!is_one(incoming)) gradient = gradient.mul(incoming);
-  gradient = gradient.to(type);
-  if (!at::GradMode::is_enabled()) return gradient;
-  return Final::apply(gradient.detach().requires_grad_(true), op);
+Tensor times(const Tensor& incoming, const Tensor& gradient, const char* op) {
+  const Tensor out = is_one(incoming) ? gradient : gradient.mul(incoming);
+  if (!at::GradMode::is_enabled()) return out;
+  return Final::apply(out.detach().requires_grad_(true), std::string(op));
 }
 
 void refuse_gradient(const char* op, const char* name, const OptionalTensor& t) {
@@ -51,66 +51,66 @@ void refuse_gradient(const char* op, const char* name, const OptionalTensor& t) 
               " requires a gradient, which this op cannot give: call .detach() first");
 }
 
-// The loss, its gradient by the logits, and by what was added to them if that is another one.
-using Result = std::tuple<Tensor, Tensor, Tensor>;
+// The loss and its gradient by the logits. What is added to the logits most often has the same one;
+// where it does not, the gradient is [2, rows, classes] and the second is its.
+using Result = std::tuple<Tensor, Tensor>;
 
 // A loss below autograd, ready to be called.
-struct Forward {
-  const char* op;
-  c10::function_ref<Result()> run;
-};
+using Forward = c10::function_ref<Result()>;
 
 // Any of the losses, as a function of the logits and of what is added to them.
-struct Loss : public torch::autograd::Function<Loss> {
-  static variable_list forward(AutogradContext* context, const Tensor& z,
-                               const OptionalTensor& added, const Forward& forward) {
+template <const char* kOp>
+struct Loss : public torch::autograd::Function<Loss<kOp>> {
+  static Tensor forward(AutogradContext* context, const Tensor&, const OptionalTensor& added,
+                        const Forward& compute, Tensor* gradient) {
     at::AutoDispatchBelowADInplaceOrView below;
-    auto [loss, dz, dadded] = forward.run();
-    context->save_for_backward({dz, dadded});
-    context->mark_non_differentiable({dz, dadded});
-    context->set_materialize_grads(false);
-    context->saved_data["op"] = std::string(forward.op);
-    context->saved_data["z"] = static_cast<int64_t>(z.scalar_type());
+    auto [loss, computed] = compute();
+    *gradient = computed;
     if (added.has_value()) {
-      context->saved_data["added"] = static_cast<int64_t>(added->scalar_type());
+      context->save_for_backward({std::move(computed), Tensor()});
+    } else {
+      context->save_for_backward({std::move(computed)});
     }
-    return {loss, dz, dadded};
+    return loss;
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& incoming) {
-    variable_list out(3);
+    variable_list out(4);
     if (!incoming[0].defined()) return out;
     const variable_list saved = context->get_saved_variables();
-    const std::string& op = context->saved_data["op"].toStringRef();
-    const auto type = [&](const char* key) {
-      return static_cast<at::ScalarType>(context->saved_data[key].toInt());
-    };
-    if (context->needs_input_grad(0)) out[0] = times(incoming[0], saved[0], type("z"), op);
-    if (context->saved_data.count("added") && context->needs_input_grad(1)) {
-      const bool apart = saved[1].sym_numel() != 0;
-      out[1] = times(incoming[0], saved[apart ? 1 : 0], type("added"), op);
+    const bool apart = saved[0].dim() == 3;
+    if (context->needs_input_grad(0)) {
+      out[0] = times(incoming[0], apart ? saved[0].select(0, 0) : saved[0], kOp);
+    }
+    if (saved.size() == 2 && context->needs_input_grad(1)) {
+      out[1] = times(incoming[0], apart ? saved[0].select(0, 1) : saved[0], kOp);
     }
     return out;
   }
 };
 
-Result differentiable(const Tensor& z, const OptionalTensor& added, const Forward& forward) {
-  const variable_list out = Loss::apply(z, added, forward);
-  return {out[0], out[1], out[2]};
+template <const char* kOp>
+Result differentiable(const Tensor& z, const OptionalTensor& added, const Forward& compute) {
+  Tensor gradient;
+  Tensor loss = Loss<kOp>::apply(z, added, compute, &gradient);
+  return {std::move(loss), std::move(gradient)};
 }
 
+constexpr char kLabelLoss[] = "label_loss";
+constexpr char kDistillation[] = "distillation";
+
 // 16-bit logits have a 32-bit gradient until the backward pass has scaled it.
-Tensor gradient_like(const Tensor& z) {
+Tensor gradient_like(const Tensor& z, bool apart) {
   const auto type = z.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  return at::empty_symint(z.sym_sizes(), z.options().dtype(type));
+  c10::SmallVector<c10::SymInt, 3> sizes(z.sym_sizes().begin(), z.sym_sizes().end());
+  if (apart) sizes.insert(sizes.begin(), 2);
+  return at::empty_symint(sizes, z.options().dtype(type));
 }
 
 using LabelLossForward = Result(const Tensor&, at::TensorList, at::ArrayRef<double>, double, double,
                                 double, const OptionalTensor&, const OptionalTensor&,
                                 const OptionalTensor&, const OptionalTensor&,
                                 const OptionalTensor&);
-
-constexpr char kLabelLoss[] = "label_loss";
 
 Result label_loss_forward(const Tensor& z, at::TensorList labels,
                                    at::ArrayRef<double> shares, double weight, double flat,
@@ -128,8 +128,7 @@ Result label_loss_meta(const Tensor& z, at::TensorList, at::ArrayRef<double>, do
                                 const OptionalTensor&, const OptionalTensor&,
                                 const OptionalTensor& added, const OptionalTensor&) {
   const bool apart = added.has_value() && (scale.has_value() || flat != 0);
-  const Tensor dz = gradient_like(z);
-  return {at::empty({}, z.options()), dz, apart ? at::empty_like(dz) : at::empty({0}, dz.options())};
+  return {at::empty({}, z.options()), gradient_like(z, apart)};
 }
 
 Result label_loss_autograd(const Tensor& z, at::TensorList labels,
@@ -141,10 +140,10 @@ Result label_loss_autograd(const Tensor& z, at::TensorList labels,
   refuse_gradient(kLabelLoss, "shift", shift);
   refuse_gradient(kLabelLoss, "factor", factor);
   refuse_gradient(kLabelLoss, "target", target);
-  return differentiable(z, added, {kLabelLoss, [&] {
+  return differentiable<kLabelLoss>(z, added, [&] {
     return label_loss_forward(z, labels, shares, weight, flat, soft, scale, shift, factor, added,
                               target);
-  }});
+  });
 }
 
 Tensor label_loss(const Tensor& z, at::TensorList labels, at::ArrayRef<double> shares, double weight,
@@ -155,12 +154,10 @@ Tensor label_loss(const Tensor& z, at::TensorList labels, at::ArrayRef<double> s
                                         added, target));
 }
 
-using DistillationForward = std::tuple<Tensor, Tensor>(const Tensor&, const Tensor&, double,
+using DistillationForward = Result(const Tensor&, const Tensor&, double,
                                                       const OptionalTensor&);
 
-constexpr char kDistillation[] = "distillation";
-
-std::tuple<Tensor, Tensor> distillation_forward(const Tensor& z, const Tensor& teacher,
+Result distillation_forward(const Tensor& z, const Tensor& teacher,
                                                 double temperature, const OptionalTensor& without) {
   static const auto op = c10::Dispatcher::singleton()
                              .findSchemaOrThrow("fededge::distillation_forward", "")
@@ -168,20 +165,18 @@ std::tuple<Tensor, Tensor> distillation_forward(const Tensor& z, const Tensor& t
   return op.call(z, teacher, temperature, without);
 }
 
-std::tuple<Tensor, Tensor> distillation_meta(const Tensor& z, const Tensor&, double,
+Result distillation_meta(const Tensor& z, const Tensor&, double,
                                              const OptionalTensor&) {
-  return {at::empty({}, z.options()), gradient_like(z)};
+  return {at::empty({}, z.options()), gradient_like(z, false)};
 }
 
-std::tuple<Tensor, Tensor> distillation_autograd(const Tensor& z, const Tensor& teacher,
+Result distillation_autograd(const Tensor& z, const Tensor& teacher,
                                                  double temperature,
                                                  const OptionalTensor& without) {
   refuse_gradient(kDistillation, "teacher", teacher);
-  const auto [loss, dz, none] = differentiable(z, std::nullopt, {kDistillation, [&]() -> Result {
-    const auto [loss, dz] = distillation_forward(z, teacher, temperature, without);
-    return {loss, dz, at::empty({0}, dz.options())};
-  }});
-  return {loss, dz};
+  return differentiable<kDistillation>(z, std::nullopt, [&] {
+    return distillation_forward(z, teacher, temperature, without);
+  });
 }
 
 Tensor distillation(const Tensor& z, const Tensor& teacher, double temperature,
@@ -197,12 +192,12 @@ TORCH_LIBRARY_FRAGMENT(fededge, m) {
   "Tensor? scale=None, Tensor? shift=None, Tensor? factor=None, Tensor? added=None, "               \
   "Tensor? target=None)"
   m.def("label_loss" FEDEDGE_LABEL_LOSS " -> Tensor");
-  m.def("label_loss_forward" FEDEDGE_LABEL_LOSS " -> (Tensor loss, Tensor dz, Tensor dadded)");
+  m.def("label_loss_forward" FEDEDGE_LABEL_LOSS " -> (Tensor loss, Tensor gradient)");
 #undef FEDEDGE_LABEL_LOSS
 #define FEDEDGE_DISTILLATION \
   "(Tensor z, Tensor teacher, float temperature=1., Tensor? without=None)"
   m.def("distillation" FEDEDGE_DISTILLATION " -> Tensor");
-  m.def("distillation_forward" FEDEDGE_DISTILLATION " -> (Tensor loss, Tensor dz)");
+  m.def("distillation_forward" FEDEDGE_DISTILLATION " -> (Tensor loss, Tensor gradient)");
 #undef FEDEDGE_DISTILLATION
 }
 

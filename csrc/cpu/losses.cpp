@@ -1,4 +1,5 @@
-#include <ATen/ops/scalar_tensor.h>
+#include <ATen/Dispatch.h>
+#include <ATen/EmptyTensor.h>
 #include <torch/library.h>
 
 #include "cpu/rows.h"
@@ -10,10 +11,19 @@ namespace fededge::cpu {
 namespace {
 
 struct Cpu {
+  static at::Tensor empty(at::IntArrayRef sizes, at::ScalarType type, at::Device) {
+    return at::detail::empty_cpu(sizes, type);
+  }
+
   template <class Kernel>
   static at::Tensor mean(const Rows& rows, const Kernel& kernel, const at::Tensor& z) {
     const double total = for_each_row(rows.rows, rows.columns, kernel);
-    return at::scalar_tensor(total / static_cast<double>(rows.rows), z.options());
+    const double mean = total / static_cast<double>(rows.rows);
+    at::Tensor out = at::detail::empty_cpu({}, z.scalar_type());
+    AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, z.scalar_type(), "fededge", [&] {
+      *out.mutable_data_ptr<scalar_t>() = static_cast<scalar_t>(mean);
+    });
+    return out;
   }
 
   template <class Kernel>

@@ -37,11 +37,15 @@ void refuse_outside() {
 }
 
 struct Cuda {
+  static at::Tensor empty(at::IntArrayRef sizes, at::ScalarType type, at::Device device) {
+    return at::empty(sizes, at::TensorOptions().dtype(type).device(device));
+  }
+
   template <class Way, class Kernel>
   static void run(const RowJob<typename Kernel::Real>& job, const Kernel& kernel,
                   const at::Tensor& where) {
     const int64_t bytes = plan_of<Way, Kernel>(job).scratch;
-    const at::Tensor scratch = at::empty({bytes}, where.options().dtype(at::kByte));
+    const at::Tensor scratch = empty({bytes}, at::kByte, where.device());
     on_device(where, [&](cudaStream_t stream) {
       launch<Way>(job, kernel, scratch.mutable_data_ptr(), stream);
     });
@@ -54,10 +58,10 @@ struct Cuda {
     TORCH_CHECK_VALUE(rows.rows < (int64_t{1} << 31), "there are ", rows.rows, " rows of logits");
     const auto columns = static_cast<int>(rows.columns);
     const at::Tensor results =
-        at::empty({rows.rows}, z.options().dtype(c10::CppTypeToScalarType<T>::value));
+        empty({rows.rows}, c10::CppTypeToScalarType<T>::value, z.device());
     auto* each = results.mutable_data_ptr<T>();
     run<EachRow>(RowJob<T>{rows.rows, columns, each, const_cast<int64_t*>(&outside())}, kernel, z);
-    const at::Tensor out = at::empty({}, z.options().dtype(at::kDouble));
+    const at::Tensor out = empty({}, at::kDouble, z.device());
     const RowJob<double> whole{1, static_cast<int>(rows.rows), out.mutable_data_ptr<double>(),
                                nullptr};
     run<EachRow>(whole, Mean<T>{each}, z);

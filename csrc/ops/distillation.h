@@ -15,15 +15,15 @@ inline constexpr char kOp[] = "distillation";
 template <class Device, typename T>
 Result run(Rows& rows, const at::Tensor& z, const at::Tensor& teacher, double temperature,
            const std::optional<at::Tensor>& without) {
-  at::Tensor dz = rows.like_logits();
+  at::Tensor gradient = rows.gradient<Device>();
   Distillation<T> loss{};
   loss.z = rows.matrix<T>("z", z);
   loss.teacher = rows.matrix<T>("teacher", teacher);
-  loss.dz = {dz.mutable_data_ptr<T>(), rows.columns};
+  loss.dz = {gradient.mutable_data_ptr<T>(), rows.columns};
   if (without.has_value()) loss.label = rows.labels(*without);
   loss.temperature = static_cast<T>(temperature);
   loss.mean = T(1) / static_cast<T>(rows.rows);
-  return {Device::mean(rows, loss, z), std::move(dz)};
+  return {Device::mean(rows, loss, z), std::move(gradient)};
 }
 
 template <class Device>

@@ -1,7 +1,8 @@
 // The losses of logits and labels for any device: checks, then the kernel that a call means.
 //
-// A device is a type with the functions mean(rows, kernel, z), which runs a row kernel and gives the
-// mean of what it returns, and by_class(rows, kernel, written), for kernels whose rows add to tables.
+// A device is a type with the functions empty(sizes, type, device), which makes a tensor; mean(rows,
+// kernel, z), which runs a row kernel and gives the mean of what it returns, in the type of z and NaN
+// where there are no rows; and by_class(rows, kernel, written), for kernels that add to tables.
 #pragma once
 
 #include <cmath>
@@ -13,7 +14,7 @@
 namespace fededge::label_loss_op {
 
 using OptionalTensor = std::optional<at::Tensor>;
-using Result = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+using Result = std::tuple<at::Tensor, at::Tensor>;
 
 inline constexpr char kOp[] = "label_loss";
 
@@ -46,10 +47,9 @@ inline void check(const Inputs& in, int64_t classes) {
 
 template <class Device, typename T>
 Result run(const Inputs& in, Rows& rows) {
-  at::Tensor dz = rows.like_logits();
   // Without a scale or flattening what is added to the logits has their gradient.
   const bool apart = in.added.has_value() && (in.scale.has_value() || in.flat != 0);
-  at::Tensor dadded = apart ? rows.like_logits() : at::empty({0}, dz.options());
+  at::Tensor gradient = rows.gradient<Device>(apart);
   LabelLoss<T> loss{};
   loss.z = rows.matrix<T>("z", in.z);
   loss.scale = rows.vector<T>("scale", in.scale);
@@ -57,8 +57,8 @@ Result run(const Inputs& in, Rows& rows) {
   loss.shift = rows.table<T>("shift", in.shift);
   loss.factor = rows.table<T>("factor", in.factor);
   loss.target = rows.matrix<T>("target", in.target);
-  loss.dz = {dz.mutable_data_ptr<T>(), rows.columns};
-  if (apart) loss.dadded = {dadded.mutable_data_ptr<T>(), rows.columns};
+  loss.dz = {gradient.mutable_data_ptr<T>(), rows.columns};
+  if (apart) loss.dadded = {loss.dz.row(rows.rows), rows.columns};
   loss.labellings = static_cast<int>(in.labels.size());
   for (size_t i = 0; i < in.labels.size(); ++i) {
     loss.label[i] = rows.labels(in.labels[i]);
@@ -69,7 +69,7 @@ Result run(const Inputs& in, Rows& rows) {
   loss.soft = static_cast<T>(in.soft);
   loss.mean = T(1) / static_cast<T>(rows.rows);
   loss.log_others = static_cast<T>(std::log(static_cast<double>(rows.columns - 1)));
-  return {Device::mean(rows, loss, in.z), std::move(dz), std::move(dadded)};
+  return {Device::mean(rows, loss, in.z), std::move(gradient)};
 }
 
 template <class Device>

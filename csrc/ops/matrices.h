@@ -2,9 +2,9 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
 #include <c10/util/SmallVector.h>
 
+#include <array>
 #include <optional>
 
 #include "kernels/lanes.h"
@@ -40,8 +40,11 @@ class Rows {
 
   bool wide() const { return type_ == at::kDouble; }
 
-  at::Tensor like_logits() const {
-    return at::empty({rows, columns}, at::TensorOptions().dtype(type_).device(device_));
+  // Room for the gradient by the logits, or for two of that size.
+  template <class Device>
+  at::Tensor gradient(bool two = false) const {
+    const std::array<int64_t, 3> sizes{2, rows, columns};
+    return Device::empty(at::IntArrayRef(sizes).slice(two ? 0 : 1), type_, device_);
   }
 
   // A row of `classes` for each row of the logits.
@@ -81,7 +84,8 @@ class Rows {
     TORCH_CHECK_TYPE(y.scalar_type() == at::kLong || y.scalar_type() == at::kInt, op_,
                      ": the labels are ", y.scalar_type(), ", they must be int64 or int32");
     beside("the labels", y);
-    alive_.push_back(y.to(at::kLong).contiguous());
+    const bool as_it_is = y.scalar_type() == at::kLong && y.is_contiguous();
+    alive_.push_back(as_it_is ? y : y.to(at::kLong).contiguous());
     const int64_t* found = alive_.back().const_data_ptr<int64_t>();
     if (!device_.is_cpu()) return found;
     int64_t outside = 0;  // counted without a branch: the loop is vectorised
