@@ -60,10 +60,11 @@ struct ColumnLanes {
   FEDEDGE_HD auto is(Columns c, Label y) const { return lane_is(y - c.start); }
 
   template <int kSlot>
-  FEDEDGE_HD void accumulate(Matrix<double> table, Label y, double share) const {
+  FEDEDGE_HD void accumulate(Matrix<double> table, Label y, double share, T total) const {
     double* to = table.row(y);
     const T* from = scratch + kSlot * columns;
-    for (int c = 0; c < columns; ++c) to[c] += share * static_cast<double>(from[c]);
+    const double rate = share / static_cast<double>(total);
+    for (int c = 0; c < columns; ++c) to[c] += rate * static_cast<double>(from[c]);
   }
 
   FEDEDGE_HD void count(Matrix<double> table, Label y, double share) const {
@@ -196,12 +197,16 @@ struct RowLanes {
   FEDEDGE_HD auto is(int c, const Label& y) const { return y == static_cast<T>(c); }
 
   template <int kSlot>
-  FEDEDGE_HD void accumulate(Matrix<double> table, const Label& y, double share) const {
+  FEDEDGE_HD void accumulate(Matrix<double> table, const Label& y, double share,
+                             const Scalar& total) const {
     const View<double> to = row(table, y);
     const T* from = scratch + kSlot * columns * kWidth;
+    T totals[kWidth];
+    total.store(totals);
     for (int i = 0; i < rows; ++i) {
+      const double rate = share / static_cast<double>(totals[i]);
       for (int c = 0; c < columns; ++c) {
-        to.row[i][c] += share * static_cast<double>(from[c * kWidth + i]);
+        to.row[i][c] += rate * static_cast<double>(from[c * kWidth + i]);
       }
     }
   }

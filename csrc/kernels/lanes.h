@@ -11,11 +11,11 @@
 //   Label    a row's label
 //   row(m), row(m, y)   this row of a matrix; row y of a table
 //   load(v, c), store(v, c, x), at(v, y)   by column; at one label's column
-//   keep<i>(c, x), kept<i>(c)   the i-th number that each column may put by
+//   keep<i>(c, x), kept<i>(c)   the i-th number that each column may put by, once
 //   is(c, y)   whether column c is label y's
 //   max(f), sum(f), each(f)   over all columns; f takes a column, of sum it returns Sums
-//   accumulate<i>(m, y, share), count(m, y, share)   add what was kept, times the share, to row y
-//            of a table of doubles; or the share itself to the table's only column
+//   accumulate<i>(m, y, share, total), count(m, y, share)   add the share, in proportion to what
+//            each column kept of a total, to row y of a table of doubles; or to its only column
 #pragma once
 
 #include "kernels/host_device.h"
@@ -96,9 +96,10 @@ struct StridedLanes {
 
   // Exchange adds for all threads of all rows: atomically on a device.
   template <int kSlot>
-  FEDEDGE_HD void accumulate(Matrix<double> table, Label y, double share) const {
+  FEDEDGE_HD void accumulate(Matrix<double> table, Label y, double share, T total) const {
     double* to = table.row(y);
-    each([&](int c) FEDEDGE_LAMBDA { exchange.add(to + c, share * double(kept<kSlot>(c))); });
+    const double rate = share / double(total);
+    each([&](int c) FEDEDGE_LAMBDA { exchange.add(to + c, rate * double(kept<kSlot>(c))); });
   }
 
   FEDEDGE_HD void count(Matrix<double> table, Label y, double share) const {

@@ -29,13 +29,9 @@ struct ProbabilitySums {
       lanes.template keep<0>(c, e);
       return Sums<Number, 1>{{e}};
     });
-    const Scalar total = sums.of[0];
-    lanes.each([&](auto c) FEDEDGE_LAMBDA {
-      lanes.template keep<0>(c, lanes.template kept<0>(c) / total);
-    });
     for (int i = 0; i < labellings; ++i) {
       const auto y = lanes.label(label[i]);
-      lanes.template accumulate<0>(num, y, share[i]);
+      lanes.template accumulate<0>(num, y, share[i], sums.of[0]);
       lanes.count(den, y, share[i]);
     }
     return Scalar(T(0));

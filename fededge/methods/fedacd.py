@@ -74,8 +74,9 @@ class FedACD(Method):
         """Sum up probabilities by label; a mixture counts for each of its labels by its share."""
         if not self.delta:
             return
+        num, den = r.memo["sums"]
         for y, share in batch.targets:
-            ops.probability_sums_(*r.memo["sums"], out.logits, (y,), (share,))
+            ops.probability_sums_(num, den, out.logits, (y,), (share,))
 
     def epoch_end(self, r: Round) -> None:
         if self.delta:

@@ -58,7 +58,7 @@ def check_numbers(op: str, **numbers: float) -> None:
 
 
 def check_labels(op: str, z: Tensor, labels: Sequence[Tensor]) -> None:
-    """Demand labels [rows] of logits [rows, classes]; the compiled ops do the same by themselves."""
+    """Demand labels [rows] of logits [rows, classes], as the compiled ops do by themselves."""
     if z.dim() != 2:
         shape = list(z.shape)
         raise ValueError(f"{op}: the logits have shape {shape}, they must be [rows, classes]")

@@ -86,6 +86,7 @@ def label_loss(
     added: Tensor | None,
     target: Tensor | None,
 ) -> Tensor:
+    dtype, z = z.dtype, _wide(z)
     u = z if scale is None else scale * z
     u = u if added is None else u + added
     parts = []
@@ -100,26 +101,32 @@ def label_loss(
             parts.append(_times(flat * share, _flattening(z, y)))
     if not labels and target is not None:
         parts.append(_times(soft, _soft_cross_entropy(_moved(u, shift), target)))
-    return sum(parts[1:], parts[0]) if parts else 0.0 * z.sum()
+    return (sum(parts[1:], parts[0]) if parts else 0.0 * z.sum()).to(dtype)
 
 
 def distillation(z: Tensor, teacher: Tensor, temperature: float, without: Tensor | None) -> Tensor:
-    student, taught = z / temperature, teacher / temperature
+    student, taught = _wide(z) / temperature, _wide(teacher) / temperature
     if without is not None:
         own = without.long()[:, None]
         student, taught = student.scatter(1, own, -math.inf), taught.scatter(1, own, -math.inf)
     log_p, log_q = taught.log_softmax(1), student.log_softmax(1)
     p = log_p.exp()
-    return temperature**2 * (_expectation(p, log_p) - _expectation(p, log_q)).mean()
+    divergence = (_expectation(p, log_p) - _expectation(p, log_q)).mean()
+    return (temperature**2 * divergence).to(z.dtype)
 
 
 def probability_sums_(
     num: Tensor, den: Tensor, z: Tensor, labels: Sequence[Tensor], shares: Sequence[float]
 ) -> None:
-    p = z.softmax(1).double()
+    p = _wide(z).softmax(1).double()
     for y, share in zip(labels, shares, strict=True):
         num.index_add_(0, y, p, alpha=share)
         den.index_add_(0, y, den.new_full((len(y),), share))
+
+
+def _wide(z: Tensor) -> Tensor:
+    """16-bit logits as float32, which the ops compute in."""
+    return z if z.dtype in (torch.float32, torch.float64) else z.float()
 
 
 def _flattening(z: Tensor, y: Tensor) -> Tensor:
