@@ -76,11 +76,12 @@ struct ClassLanes : StridedLanes<T, Exchange> {
   FEDEDGE_HD int64_t label(const int64_t* y) const { return y[this->index]; }
 
   template <int kSlot>
-  FEDEDGE_HD void accumulate(Matrix<double> table, int64_t y, double share) const {
+  FEDEDGE_HD void accumulate(Matrix<double> table, int64_t y, double share, T total) const {
     if (y != only) return;
     double* to = table.row(y);
+    const double rate = share / static_cast<double>(total);
     this->each([&](int c) FEDEDGE_LAMBDA {
-      to[c] += share * static_cast<double>(this->template kept<kSlot>(c));
+      to[c] += rate * static_cast<double>(this->template kept<kSlot>(c));
     });
   }
 

@@ -15,7 +15,8 @@
 //   is(c, y)   whether column c is label y's
 //   max(f), sum(f), each(f)   over all columns; f takes a column, of sum it returns Sums
 //   accumulate<i>(m, y, share, total), count(m, y, share)   add the share, in proportion to what
-//            each column kept of a total, to row y of a table of doubles; or to its only column
+//            each column kept of a total, to row y of a table of doubles; or to its only column.
+//            On a device only lanes that have a class to themselves do (ClassLanes, grid.h)
 #pragma once
 
 #include "kernels/host_device.h"
@@ -93,18 +94,6 @@ struct StridedLanes {
   }
 
   FEDEDGE_HD bool is(int c, Label y) const { return c == y; }
-
-  // Exchange adds for all threads of all rows: atomically on a device.
-  template <int kSlot>
-  FEDEDGE_HD void accumulate(Matrix<double> table, Label y, double share, T total) const {
-    double* to = table.row(y);
-    const double rate = share / double(total);
-    each([&](int c) FEDEDGE_LAMBDA { exchange.add(to + c, rate * double(kept<kSlot>(c))); });
-  }
-
-  FEDEDGE_HD void count(Matrix<double> table, Label y, double share) const {
-    if (exchange.lane() == 0) exchange.add(table.row(y), share);
-  }
 
   template <class F>
   FEDEDGE_HD void each(F f) const {
