@@ -115,9 +115,6 @@ def known_architectures(nvcc: str) -> list[int]:
 def architecture_flags(known: Iterable[int]) -> list[str]:
     """Machine code for all that we serve and nvcc knows, and PTX for what comes after them."""
     chosen = [number for number in ARCHITECTURES if number in set(known)]
-    if not chosen:
-        served = ", ".join(map(str, ARCHITECTURES))
-        raise ValueError(f"this nvcc knows {sorted(known)}, none of the architectures {served}")
     flags = [f"-gencode=arch=compute_{n},code=sm_{n}" for n in chosen]
     return [*flags, f"-gencode=arch=compute_{chosen[-1]},code=compute_{chosen[-1]}"]
 
@@ -141,6 +138,8 @@ def cuda_obstacle() -> str | None:
     # Within a major version NVIDIA keeps the runtime library compatible, and no more is shared.
     if release and release[1] != torch.version.cuda.partition(".")[0]:
         return f"nvcc is of CUDA {release[1]}, but torch was built with CUDA {torch.version.cuda}"
+    if not {*ARCHITECTURES} & {*known_architectures(nvcc)}:
+        return f"{nvcc} knows none of the architectures {', '.join(map(str, ARCHITECTURES))}"
     return None
 
 
@@ -234,6 +233,7 @@ def main() -> None:
     reason = obstacle()
     if reason:
         pure_python(reason)
+        no_cuda(reason)
     else:
         modules, commands["build_ext"] = extensions(), build_ext()
     setup(
