@@ -380,9 +380,9 @@ def test_without_l1_and_with_delta_one_it_trains_as_fedavg_bit_for_bit(
         ]
         uploads = [answer.upload for answer in answers]
         # A table takes two softmaxes for two labels where one would do: the same but for rounding.
-        exact = 1e-5 if layer and "missing" in options else 0.0
+        exact = 1e-4 if layer and "missing" in options else 0.0
         assert torch.allclose(uploads[0], uploads[1], rtol=exact, atol=exact)
-        assert not torch.allclose(uploads[0], uploads[2], rtol=1e-5, atol=1e-5)
+        assert not torch.allclose(uploads[0], uploads[2], rtol=1e-4, atol=1e-4)
         losses = [answer.scalars["loss"] for answer in answers[:2]]
         assert losses[0] == pytest.approx(losses[1], rel=exact, abs=exact)
 
