@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.fededge-ready
 SOURCES := pyproject.toml setup.py $(shell find csrc -type f)
 
-.PHONY: setup demo test lint clean distclean
+.PHONY: setup demo test lint sanitize clean distclean
 
 setup: $(READY)
 
@@ -44,9 +44,21 @@ lint: setup
 	$(BIN)/mypy -p fededge -p fededge_server -p fededge_agent
 	$(BIN)/mypy setup.py benchmarks tests
 
+# The kernels and their tests once more, with every memory access and undefined operation watched.
+# The report of a find is on the terminal: pytest must not hold it back.
+SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=undefined
+sanitize: setup
+	CFLAGS="$(SANITIZERS)" LDFLAGS="$(SANITIZERS)" FEDEDGE_REQUIRE_EXT=1 FEDEDGE_CUDA=0 \
+	  PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python setup.py -q build \
+	  --build-base build/sanitized --build-lib build/sanitized/lib
+	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
+	  ASAN_OPTIONS=detect_leaks=0 CXXFLAGS="$(SANITIZERS)" \
+	  PYTHONPATH="$(CURDIR)/build/sanitized/lib" \
+	  $(BIN)/python -m pytest --capture=sys -m 'not slow' tests/ops $(PYTEST_ARGS)
+
 clean:
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis $(READY)
-	rm -f fededge/_C.*.so
+	rm -f fededge/_C.*.so fededge/_cuda.*.so
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 distclean: clean

@@ -24,15 +24,24 @@ void refuse_gradients(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
 
 TORCH_LIBRARY(fededge, m) {
   m.def("accumulate_(Tensor(a!) acc, Tensor x, float weight) -> ()");
+  m.def(
+      "accumulate_int8_(Tensor(a!) acc, Tensor q, Tensor ends, Tensor scales, float weight) -> ()");
+  m.def(
+      "ala_step_(Tensor(a!) W, Tensor(b!) mixed, Tensor grad, Tensor local, Tensor received, "
+      "float eta) -> ()");
   m.def("ema_(Tensor(a!) target, Tensor source, float mu) -> ()");
   m.def(
       "sgd_step_(Tensor(a!) w, Tensor grad, Tensor(b!)? momentum_buffer, float lr, "
       "float momentum, float weight_decay, float kappa, Tensor? anchor, Tensor? bias, "
       "Tensor? mask) -> ()");
+  m.def(
+      "probability_sums_(Tensor(a!) num, Tensor(b!) den, Tensor z, Tensor[] labels, "
+      "float[] shares) -> ()");
 }
 
 TORCH_LIBRARY_IMPL(fededge, Autograd, m) {
-  for (const char* op : {"accumulate_", "ema_", "sgd_step_"}) {
+  for (const char* op : {"accumulate_", "accumulate_int8_", "ala_step_", "ema_", "sgd_step_",
+                         "probability_sums_"}) {
     m.impl(op, torch::CppFunction::makeFromBoxedFunction<&refuse_gradients>());
   }
 }

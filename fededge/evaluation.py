@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from fededge import ops
 from fededge.models.base import channels_last
 
 __all__ = [
@@ -126,9 +127,10 @@ def probability_matrix(logits: Tensor, y: Tensor, classes: int) -> Tensor:
 
     float64 [classes, classes]; the row of a class without inputs is zero.
     """
-    sums = torch.zeros(classes, classes, dtype=torch.float64, device=logits.device)
-    sums.index_add_(0, y, logits.double().softmax(1))
-    return sums / torch.bincount(y, minlength=classes).clamp(min=1)[:, None]
+    sums = torch.zeros(classes + 1, classes, dtype=torch.float64, device=logits.device)
+    num, den = sums[:classes], sums[classes]
+    ops.probability_sums_(num, den, logits, (y,))
+    return num / den.clamp(min=1)[:, None]
 
 
 def kl_from_template(p: Tensor, tau: float = 1 - 1e-5, mean: bool = False) -> float:

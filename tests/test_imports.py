@@ -18,6 +18,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "low": (
         "fededge",
         "fededge._C",
+        "fededge._cuda",
         "fededge.choices",
         "fededge.errors",
         "fededge.figures",
@@ -50,6 +51,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
 ONLY: dict[str, tuple[str, ...]] = {
     "amqtt": ("fededge.transport",),
     "fededge._C": ("fededge.ops",),
+    "fededge._cuda": ("fededge.ops",),
     "fededge_agent": ("fededge_agent", "fededge.cli"),
     "fededge_server": ("fededge_server", "fededge.cli"),
     "onnx": ("fededge.export",),

@@ -3,9 +3,11 @@
 
 #include <ATen/Parallel.h>
 
+#include <algorithm>
 #include <cstdint>
 
 #include "cpu/simd.h"
+#include "kernels/accumulate.h"
 
 // Element i touches nothing but index i of its vectors, so iterations never depend on each other.
 #if defined(__clang__)
@@ -57,6 +59,19 @@ template <class Span>
 void for_each(int64_t n, const Span& span) {
   const Runner<Span> run = runner<Span>();
   at::parallel_for(0, n, kGrain, [&](int64_t begin, int64_t end) { run(span, begin, end); });
+}
+
+// Tensor by tensor, so that the inner loop has one scale and becomes SIMD.
+template <typename Acc>
+void for_each(int64_t n, const AccumulateInt8<Acc>& span) {
+  const Runner<Accumulate<Acc, int8_t>> run = runner<Accumulate<Acc, int8_t>>();
+  at::parallel_for(0, n, kGrain, [&](int64_t begin, int64_t end) {
+    for (int64_t tensor = span.tensor_of(begin); begin < end; ++tensor) {
+      const int64_t stop = std::min(end, span.ends[tensor]);
+      run(span.within(tensor), begin, stop);
+      begin = stop;
+    }
+  });
 }
 
 }  // namespace fededge::cpu

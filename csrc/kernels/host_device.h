@@ -3,9 +3,11 @@
 
 #include <cstdint>
 
+// always_inline: the body must take on the instruction set of the loop that calls it.
 #if defined(__CUDACC__)
 #define FEDEDGE_HD __host__ __device__ __forceinline__
+#define FEDEDGE_LAMBDA
 #else
-// always_inline: the body must take on the instruction set of the loop that calls it.
 #define FEDEDGE_HD inline __attribute__((always_inline))
+#define FEDEDGE_LAMBDA __attribute__((always_inline))
 #endif

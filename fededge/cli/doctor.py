@@ -8,6 +8,8 @@ import importlib.metadata
 import json
 import platform
 import shutil
+from collections.abc import Mapping
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -61,10 +63,17 @@ def gather() -> dict[str, str]:
         "fededge": f"{__version__} on Python {platform.python_version()}, {platform.machine()}",
         "torch": f"{torch.__version__}, {gpu}, {torch.get_num_threads()} threads",
         "kernels": f"{kernels['implementation']}: {kernels['reason']}",
+        "kernels on a GPU": _on_gpu(kernels["cuda"]),
         "onnxruntime": importlib.metadata.version("onnxruntime"),
         "mosquitto": _mosquitto(),
     }
     return facts | {module: _optional(module, purpose) for module, purpose in OPTIONAL.items()}
+
+
+def _on_gpu(kernels: Mapping[str, Any]) -> str:
+    build = kernels["build"]
+    built = f"; built with CUDA {build['cuda']} for {build['architectures']}" if build else ""
+    return f"{kernels['implementation']}: {kernels['reason']}{built}"
 
 
 def _mosquitto() -> str:

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fededge import ops
 from fededge.flat import Layout
 from fededge.methods.base import Finish, Follows, Method, Round, forward
 from fededge.methods.steps import training_mode
@@ -78,7 +79,7 @@ class Ala(Method):
         else:
             self._settle(r, lambda: mixture.learn(self.eta))
         r.memo["W"] = mixture.W
-        start[top] = mixture.merged()
+        start[top] = mixture.values
         return start
 
     def finish(self, r: Round) -> Finish:
@@ -156,25 +157,21 @@ class Mixture:
         batches: Sequence[Tensor],
     ) -> None:
         self.r = r
-        self.W = W
-        self.local, self.change = local[top], start[top] - local[top]
+        self.W = W.clone()
+        self.local, self.received = local[top], start[top]
         self.batches = batches
         self.below: dict[int, Tensor] = {}
         net = r.net.clone()
         net.load(start)
         training_mode(net.module, [len(batch) for batch in batches])
         self.values = net.vector[top]
-        self.values.copy_(self.merged())
+        torch.addcmul(self.local, self.received - self.local, self.W, out=self.values)  # eq. 4
         inside = {entry.name for entry in net.layout.entries if entry.offset >= top.start}
         parameters = dict(net.module.named_parameters())
         for name, parameter in parameters.items():
             parameter.requires_grad_(name in inside)
         self.learned = [parameter for name, parameter in parameters.items() if name in inside]
         self.lower, self.upper = cut(net.module)
-
-    def merged(self) -> Tensor:
-        """Eq. 4: Θ_i + (Θ - Θ_i) ⊙ W."""
-        return torch.addcmul(self.local, self.change, self.W)
 
     def learn(self, eta: float) -> float:
         """One pass over the slice; returns its last batch's loss."""
@@ -184,8 +181,7 @@ class Mixture:
             loss = self.r.loss(forward(self.upper, self._below(number, batch.x)), batch)
             parts = torch.autograd.grad(loss, self.learned, materialize_grads=True)
             g = torch.cat([part.reshape(-1) for part in parts])
-            self.W = torch.addcmul(self.W, g, self.change, value=-eta).clamp_(0, 1)  # eq. 5
-            self.values.copy_(self.merged())
+            ops.ala_step_(self.W, self.values, g, self.local, self.received, eta=eta)  # eq. 5, 4
         return float(loss.detach())
 
     def _below(self, number: int, x: Tensor) -> Tensor:

@@ -143,10 +143,7 @@ class Stack:
         objective = PLAIN
         for layer, r in self._acting("objective", turn):
             objective = objective + layer.objective(r, out, batch)
-        if len(batch.targets) == 1:
-            return objective.loss(out, batch.targets[0][0])
-        parts = [share * objective.loss(out, y) for y, share in batch.targets]
-        return sum(parts[1:], parts[0])
+        return objective.mixed(out, batch.targets)
 
     def observe(self, turn: Turn, out: Output, batch: Batch) -> None:
         for layer, r in self._acting("observe", turn):

@@ -12,11 +12,12 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from fededge import ops
 from fededge.errors import MethodError
 from fededge.evaluation import kl_from_template, probability_matrix
 from fededge.methods.base import Batch, Finish, Method, Objective, Output, Round
 
-__all__ = ["FedACD", "flattening", "log_delta"]
+__all__ = ["FedACD", "log_delta"]
 
 LEAST_KL = 1e-12
 
@@ -66,28 +67,28 @@ class FedACD(Method):
         return w
 
     def objective(self, r: Round, out: Output, batch: Batch) -> Objective:  # L1 + λ L2
-        return Objective(self.lam, shift=r.memo.get("A"), terms=(_l1,) if self.l1 else ())
+        A, Delta = r.memo.get("A"), r.memo.get("Delta")
+        return Objective(self.lam, shift=A, factor=Delta, flat=1.0 if self.l1 else 0.0)
 
     def observe(self, r: Round, out: Output, batch: Batch) -> None:
         """Sum up probabilities by label; a mixture counts for each of its labels by its share."""
         if not self.delta:
             return
         num, den = r.memo["sums"]
-        p = out.logits.softmax(1).double()
         for y, share in batch.targets:
-            num.index_add_(0, y, p, alpha=share)
-            den.index_add_(0, y, den.new_full((len(y), 1), share))
+            ops.probability_sums_(num, den, out.logits, (y,), (share,))
 
     def epoch_end(self, r: Round) -> None:
         if self.delta:
             num, den = r.memo["sums"]
             # A phase may begin in the middle of a pass and leave out a class until its end.
-            self._adapt(r, torch.where(den > 0, num / den, r.memo["P"]))
+            self._adapt(r, torch.where(den[:, None] > 0, num / den[:, None], r.memo["P"]))
 
     def _adapt(self, r: Round, P: Tensor) -> None:
         """From here on P is this one; the next is summed up from nothing."""
         A = log_delta(P, r.counts == 0, self.missing, self.clamp, self.cap)
-        r.memo.update(P=P, A=A.to(r.model), sums=(torch.zeros_like(P), P.new_zeros(len(P), 1)))
+        sums = torch.zeros_like(P), P.new_zeros(len(P))
+        r.memo.update(P=P, A=A.to(r.model), Delta=A.exp().to(r.model), sums=sums)
 
     def finish(self, r: Round) -> Finish:
         P = _probabilities(r, r.model)
@@ -103,20 +104,6 @@ class FedACD(Method):
         return scalars["v_m"]
 
 
-def flattening(z: Tensor, y: Tensor) -> Tensor:
-    """L1 (eq. 7): Σ_{k≠y} p_k log((C-1) r_k) with r = p without its y, normalised; batch mean.
-
-    With l_k = log((C-1) r_k) and l_y = 0 its gradient is p_j (l_j - Σ p_k l_k), which is that of
-    Σ p_k l_k with l held fixed: autograd goes back through one softmax. There is no second
-    derivative.
-    """
-    own = y[:, None]
-    with torch.no_grad():
-        log_r = z.scatter(1, own, -math.inf).log_softmax(1)  # exact where 1 - p_y would be 0
-        log_ratio = (log_r + math.log(z.shape[1] - 1)).scatter_(1, own, 0.0)
-    return (z.softmax(1) * log_ratio).sum(1).mean()
-
-
 def log_delta(P: Tensor, absent: Tensor, missing: float, clamp: float, cap: float) -> Tensor:
     """A_yi = log Δ_yi = log(P_yi / P_iy) (eq. 8), and log Δ_missing in the columns of `absent`."""
     log_P = P.clamp(min=clamp).log()
@@ -125,10 +112,6 @@ def log_delta(P: Tensor, absent: Tensor, missing: float, clamp: float, cap: floa
         A = A.clamp(-cap, cap)
     A[:, absent] = math.log(missing)
     return A.fill_diagonal_(0.0)
-
-
-def _l1(out: Output, y: Tensor) -> Tensor:
-    return flattening(out.logits, y)
 
 
 def _probabilities(r: Round, vector: Tensor) -> Tensor:

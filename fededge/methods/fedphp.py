@@ -11,7 +11,7 @@ from torch import Tensor
 from fededge import ops
 from fededge.methods.base import Batch, Finish, Follows, Method, Objective, Output, Round
 from fededge.methods.fedrs import Aggregation
-from fededge.methods.losses import distillation, mmd, soft_cross_entropy
+from fededge.methods.losses import mmd
 
 __all__ = ["FedPHP"]
 
@@ -66,8 +66,8 @@ class FedPHP(Method):
         if self.transfer == "mmd":
             return mmd(out.features, hpm.features)
         if self.kd == "fedrepo":
-            return soft_cross_entropy(out.logits, (hpm.logits / self.T).softmax(1))
-        return distillation(out.logits, hpm.logits, self.T)
+            return ops.soft_cross_entropy(out.logits, (hpm.logits / self.T).softmax(1))
+        return ops.distillation(out.logits, hpm.logits, self.T)
 
     def finish(self, r: Round) -> Finish:
         return self.inherit(r, r.model)

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fededge import ops
 from fededge.errors import MethodError
 from fededge.flat import FlatModel
 from fededge.methods.balanced import Balanced
@@ -42,7 +42,8 @@ class FedROD(Balanced):
 
     def objective(self, r: Round, out: Output, batch: Batch) -> Objective:
         def personal(out: Output, y: Tensor) -> Tensor:
-            return F.cross_entropy(out.logits.detach() + _head(r)(out.features.detach()), y)
+            P = _head(r)(out.features.detach())
+            return ops.label_loss(P, (y,), added=out.logits.detach())
 
         return super().objective(r, out, batch) + Objective(terms=(personal,))
 

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from fededge.errors import MethodError
 from fededge.methods.base import Batch, Finish, Follows, Method, Objective, Output, Round
-from fededge.methods.losses import soft_cross_entropy
 from fededge.models.heads import CosineHead
 
 __all__ = ["LfD", "drift_target"]
@@ -51,17 +50,14 @@ class LfD(Method):
         _cosine_head(net)
 
     def objective(self, r: Round, out: Output, batch: Batch) -> Objective:
-        classes = out.logits.shape[1]
-        eye = torch.eye(classes, dtype=out.logits.dtype, device=out.logits.device)
-        shift = -self.margin / _cosine_head(r.net.module).tau * eye
+        if "margin" not in r.memo:
+            eye = torch.eye(out.logits.shape[1], dtype=out.logits.dtype, device=out.logits.device)
+            r.memo["margin"] = -self.margin / _cosine_head(r.net.module).tau * eye
+        shift = r.memo["margin"]
         yhat = self._drift(r, out, batch) if self.reg else None
         if yhat is None:
             return Objective(shift=shift)
-
-        def regulariser(out: Output, y: Tensor) -> Tensor:  # eq. 10: the same z as in CE(z, y)
-            return self.lam * soft_cross_entropy(out.logits + shift[y], yhat)
-
-        return Objective(shift=shift, terms=(regulariser,))
+        return Objective(shift=shift, target=self.lam * yhat)  # eq. 10: one z for both
 
     def finish(self, r: Round) -> Finish:
         return Finish(private={"last": r.model} if self.reg else {})

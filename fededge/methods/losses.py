@@ -1,27 +1,14 @@
-"""Losses that several methods share, each one function of tensors and a mean over the batch."""
+"""Losses of features; those of logits are ops (`fededge.ops.losses`)."""
 
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["distillation", "mmd", "soft_cross_entropy"]
+__all__ = ["mmd"]
 
 BANDWIDTHS = (0.25, 0.5, 1.0, 2.0, 4.0)
 LEAST_BANDWIDTH = 1e-8
-
-
-def distillation(z: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """T² · KL(softmax(teacher/T) ‖ softmax(z/T)); dz = T · (softmax(z/T) - softmax(teacher/T))."""
-    student, target = (a.div(temperature).log_softmax(1) for a in (z, teacher))
-    divergence = F.kl_div(student, target, reduction="batchmean", log_target=True)
-    return temperature**2 * divergence
-
-
-def soft_cross_entropy(z: Tensor, target: Tensor) -> Tensor:
-    """-Σ target · log softmax(z); dz = softmax(z) - target, if the target sums to 1."""
-    return -(target * z.log_softmax(1)).sum(1).mean()
 
 
 def mmd(x: Tensor, y: Tensor) -> Tensor:

@@ -5,16 +5,16 @@ Both are sums, so that layers of a composition add up without knowing of each ot
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fededge import ops
 from fededge.models.base import Classifier, channels_last
 
-__all__ = ["Affine", "Objective", "Output", "Term", "forward"]
+__all__ = ["Affine", "Labellings", "Objective", "Output", "Term", "forward"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,14 +38,22 @@ def forward(module: nn.Module, x: Tensor) -> Output:
 Term = Callable[[Output, Tensor], Tensor]
 """A batch mean that is added to the loss, from the network's output and one labelling."""
 
+Labellings = Sequence[tuple[Tensor, float]]
+"""Labels of a batch and how much they count; mixup gives two."""
+
 
 @dataclass(frozen=True, eq=False)
 class Objective:
-    """weight · CE(scale ⊙ z + added + shift[y], y) + Σ term(out, y), a mean over the batch.
+    """weight · CE(u, y) + CE(u, target) + flat · L1(z, y) + Σ term(out, y), a mean over the batch.
 
-    Restricted softmax is a scale; balanced softmax, FedLC and margins are shifts (one row, or a
-    row per label); FedBalance adds another model's logits; distillation is a term. A weight of 0
-    leaves the loss to the terms.
+    u = scale ⊙ z + added + shift[y]. Restricted softmax is a scale; balanced softmax, FedLC and
+    margins are shifts (one row, or a row per label); FedBalance adds another model's logits; LfD
+    has a soft target; L1 is FedACD's (`ops.label_loss`); distillation is a term. Without a weight
+    or a target, scale, shift and added logits are for nothing.
+
+    Attributes:
+        factor: e^shift, if it is at hand: it saves time.
+        target: probabilities [batch, classes], times the weight of that part of the loss.
     """
 
     weight: float = 1.0
@@ -53,31 +61,58 @@ class Objective:
     shift: Tensor | None = None
     added: Tensor | None = None
     terms: tuple[Term, ...] = ()
+    flat: float = 0.0
+    factor: Tensor | None = None
+    target: Tensor | None = None
 
     def __add__(self, other: Objective) -> Objective:
-        """Both at once: weights and scales multiply, shifts and added logits sum, terms join."""
+        """Both at once: weights and scales multiply, all else adds up."""
         return Objective(
             self.weight * other.weight,
             _join(self.scale, other.scale, torch.mul),
             _join(self.shift, other.shift, torch.add),
             _join(self.added, other.added, torch.add),
             self.terms + other.terms,
+            self.flat + other.flat,
+            _join(self._factor(other), other._factor(self), torch.mul),
+            _join(self.target, other.target, torch.add),
         )
 
     def loss(self, out: Output, y: Tensor) -> Tensor:
-        parts = [self._cross_entropy(out.logits, y)] if self.weight else []
-        parts += [term(out, y) for term in self.terms]
+        return self.mixed(out, ((y, 1.0),))
+
+    def mixed(self, out: Output, labellings: Labellings) -> Tensor:
+        """The loss of each labelling by its share."""
+        parts = self._by_labels(out.logits, labellings)
+        parts += [_times(share, term(out, y)) for y, share in labellings for term in self.terms]
         return sum(parts[1:], parts[0]) if parts else 0.0 * out.logits.sum()
 
-    def _cross_entropy(self, z: Tensor, y: Tensor) -> Tensor:
-        if self.scale is not None:
-            z = self.scale * z
-        if self.added is not None:
-            z = z + self.added
-        if self.shift is not None:
-            z = z + (self.shift[y] if self.shift.dim() == 2 else self.shift)
-        loss = F.cross_entropy(z, y)
-        return loss if self.weight == 1.0 else self.weight * loss
+    def _by_labels(self, z: Tensor, labellings: Labellings) -> list[Tensor]:
+        moved = self.target is not None or bool(self.weight)
+        if not moved and not self.flat:
+            return []
+        pairs = [labellings[i : i + 2] for i in range(0, len(labellings), 2)]
+        return [self._fused(z, pair, moved) for pair in pairs]
+
+    def _fused(self, z: Tensor, labellings: Labellings, moved: bool) -> Tensor:
+        return ops.label_loss(
+            z,
+            [y for y, _ in labellings],
+            [share for _, share in labellings],
+            weight=self.weight,
+            flat=self.flat,
+            soft=1.0,
+            scale=self.scale if moved else None,
+            shift=self.shift if moved else None,
+            factor=self.factor if moved else None,
+            added=self.added if moved else None,
+            target=self.target,
+        )
+
+    def _factor(self, other: Objective) -> Tensor | None:
+        """This one's part in the factor of both: none, if one of two shifts has no factor."""
+        alone = self.shift is None or other.shift is None or other.factor is not None
+        return self.factor if alone else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,3 +140,7 @@ def _join(
     if a is None or b is None:
         return b if a is None else a
     return both(a, b)
+
+
+def _times(factor: float, loss: Tensor) -> Tensor:
+    return loss if factor == 1.0 else factor * loss

@@ -7,6 +7,18 @@ Every op exists twice with the same meaning: in C++ (`csrc/`) and in `fededge.op
 from __future__ import annotations
 
 from fededge.ops._backend import facts
-from fededge.ops.vectors import accumulate_, ema_, sgd_step_
+from fededge.ops.losses import distillation, label_loss, probability_sums_, soft_cross_entropy
+from fededge.ops.vectors import accumulate_, accumulate_int8_, ala_step_, ema_, sgd_step_
 
-__all__ = ["accumulate_", "ema_", "facts", "sgd_step_"]
+__all__ = [
+    "accumulate_",
+    "accumulate_int8_",
+    "ala_step_",
+    "distillation",
+    "ema_",
+    "facts",
+    "label_loss",
+    "probability_sums_",
+    "sgd_step_",
+    "soft_cross_entropy",
+]

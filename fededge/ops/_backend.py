@@ -1,7 +1,7 @@
-"""Which implementation runs: chosen once, when `fededge.ops` is imported.
+"""Which implementation runs on which device: chosen once, when `fededge.ops` is imported.
 
-FEDEDGE_OPS=reference or FEDEDGE_OPS=cpu forces one; FEDEDGE_REQUIRE_EXT=1 makes a missing
-compiled module an error instead of a warning.
+FEDEDGE_OPS=reference, cpu or cuda forces the compiled kernels nowhere, on the CPU alone, or on the
+CPU and the GPU; FEDEDGE_REQUIRE_EXT=1 makes missing ones for the CPU an error, not a warning.
 """
 
 from __future__ import annotations
@@ -18,43 +18,52 @@ import torch
 from fededge.errors import ConfigError
 from fededge.ops import reference
 
-__all__ = ["Choice", "choose", "facts", "kernels"]
+__all__ = ["Choice", "choose", "choose_cuda", "facts", "kernels"]
 
 NAMES = ("reference", "cpu")
+WISHES = (*NAMES, "cuda")
+
+Load = Callable[[], Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The implementation for tensors on the CPU, why it was taken, and how it was built."""
+    """The implementation for one kind of device, why it was taken, and how it was built."""
 
     name: str
     reason: str
     build: Mapping[str, Any] | None = None
 
 
-def choose(environ: Mapping[str, str], load: Callable[[], Mapping[str, Any]]) -> Choice:
-    """Decide by what the environment asks for and by whether the compiled module loads.
+def choose(environ: Mapping[str, str], load: Load) -> Choice:
+    """For the CPU: by what the environment asks for and by whether the compiled module loads.
 
     Args:
         environ: the process's environment variables.
         load: imports the compiled module and returns its build facts, or raises ImportError.
     """
     wanted = environ.get("FEDEDGE_OPS")
-    if wanted is not None and wanted not in NAMES:
-        raise ConfigError(f"FEDEDGE_OPS is '{wanted}', it must be one of: {', '.join(NAMES)}")
+    if wanted is not None and wanted not in WISHES:
+        raise ConfigError(f"FEDEDGE_OPS is '{wanted}', it must be one of: {', '.join(WISHES)}")
     try:
         build = load()
     except ImportError as error:
         return _without_module(environ, wanted, error)
     if wanted:
-        return Choice(wanted, f"FEDEDGE_OPS={wanted}", build)
+        return Choice(
+            "reference" if wanted == "reference" else "cpu", f"FEDEDGE_OPS={wanted}", build
+        )
     return Choice("cpu", "the compiled module loaded", build)
 
 
 def _without_module(environ: Mapping[str, str], wanted: str | None, error: ImportError) -> Choice:
     missing = f"the compiled kernels do not load ({type(error).__name__}: {error})"
     remedy = "install with a C++ compiler: pip install --no-build-isolation ."
-    for name, value in (("FEDEDGE_OPS", "cpu"), ("FEDEDGE_REQUIRE_EXT", "1")):
+    for name, value in (
+        ("FEDEDGE_OPS", "cpu"),
+        ("FEDEDGE_OPS", "cuda"),
+        ("FEDEDGE_REQUIRE_EXT", "1"),
+    ):
         if environ.get(name) == value:
             raise ConfigError(f"{name}={value}, but {missing}; {remedy}") from error
     if wanted == "reference":
@@ -63,11 +72,58 @@ def _without_module(environ: Mapping[str, str], wanted: str | None, error: Impor
     return Choice("reference", missing)
 
 
+def choose_cuda(environ: Mapping[str, str], cpu: Choice, gpu: bool, load: Load) -> Choice:
+    """For a GPU: the same, once it is known what serves the CPU.
+
+    Args:
+        environ: the process's environment variables.
+        cpu: what serves the CPU; its module knows the ops that the CUDA module adds kernels to.
+        gpu: whether torch sees one.
+        load: imports the CUDA module and returns its build facts, or raises ImportError.
+    """
+    wanted = environ.get("FEDEDGE_OPS")
+    if wanted in NAMES:
+        return Choice("reference", f"FEDEDGE_OPS={wanted}")
+    build, missing = _cuda_module(cpu, gpu, load)
+    if missing is None:
+        reason = "FEDEDGE_OPS=cuda" if wanted else "the CUDA module loaded and torch sees a GPU"
+        return Choice("cuda", reason, build)
+    if wanted == "cuda":
+        raise ConfigError(f"FEDEDGE_OPS=cuda, but {missing}; unset it, or set FEDEDGE_OPS=cpu")
+    return Choice("reference", missing, build)
+
+
+def _cuda_module(cpu: Choice, gpu: bool, load: Load) -> tuple[Mapping[str, Any] | None, str | None]:
+    """How the CUDA module was built, and what keeps it from serving."""
+    if cpu.build is None:
+        return None, cpu.reason
+    try:
+        build = load()
+    except ModuleNotFoundError:
+        return (
+            None,
+            "no CUDA kernels were built (FEDEDGE_CUDA=1 pip install --no-build-isolation .)",
+        )
+    except ImportError as error:
+        return None, f"the CUDA kernels do not load ({error})"
+    return build, None if gpu else "torch sees no GPU"
+
+
 def load_module() -> Mapping[str, Any]:
     """Import the compiled module, which registers `torch.ops.fededge`; return its facts."""
     from fededge._C import facts as build_facts
 
-    build = build_facts()
+    return _for_this_torch(build_facts())
+
+
+def load_cuda() -> Mapping[str, Any]:
+    """Import the CUDA module, which adds its kernels to those ops; return its facts."""
+    from fededge._cuda import facts as build_facts
+
+    return _for_this_torch(build_facts())
+
+
+def _for_this_torch(build: Mapping[str, Any]) -> Mapping[str, Any]:
     built, running = _minor(build["torch"]), _minor(torch.__version__)
     if built != running:
         # torch keeps no binary compatibility between minor versions: it may load and misbehave.
@@ -81,20 +137,22 @@ def _minor(version: str) -> tuple[str, ...]:
 
 def kernels(device: torch.device) -> ModuleType:
     """The functions that serve tensors on this device."""
-    if device.type == "cpu" and CHOICE.name == "cpu":
-        compiled: ModuleType = torch.ops.fededge
-        return compiled
-    return reference
+    choice = {"cpu": CHOICE, "cuda": CUDA}.get(device.type)
+    if choice is None or choice.name == "reference":
+        return reference
+    compiled: ModuleType = torch.ops.fededge
+    return compiled
 
 
 def facts() -> dict[str, Any]:
-    """Which implementation runs on the CPU, why, and how the compiled module was built."""
-    return {
-        "implementation": CHOICE.name,
-        "reason": CHOICE.reason,
-        "threads": torch.get_num_threads(),
-        "build": dict(CHOICE.build) if CHOICE.build is not None else None,
-    }
+    """Which implementation runs on the CPU and on a GPU, why, and how the modules were built."""
+    return {**_facts(CHOICE), "threads": torch.get_num_threads(), "cuda": _facts(CUDA)}
+
+
+def _facts(choice: Choice) -> dict[str, Any]:
+    build = dict(choice.build) if choice.build is not None else None
+    return {"implementation": choice.name, "reason": choice.reason, "build": build}
 
 
 CHOICE = choose(os.environ, load_module)
+CUDA = choose_cuda(os.environ, CHOICE, torch.cuda.is_available(), load_cuda)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from fededge.errors import LayoutError, MethodError
 
-__all__ = ["check_numbers", "check_vectors"]
+__all__ = ["check_labels", "check_numbers", "check_vectors"]
 
 
 def check_vectors(
@@ -54,3 +55,20 @@ def check_numbers(op: str, **numbers: float) -> None:
     for name, number in numbers.items():
         if not math.isfinite(number):
             raise MethodError(f"{op}: {name} is {number}, it must be a finite number")
+
+
+def check_labels(op: str, z: Tensor, labels: Sequence[Tensor]) -> None:
+    """Demand labels [rows] of logits [rows, classes], as the compiled ops do by themselves."""
+    if z.dim() != 2:
+        shape = list(z.shape)
+        raise ValueError(f"{op}: the logits have shape {shape}, they must be [rows, classes]")
+    classes = z.shape[1]
+    for y in labels:
+        if y.shape != z.shape[:1]:
+            rows = f"but there are {len(z)} rows of logits"
+            raise ValueError(f"{op}: the labels have shape {list(y.shape)} {rows}")
+        outside = ((y < 0) | (y >= classes)).nonzero()
+        if len(outside):
+            row = int(outside[0])
+            label = f"label {int(y[row])} of row {row}"
+            raise IndexError(f"{op}: {label} is not one of {classes} classes")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from fededge.cli import main
+from fededge.ops import _backend
 from fededge.transport.broker import Broker
 
 
@@ -151,3 +153,13 @@ def test_doctor_names_the_extra_that_is_missing(
     monkeypatch.setenv("COLUMNS", "200")
     assert main(["doctor"]) == 0
     assert "pip install fededge[broker]" in capsys.readouterr().out
+
+
+def test_doctor_says_what_runs_on_a_gpu_and_why(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build = {"cuda": "13.0", "architectures": "sm_87"}
+    monkeypatch.setattr(_backend, "CUDA", _backend.Choice("reference", "torch sees no GPU", build))
+    assert main(["doctor", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)["kernels on a GPU"]
+    assert said == "reference: torch sees no GPU; built with CUDA 13.0 for sm_87"

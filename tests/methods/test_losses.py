@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fededge.methods.losses import distillation, mmd, soft_cross_entropy
+from fededge.methods.losses import mmd
+from fededge.ops import distillation, soft_cross_entropy
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 

@@ -83,9 +83,9 @@ def test_a_weight_of_zero_leaves_the_loss_to_the_terms() -> None:
     assert loss_and_gradient(Objective(weight=0.0))[0] == 0.0
 
 
-def test_plain_is_cross_entropy_bit_for_bit() -> None:
+def test_plain_is_cross_entropy() -> None:
     z = Z.float()
-    assert torch.equal(Objective().loss(Output(z, z), Y), F.cross_entropy(z, Y))
+    torch.testing.assert_close(Objective().loss(Output(z, z), Y), F.cross_entropy(z, Y))
 
 
 def test_two_at_once_are_one_of_both() -> None:
@@ -96,6 +96,33 @@ def test_two_at_once_are_one_of_both() -> None:
     expected = 0.2 * by_hand(z) + 0.25 * float(Z.square().sum()) / B + float((Z * HOT).sum()) / B
     for both in (one + two, two + one, Objective() + one + Objective() + two):
         assert loss_and_gradient(both)[0] == pytest.approx(expected)
+
+
+def test_flattening_and_targets_add_up_with_any_shift() -> None:
+    """A table with its factor, and another layer's row without one, are one table."""
+    target = normal(B, C).softmax(1)
+    one = Objective(0.5, shift=TABLE, factor=TABLE.exp(), flat=0.75)
+    two = Objective(shift=ROW, target=0.25 * target, flat=0.25)
+    z = Z + TABLE[Y] + ROW
+    spread = loss_and_gradient(Objective(0.0, flat=1.0))[0]
+    softly = float((target * (z.exp().sum(1).log()[:, None] - z)).sum(1).mean())
+    for both in (one + two, two + one):
+        loss, gradient = loss_and_gradient(both)
+        assert loss == pytest.approx(0.5 * by_hand(z) + 0.25 * softly + spread)
+        flatly = loss_and_gradient(Objective(0.0, flat=1.0))[1]
+        rest = (0.75 * z.softmax(1) - 0.5 * HOT - 0.25 * target) / B
+        assert torch.allclose(gradient, rest + flatly)
+    alone = (one + Objective()).factor
+    assert alone is one.factor
+
+
+def test_a_mixture_is_each_labelling_by_its_share() -> None:
+    """With terms, and with more labellings than one call of the op takes."""
+    objective = Objective(0.5, shift=TABLE, factor=TABLE.exp(), flat=1.0, terms=(chosen,))
+    out = Output(Z, Z)
+    parts = [(Y, 0.1), (Y.flip(0), 0.2), (Y.roll(1), 0.7)]
+    expected = sum(share * float(objective.loss(out, y)) for y, share in parts)
+    assert float(objective.mixed(out, parts)) == pytest.approx(expected)
 
 
 def pulled(affine: Affine, w: Tensor) -> Tensor:

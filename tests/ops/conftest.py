@@ -1,10 +1,11 @@
-"""Runs a test once with the compiled ops and once with the pure-torch ones."""
+"""A test run with the compiled ops and with the pure-torch ones; device code played on the CPU."""
 
 from __future__ import annotations
 
 import pytest
 
 from fededge.ops import _backend
+from tests.ops.playing import Played, compile_played
 
 
 @pytest.fixture(params=_backend.NAMES)
@@ -15,3 +16,11 @@ def implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
     choice = _backend.Choice(name, "a test", _backend.CHOICE.build)
     monkeypatch.setattr(_backend, "CHOICE", choice)
     return name
+
+
+@pytest.fixture(scope="session")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
+    library = compile_played(tmp_path_factory.mktemp("played"))
+    if isinstance(library, str):
+        pytest.skip(library)
+    return library

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import subprocess
 import sys
 import warnings
@@ -18,7 +19,7 @@ from torch.library import opcheck
 from fededge import ops
 from fededge.errors import ConfigError
 from fededge.ops import _backend, reference
-from fededge.ops._backend import Choice, choose
+from fededge.ops._backend import Choice, choose, choose_cuda
 
 compiled = pytest.mark.skipif(_backend.CHOICE.build is None, reason=_backend.CHOICE.reason)
 BUILD = {"compiler": "some"}
@@ -36,9 +37,11 @@ def test_the_compiled_module_is_taken_when_it_loads() -> None:
     assert choose({}, loads) == Choice("cpu", "the compiled module loaded", BUILD)
 
 
-@pytest.mark.parametrize("name", ["cpu", "reference"])
-def test_the_environment_forces_one(name: str) -> None:
-    assert choose({"FEDEDGE_OPS": name}, loads) == Choice(name, f"FEDEDGE_OPS={name}", BUILD)
+@pytest.mark.parametrize(
+    ("wish", "name"), [("reference", "reference"), ("cpu", "cpu"), ("cuda", "cpu")]
+)
+def test_the_environment_forces_one(wish: str, name: str) -> None:
+    assert choose({"FEDEDGE_OPS": wish}, loads) == Choice(name, f"FEDEDGE_OPS={wish}", BUILD)
 
 
 def test_reference_by_wish_gives_no_warning() -> None:
@@ -58,9 +61,10 @@ def test_a_missing_module_is_one_warning_that_names_the_error() -> None:
 @pytest.mark.parametrize(
     ("environ", "message"),
     [
-        ({"FEDEDGE_OPS": "gpu"}, "FEDEDGE_OPS is 'gpu', it must be one of: reference, cpu"),
+        ({"FEDEDGE_OPS": "gpu"}, "FEDEDGE_OPS is 'gpu', it must be one of: reference, cpu, cuda"),
         ({"FEDEDGE_OPS": ""}, "FEDEDGE_OPS is ''"),
         ({"FEDEDGE_OPS": "cpu"}, "FEDEDGE_OPS=cpu, but .*no such file"),
+        ({"FEDEDGE_OPS": "cuda"}, "FEDEDGE_OPS=cuda, but .*no such file"),
         ({"FEDEDGE_REQUIRE_EXT": "1"}, "FEDEDGE_REQUIRE_EXT=1, but .*no such file"),
     ],
 )
@@ -86,6 +90,8 @@ def test_facts_say_which_one_runs_and_why() -> None:
     assert facts["implementation"] in _backend.NAMES
     assert facts["reason"]
     assert facts["threads"] == torch.get_num_threads()
+    assert facts["cuda"]["implementation"] in ("reference", "cuda")
+    assert facts["cuda"]["reason"]
 
 
 @compiled
@@ -108,8 +114,51 @@ def test_a_module_built_for_another_torch_counts_as_missing(
         _backend.load_module()
 
 
-def test_other_devices_use_pure_torch() -> None:
-    assert _backend.kernels(torch.device("cuda")) is reference
+CPU = Choice("cpu", "a test", BUILD)
+
+
+def not_built() -> Mapping[str, Any]:
+    raise ModuleNotFoundError("No module named 'fededge._cuda'")
+
+
+def test_on_a_gpu_the_cuda_module_is_taken_when_it_loads() -> None:
+    reason = "the CUDA module loaded and torch sees a GPU"
+    assert choose_cuda({}, CPU, True, loads) == Choice("cuda", reason, BUILD)
+    wished = choose_cuda({"FEDEDGE_OPS": "cuda"}, CPU, True, loads)
+    assert wished == Choice("cuda", "FEDEDGE_OPS=cuda", BUILD)
+
+
+@pytest.mark.parametrize("wish", ["cpu", "reference"])
+def test_a_wish_for_the_cpu_leaves_a_gpu_to_pure_torch(wish: str) -> None:
+    choice = choose_cuda({"FEDEDGE_OPS": wish}, CPU, True, loads)
+    assert choice == Choice("reference", f"FEDEDGE_OPS={wish}")
+
+
+@pytest.mark.parametrize(
+    ("cpu", "gpu", "load", "reason"),
+    [
+        (CPU, False, loads, "torch sees no GPU"),
+        (CPU, True, not_built, "no CUDA kernels were built"),
+        (CPU, True, fails, r"the CUDA kernels do not load \(no such file\)"),
+        (Choice("reference", "no compiler"), True, loads, "no compiler"),
+    ],
+)
+def test_what_keeps_the_cuda_kernels_from_serving_is_said(
+    cpu: Choice, gpu: bool, load: Any, reason: str
+) -> None:
+    choice = choose_cuda({}, cpu, gpu, load)
+    assert choice.name == "reference"
+    assert re.match(reason, choice.reason)
+    with pytest.raises(ConfigError, match=f"^FEDEDGE_OPS=cuda, but {reason}.*; unset it, or set"):
+        choose_cuda({"FEDEDGE_OPS": "cuda"}, cpu, gpu, load)
+
+
+def test_a_device_gets_what_was_chosen_for_its_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_backend, "CHOICE", Choice("reference", "a test"))
+    monkeypatch.setattr(_backend, "CUDA", Choice("cuda", "a test", BUILD))
+    assert _backend.kernels(torch.device("cpu")) is reference
+    assert _backend.kernels(torch.device("cuda", 1)) is torch.ops.fededge
+    assert _backend.kernels(torch.device("meta")) is reference
 
 
 @compiled
@@ -134,9 +183,15 @@ def digest_of_all_ops() -> str:
     w, g, buffer, anchor, bias = (torch.randn(10_007, generator=generator) for _ in range(5))
     wide = w.double()
     torch.ops.fededge.accumulate_(wide, g, 0.1)
+    torch.ops.fededge.accumulate_(wide, g.half(), 0.1)
+    torch.ops.fededge.accumulate_(wide, g.bfloat16(), 0.1)
+    q, ends = (g * 30).to(torch.int8), torch.tensor([77, 10_007])
+    torch.ops.fededge.accumulate_int8_(wide, q, ends, torch.tensor([0.3, 0.7]), 0.1)
     torch.ops.fededge.ema_(anchor, g, 0.3)
     torch.ops.fededge.sgd_step_(w, g, buffer, 0.1, 0.9, 0.01, 0.2, anchor, bias, None)
-    parts = [t.numpy().tobytes() for t in (w, buffer, anchor, wide)]
+    W, mixed = torch.rand(10_007, generator=generator), torch.empty(10_007)
+    torch.ops.fededge.ala_step_(W, mixed, g, w, anchor, 0.3)
+    parts = [t.numpy().tobytes() for t in (w, buffer, anchor, wide, W, mixed)]
     return hashlib.sha256(b"".join(parts)).hexdigest()
 
 
@@ -152,7 +207,9 @@ def arguments(full: bool) -> dict[str, tuple[Any, ...]]:
     v = [torch.rand(9) for _ in range(6)]
     rest = (v[2], 0.1, 0.9, 0.01, 0.2, v[3], v[4], v[5]) if full else (None, 0.1, 0.0, 0.0, 0.0)
     return {
-        "accumulate_": (v[0], v[1], 0.5),
+        "accumulate_": (v[0], v[1] if full else v[1].half(), 0.5),
+        "accumulate_int8_": (v[0], v[1].to(torch.int8), torch.tensor([2, 9]), torch.ones(2), 0.5),
+        "ala_step_": (v[0], v[1], v[2], v[3], v[4], 0.5),
         "ema_": (v[0], v[1], 0.5),
         "sgd_step_": (v[0], v[1], *rest) if full else (v[0], v[1], *rest, None, None, None),
     }
@@ -160,7 +217,7 @@ def arguments(full: bool) -> dict[str, tuple[Any, ...]]:
 
 @compiled
 @pytest.mark.parametrize("full", [True, False], ids=["all vectors", "few vectors"])
-@pytest.mark.parametrize("op", ["accumulate_", "ema_", "sgd_step_"])
+@pytest.mark.parametrize("op", list(arguments(full=True)))
 def test_torch_understands_the_op(op: str, full: bool) -> None:
     opcheck(getattr(torch.ops.fededge, op).default, arguments(full)[op])
 
@@ -177,6 +234,11 @@ def test_the_step_can_be_part_of_a_compiled_function() -> None:
     assert result.tolist() == [0.0, 2.0]
 
 
+def int8(registered: Any, ends: torch.Tensor) -> None:
+    q = torch.zeros(4, dtype=torch.int8)
+    registered.accumulate_int8_(torch.zeros(4), q, ends, torch.ones(2), 1.0)
+
+
 @compiled
 @pytest.mark.parametrize(
     ("call", "message"),
@@ -185,6 +247,10 @@ def test_the_step_can_be_part_of_a_compiled_function() -> None:
         (lambda o: o.ema_(torch.zeros(3), torch.zeros(6)[::2], 0.5), "source is not contiguous"),
         (lambda o: o.accumulate_(torch.zeros(3).half(), torch.zeros(3), 0.5), "acc is Half"),
         (lambda o: o.accumulate_(torch.zeros(3), torch.zeros(3).double(), 0.5), "x is Double"),
+        (lambda o: int8(o, torch.tensor([1, 3])), "the last of ends is 3, expected 4"),
+        (lambda o: int8(o, torch.tensor([5, 4])), r"ends\[1\] is 4, below the one before it"),
+        (lambda o: int8(o, torch.tensor([4])), "ends has 1 elements, expected 2"),
+        (lambda o: int8(o, torch.tensor([1, 4]).int()), "ends is Int, expected Long"),
     ],
 )
 def test_the_registered_op_stays_inside_its_memory_whoever_calls_it(
@@ -201,6 +267,8 @@ def test_vectors_that_lie_partly_across_each_other_are_refused() -> None:
         ops.accumulate_(base[:4], base[1:], 1.0)
     with pytest.raises(RuntimeError, match="single memory location"):
         ops.sgd_step_(base, torch.zeros(5), base, lr=0.1, momentum=0.9)
+    with pytest.raises(RuntimeError, match="single memory location"):
+        ops.ala_step_(torch.zeros(5), base, base, base, base, eta=0.1)
 
 
 @compiled

@@ -1,4 +1,4 @@
-"""The flat-vector ops, compiled and pure torch, against float64 arithmetic and torch.optim."""
+"""Step, moving average and ALA on flat vectors, against float64 arithmetic and torch.optim."""
 
 from __future__ import annotations
 
@@ -8,33 +8,15 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
 from fededge import ops
 from fededge.errors import LayoutError, MethodError
-from fededge.ops import _backend
+from tests.ops.inputs import GRAIN, SEEDS, SIZES, many, vectors
 
 pytestmark = pytest.mark.usefixtures("implementation")
-
-GRAIN = (_backend.CHOICE.build or {}).get("grain", 32768)
-SIZES = st.one_of(
-    st.sampled_from([0, 1, 7, 64, GRAIN - 1, GRAIN, GRAIN + 1, 3 * GRAIN + 5]),
-    st.integers(0, 300),
-)
-SEEDS = st.integers(0, 2**31 - 1)
-# The implementation is chosen once for all examples of a test: that is what is wanted.
-many = settings(
-    max_examples=40,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
-
-
-def vectors(size: int, seed: int, count: int) -> list[Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    return [torch.randn(size, generator=generator) for _ in range(count)]
 
 
 @pytest.fixture(params=[1, 2], ids=["1 thread", "2 threads"])
@@ -43,33 +25,6 @@ def threads(request: pytest.FixtureRequest) -> Any:
     torch.set_num_threads(request.param)
     yield request.param
     torch.set_num_threads(before)
-
-
-@many
-@given(SIZES, SEEDS, st.floats(-100, 100))
-def test_accumulate_in_double_is_exact_to_the_last_bits(
-    size: int, seed: int, weight: float
-) -> None:
-    start, x = vectors(size, seed, 2)
-    acc = start.double()
-    ops.accumulate_(acc, x, weight)
-    torch.testing.assert_close(acc, start.double() + weight * x.double(), rtol=0, atol=1e-12)
-
-
-@many
-@given(SIZES, SEEDS, st.floats(-10, 10))
-def test_accumulate_in_single_rounds_like_float32(size: int, seed: int, weight: float) -> None:
-    acc, x = vectors(size, seed, 2)
-    expected = acc.double() + weight * x.double()
-    ops.accumulate_(acc, x, weight)
-    torch.testing.assert_close(acc.double(), expected, rtol=1e-6, atol=1e-5)
-
-
-def test_accumulate_keeps_in_double_what_single_would_lose() -> None:
-    """2**24 + 1 has no float32: a float32 sum of ones would stop growing there."""
-    acc = torch.full((3,), 2.0**24, dtype=torch.float64)
-    ops.accumulate_(acc, torch.ones(3), 1.0)
-    assert acc.tolist() == [2.0**24 + 1] * 3
 
 
 @many
@@ -172,16 +127,53 @@ def test_masked_elements_stay_whatever_their_gradient_is() -> None:
     assert w[1].item() == pytest.approx(-1.1)
 
 
+@many
+@given(SIZES, SEEDS, st.floats(0, 2))
+def test_ala_step_is_its_two_formulas(size: int, seed: int, eta: float) -> None:
+    noise, mixed, g, local, received = vectors(size, seed, 5)
+    W = noise.sigmoid()
+    change = received.double() - local.double()
+    expected = (W.double() - eta * g.double() * change).clamp(0, 1)
+    ops.ala_step_(W, mixed, g, local, received, eta=eta)
+    torch.testing.assert_close(W.double(), expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        mixed.double(), local.double() + change * expected, atol=5e-5, rtol=0
+    )
+
+
+def test_ala_step_worked_by_hand() -> None:
+    """L=1, G=3, so that G-L=2. W=0.5, g=0.1, eta=2: W=0.5-2*0.1*2=0.1, mixed=1+2*0.1=1.2.
+
+    W=0.5 with g=1 would be -3.5, clipped to 0: mixed=L; with g=-1 it is 4.5, clipped to 1: mixed=G.
+    """
+    W, mixed = torch.full((3,), 0.5), torch.zeros(3)
+    g, local, received = torch.tensor([0.1, 1.0, -1.0]), torch.ones(3), torch.full((3,), 3.0)
+    ops.ala_step_(W, mixed, g, local, received, eta=2.0)
+    torch.testing.assert_close(W, torch.tensor([0.1, 0.0, 1.0]))
+    torch.testing.assert_close(mixed, torch.tensor([1.2, 1.0, 3.0]))
+
+
+def test_ala_step_does_not_hide_a_gradient_that_is_not_a_number() -> None:
+    W, mixed, one = torch.ones(1), torch.zeros(1), torch.ones(1)
+    ops.ala_step_(W, mixed, torch.tensor([math.nan]), one, 2 * one, eta=1.0)
+    assert torch.isnan(W).all()
+    assert torch.isnan(mixed).all()
+
+
 def everything(size: int) -> list[Tensor]:
     """All ops on the same seeded vectors: what they changed."""
-    acc, w, g, buffer, anchor, bias, target, source = vectors(size, 3, 8)
+    acc, w, g, buffer, anchor, bias, target, source, W, mixed = vectors(size, 3, 10)
     wide = acc.double()
     ops.accumulate_(acc, g, 0.3)
     ops.accumulate_(wide, g, 0.3)
+    ops.accumulate_(wide, g.half(), 0.3)
+    q, ends = (g * 20).to(torch.int8), torch.tensor([5, size // 2, size])
+    ops.accumulate_int8_(acc, q, ends, torch.tensor([0.1, 0.2, 0.3]), 0.7)
     ops.ema_(target, source, 0.7)
+    ops.ala_step_(W, mixed, g, source, anchor, eta=0.3)
     for _ in range(3):
         ops.sgd_step_(w, g, buffer, lr=0.1, momentum=0.9, kappa=0.2, anchor=anchor, bias=bias)
-    return [acc, wide, target, w, buffer]
+    return [acc, wide, target, W, mixed, w, buffer]
 
 
 def same_bits(a: list[Tensor], b: list[Tensor]) -> bool:
@@ -200,8 +192,13 @@ def test_threads_do_not_change_the_bits(threads: int) -> None:
     assert same_bits(several, everything(4 * GRAIN + 3))
 
 
+def ala_step_with(name: str, vector: Tensor) -> None:
+    names = ("W", "mixed", "grad", "local", "received")
+    ops.ala_step_(**{n: torch.zeros(4) for n in names} | {name: vector}, eta=1.0)
+
+
 WRONG: list[tuple[str, Tensor, str]] = [
-    ("type", torch.zeros(4, dtype=torch.float16), "is torch.float16, it must be torch.float32"),
+    ("type", torch.zeros(4, dtype=torch.float64), "is torch.float64, it must be torch.float32"),
     ("shape", torch.zeros(2, 2), r"has shape \(2, 2\), it must be a flat vector"),
     ("length", torch.zeros(5), "has 5 elements, expected 4"),
     ("stride", torch.zeros(8)[::2], r"is not contiguous \(stride 2\)"),
@@ -210,6 +207,10 @@ WRONG: list[tuple[str, Tensor, str]] = [
 ]
 CALLS: list[tuple[str, Callable[[Tensor], None]]] = [
     ("accumulate_: x", lambda bad: ops.accumulate_(torch.zeros(4), bad, 1.0)),
+    *[
+        (f"ala_step_: {name}", lambda bad, name=name: ala_step_with(name, bad))
+        for name in ("mixed", "grad", "local", "received")
+    ],
     ("ema_: source", lambda bad: ops.ema_(torch.zeros(4), bad, 0.5)),
     ("sgd_step_: grad", lambda bad: ops.sgd_step_(torch.zeros(4), bad, lr=0.1)),
     *[

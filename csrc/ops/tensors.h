@@ -7,23 +7,30 @@
 
 #include <optional>
 
-namespace fededge::cpu {
+namespace fededge {
 
 inline void check_vector(const char* op, const char* name, const at::Tensor& t, int64_t n,
-                         at::ScalarType type = at::kFloat) {
-  TORCH_CHECK(t.device().is_cpu(), op, ": ", name, " is on ", t.device(), ", not on the CPU");
+                         at::Device device, at::ScalarType type) {
+  TORCH_CHECK(t.device() == device, op, ": ", name, " is on ", t.device(), ", expected ", device);
   TORCH_CHECK(t.is_contiguous(), op, ": ", name, " is not contiguous: strides ", t.strides());
   TORCH_CHECK(t.numel() == n, op, ": ", name, " has ", t.numel(), " elements, expected ", n);
   TORCH_CHECK(t.scalar_type() == type, op, ": ", name, " is ", t.scalar_type(), ", expected ",
               type);
 }
 
+// A vector like the op's first one, which is compared with itself.
+inline void check_vector(const char* op, const char* name, const at::Tensor& t,
+                         const at::Tensor& like, at::ScalarType type = at::kFloat) {
+  check_vector(op, name, t, like.numel(), like.device(), type);
+}
+
 // A vector that the op reads. It may be `written` itself, but must not lie partly across it.
-inline const float* input(const char* op, const char* name, const at::Tensor& t,
-                          const at::Tensor& written) {
-  check_vector(op, name, t, written.numel());
+template <typename T = float>
+const T* input(const char* op, const char* name, const at::Tensor& t, const at::Tensor& written,
+               at::ScalarType type = at::kFloat) {
+  check_vector(op, name, t, written, type);
   at::assert_no_partial_overlap(written, t);
-  return t.const_data_ptr<float>();
+  return static_cast<const T*>(t.const_data_ptr());
 }
 
 inline const float* input(const char* op, const char* name, const std::optional<at::Tensor>& t,
@@ -39,4 +46,4 @@ T* output(const at::Tensor& t) {
   return t.mutable_data_ptr<T>();
 }
 
-}  // namespace fededge::cpu
+}  // namespace fededge

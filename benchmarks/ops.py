@@ -1,0 +1,289 @@
+"""Kernels against torch, forward and backward, in turns: medians of ratios.
+
+python benchmarks/ops.py [--ops fedacd …] [--batches 64 …] [--classes 10 …] [--threads 1 2]
+                         [--no-compile] [--rounds 15] [--json FILE]
+
+us                   microseconds of ours
+eager_ratio          time of the same written in eager torch / ours: higher is better
+compile_ratio        time of that under torch.compile / ours: higher is better
+cross_entropy_ratio  ours / F.cross_entropy on the same logits: lower is better
+
+The vector kernels have a size instead of batch and classes, and their peer as eager: for
+`accumulate_` a copy of as many bytes, for `sgd_step_` torch.optim.SGD(foreach=True). With one
+thread the processor's time is counted, which a busy machine disturbs less; with more, the clock's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fededge import ops
+
+Work = Callable[[], object]
+
+BATCHES = (10, 64, 128, 1024, 8192)
+CLASSES = (10, 62, 100, 200, 1000)
+# As many numbers as a ResNet-18 has, and LeNet-5's tensors on 28x28 images.
+LARGE = 11_173_962
+LENET = [(6, 1, 5, 5), (6,), (16, 6, 5, 5), (16,), (120, 400), (120,), (84, 120), (84,), (10, 84)]
+LENET += [(10,)]
+SMALL = sum(torch.Size(shape).numel() for shape in LENET)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A batch of 0 is a vector, whose size is in `classes`."""
+
+    op: str
+    batch: int
+    classes: int
+    threads: int
+    us: float
+    eager_ratio: float
+    compile_ratio: float | None = None
+    cross_entropy_ratio: float | None = None
+
+
+@dataclass(frozen=True)
+class Case:
+    """A loss of logits, ours and in eager torch; no gradient is taken of what has none."""
+
+    ours: Callable[[Tensor], Tensor | None]
+    eager: Callable[[Tensor], Tensor | None]
+    gradient: bool = True
+
+
+def seconds(work: Work, repeats: int) -> float:
+    clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
+    start = clock()
+    for _ in range(repeats):
+        work()
+    return (clock() - start) / repeats
+
+
+def interleave(works: dict[str, Work], rounds: int) -> dict[str, float]:
+    """Median seconds of each. All take turns, so that a busy machine disturbs all alike."""
+    for work in works.values():
+        work()
+    repeats = {n: max(1, int(0.003 / max(seconds(work, 1), 1e-7))) for n, work in works.items()}
+    times: dict[str, list[float]] = {name: [] for name in works}
+    for _ in range(rounds):
+        for name, work in works.items():
+            times[name].append(seconds(work, repeats[name]))
+    return {name: statistics.median(found) for name, found in times.items()}
+
+
+def flattening(z: Tensor, y: Tensor) -> Tensor:
+    """FedACD's L1 as eager torch has it."""
+    own = y[:, None]
+    with torch.no_grad():
+        log_r = z.scatter(1, own, -math.inf).log_softmax(1)
+        log_ratio = (log_r + math.log(z.shape[1] - 1)).scatter_(1, own, 0.0)
+    return (z.softmax(1) * log_ratio).sum(1).mean()
+
+
+def soft(z: Tensor, target: Tensor) -> Tensor:
+    return -(target * z.log_softmax(1)).sum(1).mean()
+
+
+def divergence(z: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+    student, target = (a.div(temperature).log_softmax(1) for a in (z, teacher))
+    kl = F.kl_div(student, target, reduction="batchmean", log_target=True)
+    return temperature**2 * kl
+
+
+def without(z: Tensor, y: Tensor) -> Tensor:
+    rest = torch.ones_like(z, dtype=torch.bool).scatter_(1, y[:, None], False)
+    return z[rest].view(len(z), -1)
+
+
+def losses(batch: int, classes: int) -> dict[str, Case]:
+    """Every loss at one shape, with data of its own."""
+    y, other = (torch.randint(classes, (batch,)) for _ in range(2))
+    A = torch.randn(classes, classes)
+    A = A - A.T
+    delta, row, scale = A.exp(), torch.randn(classes), torch.rand(classes)
+    teacher = torch.randn(batch, classes)
+    target = teacher.softmax(1)
+    psi = torch.randn(batch, classes, requires_grad=True)
+    margin = -1.5 * torch.eye(classes)
+    num, den = torch.zeros(classes, classes).double(), torch.zeros(classes).double()
+
+    def fedacd(z: Tensor, y: Tensor) -> Tensor:
+        return flattening(z, y) + F.cross_entropy(z + A[y], y)
+
+    def mixed(z: Tensor) -> Tensor:
+        return 0.3 * fedacd(z, y) + 0.7 * fedacd(z, other)
+
+    def lfd(z: Tensor) -> Tensor:
+        return F.cross_entropy(z + margin[y], y) + soft(z + margin[y], target)
+
+    def sums(z: Tensor) -> None:
+        num.index_add_(0, y, z.softmax(1).double())
+        den.index_add_(0, y, torch.ones(batch, dtype=torch.float64))
+
+    def ours(z: Tensor, *labels: Tensor) -> Tensor:
+        shares = (0.3, 0.7) if len(labels) == 2 else (1.0,)
+        return ops.label_loss(z, labels, shares, shift=A, factor=delta, flat=1.0)
+
+    return {
+        "fedacd": Case(lambda z: ours(z, y), lambda z: fedacd(z, y)),
+        "fedacd+mixup": Case(lambda z: ours(z, y, other), mixed),
+        "adjusted": Case(
+            lambda z: ops.label_loss(z, (y,), shift=row), lambda z: F.cross_entropy(z + row, y)
+        ),
+        "adjusted by label": Case(
+            lambda z: ops.label_loss(z, (y,), shift=A), lambda z: F.cross_entropy(z + A[y], y)
+        ),
+        "restricted": Case(
+            lambda z: ops.label_loss(z, (y,), scale=scale), lambda z: F.cross_entropy(scale * z, y)
+        ),
+        "fused logits": Case(
+            lambda z: ops.label_loss(z, (y,), added=psi), lambda z: F.cross_entropy(z + psi, y)
+        ),
+        "lfd": Case(lambda z: ops.label_loss(z, (y,), shift=margin, soft=1.0, target=target), lfd),
+        "soft": Case(lambda z: ops.soft_cross_entropy(z, target), lambda z: soft(z, target)),
+        "distillation": Case(
+            lambda z: ops.distillation(z, teacher, 4.0), lambda z: divergence(z, teacher, 4.0)
+        ),
+        "not true": Case(
+            lambda z: ops.distillation(z, teacher, 2.0, y),
+            lambda z: divergence(without(z, y), without(teacher, y), 2.0),
+        ),
+        "probability sums": Case(
+            lambda z: ops.probability_sums_(num, den, z, (y,)), sums, gradient=False
+        ),
+    }
+
+
+def step(loss: Callable[[Tensor], Tensor | None], z: Tensor) -> Work:
+    """A forward pass and, if there is a gradient, a backward one."""
+
+    def work() -> None:
+        z.grad = None
+        value = loss(z)
+        if value is not None:
+            value.backward()
+
+    return work
+
+
+def measure_loss(name: str, batch: int, classes: int, compiled: bool, rounds: int) -> Row:
+    torch.manual_seed(0)
+    case = losses(batch, classes)[name]
+    z = torch.randn(batch, classes, requires_grad=case.gradient)
+    leaf = torch.randn(batch, classes, requires_grad=True)
+    y = torch.randint(classes, (batch,))
+    works = {
+        "ours": step(case.ours, z),
+        "eager": step(case.eager, z),
+        "cross_entropy": step(lambda z: F.cross_entropy(z, y), leaf),
+    }
+    if compiled:
+        works["compile"] = step(torch.compile(case.eager, dynamic=False), z)
+    took = interleave(works, rounds)
+    return Row(
+        name,
+        batch,
+        classes,
+        torch.get_num_threads(),
+        took["ours"] * 1e6,
+        took["eager"] / took["ours"],
+        took["compile"] / took["ours"] if compiled else None,
+        took["ours"] / took["cross_entropy"] if case.gradient else None,
+    )
+
+
+def accumulate(size: int, dtype: torch.dtype) -> tuple[Work, Work]:
+    acc, x = torch.zeros(size, dtype=dtype), torch.rand(size)
+    # What the op moves at least: it reads acc and x and writes acc.
+    moved = (2 * acc.nbytes + x.nbytes) // 2
+    source, target = (torch.zeros(moved, dtype=torch.uint8) for _ in range(2))
+    return lambda: ops.accumulate_(acc, x, 1e-9), lambda: target.copy_(source)
+
+
+def sgd(momentum: float) -> tuple[Work, Work]:
+    """One step for LeNet: ours on the flat vector, with the mask that training passes."""
+    found = [nn.Parameter(torch.rand(shape)) for shape in LENET]
+    for parameter in found:
+        parameter.grad = torch.rand_like(parameter)
+    w = torch.cat([parameter.detach().reshape(-1) for parameter in found])
+    grad, mask = torch.rand_like(w), torch.ones_like(w)
+    buffer = torch.zeros_like(w) if momentum else None
+    peer = torch.optim.SGD(found, lr=1e-6, momentum=momentum, weight_decay=1e-4, foreach=True)
+
+    def ours() -> None:
+        ops.sgd_step_(w, grad, buffer, lr=1e-6, momentum=momentum, weight_decay=1e-4, mask=mask)
+
+    return ours, peer.step
+
+
+def vectors() -> Iterator[tuple[str, int, Callable[[], tuple[Work, Work]]]]:
+    for size in (SMALL, LARGE):
+        yield "accumulate_ float32", size, partial(accumulate, size, torch.float32)
+        yield "accumulate_ float64", size, partial(accumulate, size, torch.float64)
+    yield "sgd_step_", SMALL, partial(sgd, 0.0)
+    yield "sgd_step_ momentum", SMALL, partial(sgd, 0.9)
+
+
+def measure(args: argparse.Namespace) -> Iterator[Row]:
+    for threads in args.threads:
+        torch.set_num_threads(threads)
+        for name, size, make in vectors():
+            if args.ops is None or name.split()[0] in args.ops:
+                ours, peer = make()
+                took = interleave({"ours": ours, "eager": peer}, args.rounds)
+                ratio = took["eager"] / took["ours"]
+                yield Row(name, 0, size, threads, took["ours"] * 1e6, ratio)
+        for name in losses(1, 2):
+            for batch in args.batches if args.ops is None or name in args.ops else ():
+                for classes in args.classes:
+                    yield measure_loss(name, batch, classes, args.compile, args.rounds)
+
+
+def show(row: Row) -> None:
+    ratios = [f"eager {row.eager_ratio:6.2f}"]
+    if row.compile_ratio is not None:
+        ratios.append(f"compile {row.compile_ratio:5.2f}")
+    if row.cross_entropy_ratio is not None:
+        ratios.append(f"cross entropy {row.cross_entropy_ratio:5.2f}")
+    shape = f"{row.batch}x{row.classes}" if row.batch else f"{row.classes:,}"
+    print(f"{row.op:20} {shape:>11} {row.threads}t {row.us:>10.1f} us  {'  '.join(ratios)}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument(
+        "--ops", nargs="+", metavar="OP", help="only these: vector kernels by their first word"
+    )
+    parser.add_argument("--batches", nargs="+", type=int, default=BATCHES)
+    parser.add_argument("--classes", nargs="+", type=int, default=CLASSES)
+    parser.add_argument("--threads", nargs="+", type=int, default=(1,))
+    parser.add_argument("--no-compile", dest="compile", action="store_false")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows here")
+    args = parser.parse_args()
+    rows = []
+    for row in measure(args):
+        show(row)
+        rows.append(asdict(row))
+    if args.json:
+        args.json.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

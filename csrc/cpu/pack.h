@@ -1,0 +1,203 @@
+// 64 bytes of numbers that are computed with at once, whatever registers the processor has.
+//
+// GCC's and clang's vector types do the work, in pieces of the instruction set's own size. A pack
+// always holds as many numbers and reduces them in the same order: every level gives the same bits.
+#pragma once
+
+#include <cstring>
+#include <utility>
+
+#include "cpu/row_levels.h"
+#include "kernels/maths.h"
+
+namespace fededge::cpu {
+
+// One register of T, and one that may lie anywhere in memory.
+template <typename T, int kRegister>
+struct Vector {
+  typedef T Type __attribute__((vector_size(kRegister)));
+  typedef T Loose __attribute__((vector_size(kRegister), aligned(sizeof(T)), may_alias));
+};
+
+// The pieces of a pack of T, and what is done to each of them.
+template <typename T, int kRegister>
+struct Pieces {
+  using Piece = typename Vector<T, kRegister>::Type;
+  static constexpr int kCount = kPackBytes / kRegister;
+  static constexpr int kWidth = kPackBytes / int(sizeof(T));
+  Piece piece[kCount];
+
+  // The pieces f(0), f(1), … Written as a loop, GCC would keep them in memory.
+  template <class F>
+  FEDEDGE_HD static Pieces each(F f) {
+    return each(f, std::make_integer_sequence<int, kCount>());
+  }
+
+ private:
+  template <class F, int... kIndex>
+  FEDEDGE_HD static Pieces each(F f, std::integer_sequence<int, kIndex...>) {
+    return Pieces{{f(kIndex)...}};
+  }
+};
+
+// The integers that are as large as a Real.
+template <typename Real>
+struct Integer;
+
+template <>
+struct Integer<float> {
+  using Signed = int32_t;
+  using Unsigned = uint32_t;
+};
+
+template <>
+struct Integer<double> {
+  using Signed = int64_t;
+  using Unsigned = uint64_t;
+};
+
+template <typename T, int kRegister>
+struct Mask : Pieces<typename Integer<T>::Signed, kRegister> {
+  using Base = Pieces<typename Integer<T>::Signed, kRegister>;
+  FEDEDGE_HD Mask(Base base) : Base(base) {}
+};
+
+template <typename T, int kRegister>
+struct Bits : Pieces<typename Integer<T>::Unsigned, kRegister> {
+  using Base = Pieces<typename Integer<T>::Unsigned, kRegister>;
+  FEDEDGE_HD Bits(Base base) : Base(base) {}
+};
+
+template <typename T, int kRegister>
+struct Pack : Pieces<T, kRegister> {
+  using Real = T;
+  using Base = Pieces<T, kRegister>;
+  using Loose = typename Vector<T, kRegister>::Loose;
+  static constexpr int kPerPiece = kRegister / int(sizeof(T));
+
+  Pack() = default;
+  FEDEDGE_HD Pack(Base base) : Base(base) {}
+  FEDEDGE_HD explicit Pack(T x) : Base(gather([&](int) FEDEDGE_LAMBDA { return x; })) {}
+
+  FEDEDGE_HD static Pack load(const T* from) {
+    return Base::each([&](int i) FEDEDGE_LAMBDA -> typename Base::Piece {
+      return *reinterpret_cast<const Loose*>(from + i * kPerPiece);
+    });
+  }
+
+  FEDEDGE_HD void store(T* to) const {
+    for (int i = 0; i < Base::kCount; ++i) {
+      *reinterpret_cast<Loose*>(to + i * kPerPiece) = this->piece[i];
+    }
+  }
+
+  // The pack of f(0), f(1), …
+  template <class F>
+  FEDEDGE_HD static Pack gather(F f) {
+    return Base::each([&](int i) FEDEDGE_LAMBDA {
+      return gather_piece(f, i * kPerPiece, std::make_integer_sequence<int, kPerPiece>());
+    });
+  }
+
+  template <class F, int... kOffset>
+  FEDEDGE_HD static typename Base::Piece gather_piece(F f, int first,
+                                                      std::integer_sequence<int, kOffset...>) {
+    return typename Base::Piece{f(first + kOffset)...};
+  }
+};
+
+#define FEDEDGE_PACK template <typename T, int kRegister>
+#define FEDEDGE_OPERATOR(Result, Argument, op)                                                \
+  FEDEDGE_PACK FEDEDGE_HD Result<T, kRegister> operator op(const Argument<T, kRegister>& a,   \
+                                                           const Argument<T, kRegister>& b) { \
+    return Result<T, kRegister>::Base::each(                                                  \
+        [&](int i) FEDEDGE_LAMBDA { return a.piece[i] op b.piece[i]; });                      \
+  }
+// A pack and one number, in either order.
+#define FEDEDGE_MIXED(Result, op)                                                             \
+  FEDEDGE_OPERATOR(Result, Pack, op)                                                          \
+  FEDEDGE_PACK FEDEDGE_HD Result<T, kRegister> operator op(const Pack<T, kRegister>& a,       \
+                                                           typename Traits<T>::Real b) {      \
+    return a op Pack<T, kRegister>(b);                                                        \
+  }                                                                                           \
+  FEDEDGE_PACK FEDEDGE_HD Result<T, kRegister> operator op(typename Traits<T>::Real a,        \
+                                                           const Pack<T, kRegister>& b) {     \
+    return Pack<T, kRegister>(a) op b;                                                        \
+  }
+
+FEDEDGE_MIXED(Pack, +)
+FEDEDGE_MIXED(Pack, -)
+FEDEDGE_MIXED(Pack, *)
+FEDEDGE_MIXED(Pack, /)
+FEDEDGE_MIXED(Mask, <)
+FEDEDGE_MIXED(Mask, >)
+FEDEDGE_MIXED(Mask, ==)
+FEDEDGE_OPERATOR(Mask, Mask, &)
+FEDEDGE_OPERATOR(Bits, Bits, +)
+FEDEDGE_OPERATOR(Bits, Bits, -)
+#undef FEDEDGE_MIXED
+#undef FEDEDGE_OPERATOR
+
+FEDEDGE_PACK FEDEDGE_HD Bits<T, kRegister> operator+(const Bits<T, kRegister>& a,
+                                                     typename Integer<T>::Unsigned b) {
+  return Bits<T, kRegister>::Base::each([&](int i) FEDEDGE_LAMBDA { return a.piece[i] + b; });
+}
+
+FEDEDGE_PACK FEDEDGE_HD Bits<T, kRegister> operator-(const Bits<T, kRegister>& a,
+                                                     typename Integer<T>::Unsigned b) {
+  return Bits<T, kRegister>::Base::each([&](int i) FEDEDGE_LAMBDA { return a.piece[i] - b; });
+}
+
+FEDEDGE_PACK FEDEDGE_HD Bits<T, kRegister> operator<<(const Bits<T, kRegister>& a, int by) {
+  return Bits<T, kRegister>::Base::each([&](int i) FEDEDGE_LAMBDA { return a.piece[i] << by; });
+}
+
+FEDEDGE_PACK FEDEDGE_HD Bits<T, kRegister> operator>>(const Bits<T, kRegister>& a, int by) {
+  return Bits<T, kRegister>::Base::each([&](int i) FEDEDGE_LAMBDA { return a.piece[i] >> by; });
+}
+
+FEDEDGE_PACK FEDEDGE_HD Bits<T, kRegister> bits(const Pack<T, kRegister>& x) {
+  using To = typename Bits<T, kRegister>::Piece;
+  return Bits<T, kRegister>::Base::each([&](int i) FEDEDGE_LAMBDA { return (To)x.piece[i]; });
+}
+
+FEDEDGE_PACK FEDEDGE_HD Pack<T, kRegister> from_bits(const Bits<T, kRegister>& x) {
+  using To = typename Pack<T, kRegister>::Piece;
+  return Pack<T, kRegister>::Base::each([&](int i) FEDEDGE_LAMBDA { return (To)x.piece[i]; });
+}
+
+FEDEDGE_PACK FEDEDGE_HD Pack<T, kRegister> where(const Mask<T, kRegister>& take,
+                                                 const Pack<T, kRegister>& a,
+                                                 const Pack<T, kRegister>& b) {
+  return Pack<T, kRegister>::Base::each(
+      [&](int i) FEDEDGE_LAMBDA { return take.piece[i] ? a.piece[i] : b.piece[i]; });
+}
+
+FEDEDGE_PACK FEDEDGE_HD bool all(const Mask<T, kRegister>& mask) {
+  typename Integer<T>::Signed lane[Pack<T, kRegister>::kWidth];
+  std::memcpy(lane, &mask.piece, kPackBytes);
+  typename Integer<T>::Signed held = -1;
+  for (const auto one : lane) held &= one;
+  return held != 0;
+}
+
+// 0, 1, 2, …
+FEDEDGE_PACK FEDEDGE_HD Pack<T, kRegister> ordinals() {
+  return Pack<T, kRegister>::gather([](int i) FEDEDGE_LAMBDA { return static_cast<T>(i); });
+}
+
+// The numbers of a pack joined two by two, always the same two.
+template <typename T, int kRegister, class Join>
+FEDEDGE_HD T reduce(const Pack<T, kRegister>& x, Join join) {
+  T lane[Pack<T, kRegister>::kWidth];
+  x.store(lane);
+#pragma GCC unroll 8
+  for (int half = Pack<T, kRegister>::kWidth / 2; half > 0; half /= 2) {
+#pragma GCC unroll 16
+    for (int i = 0; i < half; ++i) lane[i] = join(lane[i], lane[i + half]);
+  }
+  return lane[0];
+}
+#undef FEDEDGE_PACK
+
+}  // namespace fededge::cpu

@@ -1,0 +1,31 @@
+// The row kernels as they are compiled for each instruction set: declarations only.
+#pragma once
+
+#include <cstdint>
+
+namespace fededge::cpu {
+
+// The sum of what the kernel returns for the rows from `begin` to `end`; `scratch` has the size
+// that scratch_size gives.
+template <class Kernel>
+double rows_baseline(const Kernel& kernel, int64_t begin, int64_t end, int columns,
+                     typename Kernel::Real* scratch);
+template <class Kernel>
+double rows_avx2(const Kernel& kernel, int64_t begin, int64_t end, int columns,
+                 typename Kernel::Real* scratch);
+template <class Kernel>
+double rows_avx512(const Kernel& kernel, int64_t begin, int64_t end, int columns,
+                   typename Kernel::Real* scratch);
+
+// Columns from which on one row fills its packs better than a column of several rows would.
+inline constexpr int kWideRow = 32;
+
+inline constexpr int kPackBytes = 64;
+
+template <class Kernel>
+int64_t scratch_size(int64_t columns) {
+  const int64_t together = kPackBytes / sizeof(typename Kernel::Real);
+  return Kernel::kKept * columns * (columns < kWideRow ? together : 1);
+}
+
+}  // namespace fededge::cpu

@@ -1,0 +1,53 @@
+// The loops over rows, once for each instruction set: included by the files that compile them.
+//
+// A file, not a function, chooses the instruction set: GCC breaks up vectors that are too wide for
+// the function where they are written before it inlines that into one that could hold them.
+#pragma once
+
+#include "cpu/lanes.h"
+#include "cpu/row_levels.h"
+#include "kernels/distillation.h"
+#include "kernels/label_loss.h"
+#include "kernels/probability_sums.h"
+
+namespace fededge::cpu {
+
+template <int kRegister, class Kernel>
+FEDEDGE_HD double sum_rows(Kernel kernel, int64_t begin, int64_t end, int columns,
+                           typename Kernel::Real* scratch) {
+  using T = typename Kernel::Real;
+  double total = 0;
+  if (columns >= kWideRow) {
+    for (int64_t i = begin; i < end; ++i) {
+      total += kernel(ColumnLanes<T, kRegister>{columns, i, scratch});
+    }
+    return total;
+  }
+  constexpr int kWidth = RowLanes<T, kRegister>::kWidth;
+  for (int64_t i = begin; i < end; i += kWidth) {
+    const int rows = end - i < kWidth ? static_cast<int>(end - i) : kWidth;
+    T loss[kWidth];
+    kernel(RowLanes<T, kRegister>{columns, i, scratch, rows}).store(loss);
+    for (int j = 0; j < rows; ++j) total += loss[j];
+  }
+  return total;
+}
+
+#define FEDEDGE_ROWS_OF(name, Kernel)                                                  \
+  template double name<Kernel>(const Kernel&, int64_t, int64_t, int, Kernel::Real*);
+
+// Defines `name` for every row kernel, with registers of so many bytes.
+#define FEDEDGE_ROWS(name, kRegister)                                                  \
+  template <class Kernel>                                                              \
+  double name(const Kernel& kernel, int64_t begin, int64_t end, int columns,           \
+              typename Kernel::Real* scratch) {                                        \
+    return sum_rows<kRegister>(kernel, begin, end, columns, scratch);                  \
+  }                                                                                    \
+  FEDEDGE_ROWS_OF(name, LabelLoss<float>)                                              \
+  FEDEDGE_ROWS_OF(name, LabelLoss<double>)                                             \
+  FEDEDGE_ROWS_OF(name, Distillation<float>)                                           \
+  FEDEDGE_ROWS_OF(name, Distillation<double>)                                          \
+  FEDEDGE_ROWS_OF(name, ProbabilitySums<float>)                                        \
+  FEDEDGE_ROWS_OF(name, ProbabilitySums<double>)
+
+}  // namespace fededge::cpu

@@ -1,0 +1,64 @@
+// Runs a row kernel over all rows: threads, and the best instruction set at run time.
+#pragma once
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "cpu/row_levels.h"
+#include "cpu/simd.h"
+
+namespace fededge::cpu {
+
+// Rows whose losses are added up by one thread, in their order, so that the number of threads does
+// not change the sum; a multiple of every pack's width.
+inline constexpr int64_t kRowsAtOnce = 16;
+
+// Exponentials per thread below which starting another one costs more than it saves.
+inline constexpr int64_t kRowGrain = 16384;
+
+template <class Kernel>
+using RowsRunner = double (*)(const Kernel&, int64_t, int64_t, int, typename Kernel::Real*);
+
+template <class Kernel>
+RowsRunner<Kernel> rows_runner() {
+#if defined(__x86_64__)
+  const Simd level = simd_level();
+  if (level == Simd::kAvx512) return rows_avx512<Kernel>;
+  if (level == Simd::kAvx2) return rows_avx2<Kernel>;
+#endif
+  return rows_baseline<Kernel>;
+}
+
+// All rows in their order, by one thread: for kernels whose rows write to the same memory.
+template <class Kernel>
+double for_each_row_in_turn(int64_t rows, int64_t columns, const Kernel& kernel) {
+  using T = typename Kernel::Real;
+  const std::unique_ptr<T[]> scratch(new T[scratch_size<Kernel>(columns)]);
+  return rows_runner<Kernel>()(kernel, 0, rows, static_cast<int>(columns), scratch.get());
+}
+
+// The sum over all rows of what the kernel returns for each.
+template <class Kernel>
+double for_each_row(int64_t rows, int64_t columns, const Kernel& kernel) {
+  if (rows <= kRowsAtOnce) return for_each_row_in_turn(rows, columns, kernel);
+  using T = typename Kernel::Real;
+  const RowsRunner<Kernel> run = rows_runner<Kernel>();
+  std::vector<double> losses((rows + kRowsAtOnce - 1) / kRowsAtOnce);
+  const int64_t grain = std::max<int64_t>(1, kRowGrain / (kRowsAtOnce * columns));
+  at::parallel_for(0, losses.size(), grain, [&](int64_t begin, int64_t end) {
+    const std::unique_ptr<T[]> scratch(new T[scratch_size<Kernel>(columns)]);
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t first = i * kRowsAtOnce;
+      const int64_t last = std::min(rows, first + kRowsAtOnce);
+      losses[i] = run(kernel, first, last, static_cast<int>(columns), scratch.get());
+    }
+  });
+  double total = 0;
+  for (const double loss : losses) total += loss;
+  return total;
+}
+
+}  // namespace fededge::cpu

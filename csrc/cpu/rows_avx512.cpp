@@ -1,0 +1,26 @@
+#if defined(__x86_64__)
+
+// Before the change of target: what these define must run on every processor.
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx512f"))), apply_to = function)
+#else
+#pragma GCC target("avx512f")
+#endif
+
+#include "cpu/row_loops.h"
+
+namespace fededge::cpu {
+
+FEDEDGE_ROWS(rows_avx512, 64)
+
+}  // namespace fededge::cpu
+
+#if defined(__clang__)
+#pragma clang attribute pop
+#endif
+
+#endif

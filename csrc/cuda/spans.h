@@ -1,0 +1,13 @@
+// Starts a span on the device; the .cu files say for which spans. No torch: they compile quickly.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace fededge::cuda {
+
+template <class Span>
+void launch_span(int64_t n, const Span& span, cudaStream_t stream);
+
+}  // namespace fededge::cuda

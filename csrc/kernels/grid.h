@@ -1,0 +1,160 @@
+// What one thread of many does of a span or of the rows: on a device, and in tests that play one.
+#pragma once
+
+#include "kernels/exchange.h"
+#include "kernels/host_device.h"
+#include "kernels/lanes.h"
+
+namespace fededge {
+
+// Every `step`-th element from `first` on.
+template <class Span>
+FEDEDGE_HD void stride_over(const Span& span, int64_t n, int64_t first, int64_t step) {
+  for (int64_t i = first; i < n; i += step) span(i);
+}
+
+// What the threads share that compute rows: how many rows, and where the results go.
+template <typename T>
+struct RowJob {
+  static constexpr int64_t kInside = INT64_MIN;  // no label is this
+
+  int64_t rows;
+  int columns;
+  T* results;        // what the kernel returns for each row
+  int64_t* outside;  // a label outside of the columns is put here; until then it is kInside
+
+  FEDEDGE_HD bool has(int64_t label) const { return label >= 0 && label < columns; }
+};
+
+// Lanes that stay inside their memory whatever the labels are: a row with a label outside of the
+// columns is computed with another one, all that it writes is NaN, and the label is reported.
+template <typename T, class Exchange>
+struct CheckedLanes : StridedLanes<T, Exchange> {
+  const RowJob<T>* job;
+  bool* astray;
+
+  FEDEDGE_HD int label(const int64_t* y) const {
+    const int64_t found = y[this->index];
+    if (job->has(found)) return static_cast<int>(found);
+    *astray = true;
+    if (this->exchange.lane() == 0) *job->outside = found;
+    return 0;
+  }
+
+  template <typename U>
+  FEDEDGE_HD void store(U* v, int c, T x) const {
+    v[c] = static_cast<U>(*astray ? Constants<T>::infinity() - Constants<T>::infinity() : x);
+  }
+};
+
+// Each of a group's rows in turn: every `step`-th from `first` on.
+struct EachRow {
+  template <typename T>
+  static int64_t groups(const RowJob<T>& job) {
+    return job.rows;
+  }
+
+  template <class Kernel, class Exchange>
+  FEDEDGE_HD static void run(const Kernel& kernel, const RowJob<typename Kernel::Real>& job,
+                             const Exchange& exchange, int64_t first, int64_t step,
+                             typename Kernel::Real* scratch) {
+    using T = typename Kernel::Real;
+    for (int64_t i = first; i < job.rows; i += step) {
+      bool astray = false;
+      const CheckedLanes<T, Exchange> lanes{{exchange, job.columns, i, scratch}, &job, &astray};
+      const T result = kernel(lanes);
+      if (exchange.lane() == 0) lanes.store(job.results + i, 0, result);
+    }
+  }
+};
+
+// Lanes that add to the table's row of one class alone, and so need no atomic addition.
+template <typename T, class Exchange>
+struct ClassLanes : StridedLanes<T, Exchange> {
+  int64_t only;
+
+  FEDEDGE_HD int64_t label(const int64_t* y) const { return y[this->index]; }
+
+  template <int kSlot>
+  FEDEDGE_HD void accumulate(Matrix<double> table, int64_t y, double share, T total) const {
+    if (y != only) return;
+    double* to = table.row(y);
+    const double rate = share / static_cast<double>(total);
+    this->each([&](int c) FEDEDGE_LAMBDA {
+      to[c] += rate * static_cast<double>(this->template kept<kSlot>(c));
+    });
+  }
+
+  FEDEDGE_HD void count(Matrix<double> table, int64_t y, double share) const {
+    if (y == only && this->exchange.lane() == 0) *table.row(y) += share;
+  }
+};
+
+// Each of a group's classes in turn, and of each the rows in their order: a sum is the same
+// whenever it is made. A row is computed once for each of its labels.
+struct EachClass {
+  template <typename T>
+  static int64_t groups(const RowJob<T>& job) {
+    return job.columns;
+  }
+
+  template <class Kernel, class Exchange>
+  FEDEDGE_HD static void run(const Kernel& kernel, const RowJob<typename Kernel::Real>& job,
+                             const Exchange& exchange, int64_t first, int64_t step,
+                             typename Kernel::Real* scratch) {
+    using T = typename Kernel::Real;
+    for (int64_t only = first; only < job.columns; only += step) {
+      for (int64_t i = 0; i < job.rows; ++i) {
+        if (only == 0 && exchange.lane() == 0) report(kernel, job, i);
+        if (!concerns(kernel, i, only)) continue;
+        kernel(ClassLanes<T, Exchange>{{exchange, job.columns, i, scratch}, only});
+      }
+    }
+  }
+
+ private:
+  template <class Kernel>
+  FEDEDGE_HD static bool concerns(const Kernel& kernel, int64_t row, int64_t only) {
+    bool found = false;
+    for (int i = 0; i < kernel.labellings; ++i) found = found || kernel.label[i][row] == only;
+    return found;
+  }
+
+  template <class Kernel, class Job>
+  FEDEDGE_HD static void report(const Kernel& kernel, const Job& job, int64_t row) {
+    for (int i = 0; i < kernel.labellings; ++i) {
+      if (!job.has(kernel.label[i][row])) *job.outside = kernel.label[i][row];
+    }
+  }
+};
+
+// How rows or classes are shared out: a warp or a block for each, and where kept numbers go.
+struct RowPlan {
+  static constexpr int kWarp = 32;
+  static constexpr int kWarps = 4;             // of a block whose warps have a row each
+  static constexpr int kBlock = 512;           // threads that have a row together
+  static constexpr int kNarrow = 1024;         // columns up to which a warp has a row
+  static constexpr int64_t kShared = 48 << 10; // bytes that every device gives a block
+  static constexpr int64_t kSlot = 8;          // bytes that a thread can show the others
+
+  bool narrow;      // a warp for each row
+  int64_t blocks;
+  int64_t shared;   // bytes of a block's shared memory
+  int64_t scratch;  // bytes of global memory, where the kept numbers do not fit
+
+  static RowPlan of(int64_t groups, int columns, int64_t kept_bytes) {
+    const int64_t row = kept_bytes * columns;
+    if (columns <= kNarrow && kWarps * row <= kShared) {
+      return {true, atmost((groups + kWarps - 1) / kWarps, 1 << 16), kWarps * row, 0};
+    }
+    const int64_t slots = kBlock * kSlot;
+    if (slots + row <= kShared) return {false, atmost(groups, 1 << 16), slots + row, 0};
+    const int64_t blocks = atmost(groups, 128);  // each needs memory of its own
+    return {false, blocks, slots, blocks * row};
+  }
+
+ private:
+  static int64_t atmost(int64_t n, int64_t limit) { return n < limit ? n : limit; }
+};
+
+}  // namespace fededge

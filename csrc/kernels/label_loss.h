@@ -1,0 +1,220 @@
+// The losses of logits and labels: cross entropy of adjusted logits, soft targets, flattening.
+#pragma once
+
+#include "kernels/lanes.h"
+
+namespace fededge {
+
+// One row's loss, and its gradient: with u = scale * z + added + shift[y], the sum over the
+// labellings y, each by its share, of
+//
+//   weight * CE(u, y) + soft * CE(u, target) + flat * L1(z, y)
+//
+// where L1 = sum over k != y of p_k log((C - 1) p_k / (1 - p_y)), p = softmax(z): FedACD's eq. 7.
+template <typename T>
+struct LabelLoss {
+  using Real = T;
+  static constexpr int kKept = 1;
+
+  Matrix<const T> z;
+  Matrix<const T> scale;
+  Matrix<const T> added;
+  Matrix<const T> shift;   // a row for each label; a stride of 0 is the same for all of them
+  Matrix<const T> factor;  // e^shift, which saves exponentials; or nothing
+  Matrix<const T> target;
+  Matrix<T> dz;
+  Matrix<T> dadded;  // nothing where it would be the same as dz
+  const int64_t* label[2];
+  T share[2];
+  int labellings;  // 0 is a target alone
+  T weight;
+  T soft;
+  T flat;
+  T mean;        // 1 / rows
+  T log_others;  // log(C - 1)
+
+  template <class L>
+  FEDEDGE_HD typename L::Scalar operator()(const L& lanes) const {
+    using Scalar = typename L::Scalar;
+    typename L::Label y[2] = {};
+    for (int i = 0; i < labellings; ++i) y[i] = lanes.label(label[i]);
+    if (flat == 0 && (labellings < 2 || shift.stride == 0)) {
+      return cross_entropy(lanes, y, share, labellings, false);
+    }
+    Scalar loss(T(0));
+    if (!scale && !added && !target && (factor || !shift)) {
+      if (labellings == 1 ? shared<1>(lanes, y, loss) : shared<2>(lanes, y, loss)) return loss;
+    }
+    loss = Scalar(T(0));
+    for (int i = 0; i < labellings; ++i) {
+      loss = loss + cross_entropy(lanes, y + i, share + i, 1, i > 0);
+      if (flat != 0) loss = loss + flattening(lanes, y[i], share[i]);
+    }
+    return loss;
+  }
+
+ private:
+  // Both cross entropies, for labellings that have one softmax.
+  template <class L>
+  FEDEDGE_HD typename L::Scalar cross_entropy(const L& lanes, const typename L::Label* y,
+                                              const T* part, int count, bool add) const {
+    using Number = typename L::Number;
+    using Scalar = typename L::Scalar;
+    const auto z_ = lanes.row(z);
+    const auto scale_ = lanes.row(scale);
+    const auto added_ = lanes.row(added);
+    const auto target_ = lanes.row(target);
+    const auto shift_ = shift.stride == 0 ? lanes.row(shift) : lanes.row(shift, y[0]);
+    const auto u = [&](auto c) FEDEDGE_LAMBDA {
+      Number x = lanes.load(z_, c);
+      if (scale) x = x * lanes.load(scale_, c);
+      if (added) x = x + lanes.load(added_, c);
+      if (shift) x = x + lanes.load(shift_, c);
+      return x;
+    };
+    const Scalar most = lanes.max(u);
+    const auto sums = lanes.sum([&](auto c) FEDEDGE_LAMBDA {
+      const Number x = u(c) - most;
+      const Number e = exp(x);
+      lanes.template keep<0>(c, e);
+      const Number t = target ? lanes.load(target_, c) : Number(T(0));
+      // 0 log 0 = 0: a class that the shift rules out and the target does not ask for.
+      return Sums<Number, 3>{{e, t, where(t == T(0), t, t * x)}};
+    });
+    const Scalar log_sum = log(sums.of[0]);
+    Scalar loss(T(0));
+    T shares = 0;
+    for (int i = 0; i < count; ++i) {
+      Scalar x = lanes.at(z_, y[i]);
+      if (scale) x = x * lanes.at(scale_, y[i]);
+      if (added) x = x + lanes.at(added_, y[i]);
+      if (shift) x = x + lanes.at(shift_, y[i]);
+      if (weight != 0) loss = loss + (weight * part[i]) * (log_sum - (x - most));
+      shares += part[i];
+    }
+    const T softly = count == 0 ? soft : soft * shares;
+    if (target) loss = loss + softly * (sums.of[1] * log_sum - sums.of[2]);
+
+    const Scalar rate = mean * (weight * shares + softly * sums.of[1]) / sums.of[0];
+    const auto dz_ = lanes.row(dz);
+    const auto dadded_ = lanes.row(dadded);
+    lanes.each([&](auto c) FEDEDGE_LAMBDA {
+      Number du = lanes.template kept<0>(c) * rate;
+      for (int i = 0; i < count; ++i) {
+        du = du - where(lanes.is(c, y[i]), Number(mean * weight * part[i]), Number(T(0)));
+      }
+      if (target) du = du - (mean * softly) * lanes.load(target_, c);
+      if (dadded) lanes.store(dadded_, c, add ? du + lanes.load(dadded_, c) : du);
+      if (scale) du = du * lanes.load(scale_, c);
+      lanes.store(dz_, c, add ? du + lanes.load(dz_, c) : du);
+    });
+    return loss;
+  }
+
+  // L1, added to the gradient. The classes but y are measured by the largest of themselves, so that
+  // nothing is lost where y has next to all of the probability.
+  template <class L>
+  FEDEDGE_HD typename L::Scalar flattening(const L& lanes, typename L::Label y, T part) const {
+    using Number = typename L::Number;
+    using Scalar = typename L::Scalar;
+    const Number none(-Constants<T>::infinity());
+    const auto z_ = lanes.row(z);
+    const auto other = [&](auto c) FEDEDGE_LAMBDA {
+      return where(lanes.is(c, y), none, lanes.load(z_, c));
+    };
+    const Scalar rest = lanes.max(other);
+    const auto sums = lanes.sum([&](auto c) FEDEDGE_LAMBDA {
+      const Number x = other(c) - rest;
+      const Number e = exp(x);
+      lanes.template keep<0>(c, e);
+      return Sums<Number, 2>{{e, where(lanes.is(c, y), e, e * x)}};
+    });
+    const Scalar own = lanes.at(z_, y);
+    const Scalar most = larger(own, rest);
+    const Scalar e_rest = exp(rest - most);
+    const Scalar e_own = exp(own - most);
+    const Scalar total = sums.of[0] * e_rest + e_own;
+    const Scalar level = log_others - log(sums.of[0]);
+    const Scalar l1 = e_rest * (sums.of[1] + sums.of[0] * level) / total;
+    const Scalar rate = (mean * flat * part) / total;
+    const auto dz_ = lanes.row(dz);
+    lanes.each([&](auto c) FEDEDGE_LAMBDA {
+      const Number x = lanes.load(z_, c) - rest;
+      const Number slope = (lanes.template kept<0>(c) * e_rest) * (x + (level - l1));
+      const Number own_slope = Number(T(0)) - Number(e_own * l1);
+      const Number d = where(lanes.is(c, y), own_slope, slope) * rate;
+      lanes.store(dz_, c, d + lanes.load(dz_, c));
+    });
+    return (flat * part) * l1;
+  }
+
+  // weight * CE + flat * L1 from one exponential per column: e^(z + shift) = e^z factor. False, with
+  // nothing done, where the numbers that fell below the smallest could be seen in the result.
+  template <int kCount, class L>
+  FEDEDGE_HD bool shared(const L& lanes, const typename L::Label* y,
+                         typename L::Scalar& loss) const {
+    using Number = typename L::Number;
+    using Scalar = typename L::Scalar;
+    using View = decltype(lanes.row(factor));
+    constexpr T kLost = Constants<T>::kTiny * T(1024) * T(int64_t(1) << Constants<T>::kMantissa);
+    const auto z_ = lanes.row(z);
+    View factor_[kCount];
+    for (int i = 0; i < kCount; ++i) factor_[i] = lanes.row(factor, y[i]);
+    const Scalar most = lanes.max([&](auto c) FEDEDGE_LAMBDA { return lanes.load(z_, c); });
+    const auto sums = lanes.sum([&](auto c) FEDEDGE_LAMBDA {
+      const Number x = lanes.load(z_, c) - most;
+      const Number e = exp(x);
+      lanes.template keep<0>(c, e);
+      Sums<Number, 1 + 3 * kCount> out;
+      out.of[0] = e * x;
+      for (int i = 0; i < kCount; ++i) {
+        const Number f = factor ? lanes.load(factor_[i], c) : Number(T(1));
+        out.of[1 + 3 * i] = where(lanes.is(c, y[i]), Number(T(0)), e);
+        out.of[2 + 3 * i] = e * f;
+        out.of[3 + 3 * i] = f;
+      }
+      return out;
+    });
+
+    Scalar total;
+    Scalar level[kCount];
+    Scalar l1[kCount];
+    Scalar rate[kCount];
+    loss = Scalar(T(0));
+    for (int i = 0; i < kCount; ++i) {
+      const Scalar rest = sums.of[1 + 3 * i];
+      const Scalar adjusted = sums.of[2 + 3 * i];
+      const auto seen = (rest > kLost * T(lanes.columns)) & (adjusted > kLost * sums.of[3 + 3 * i]) &
+                        (adjusted < Constants<T>::kMost);
+      if (!all(seen)) return false;
+      const Scalar x = lanes.at(z_, y[i]) - most;
+      const Scalar e = exp(x);
+      if (i == 0) total = rest + e;
+      level[i] = log_others - log(rest);
+      l1[i] = ((sums.of[0] - e * x) + rest * level[i]) / total;
+      Scalar ce = log(adjusted) - x;
+      if (shift) ce = ce - lanes.at(lanes.row(shift, y[i]), y[i]);
+      loss = loss + share[i] * (flat * l1[i] + weight * ce);
+      rate[i] = (mean * weight * share[i]) / adjusted;
+      level[i] = level[i] - l1[i];
+    }
+    const Scalar flatly = (mean * flat) / total;
+    const auto dz_ = lanes.row(dz);
+    lanes.each([&](auto c) FEDEDGE_LAMBDA {
+      const Number x = lanes.load(z_, c) - most;
+      Number slope(T(0));
+      Number own(T(0));
+      for (int i = 0; i < kCount; ++i) {
+        const auto is = lanes.is(c, y[i]);
+        const Number f = factor ? lanes.load(factor_[i], c) : Number(T(1));
+        const Number l = where(is, Number(T(0)) - Number(l1[i]), x + level[i]);
+        slope = slope + (l * (flatly * share[i]) + f * rate[i]);
+        own = own + where(is, Number(mean * weight * share[i]), Number(T(0)));
+      }
+      lanes.store(dz_, c, lanes.template kept<0>(c) * slope - own);
+    });
+    return true;
+  }
+};
+
+}  // namespace fededge

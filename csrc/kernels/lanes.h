@@ -1,0 +1,131 @@
+// How the columns of a row are shared out among those who compute it.
+//
+// The maths of one row is written once, over a `Lanes` that supplies the columns and what needs all
+// of them together. There are three: a warp or block with a column for each thread at a time
+// (StridedLanes, below), and on the host a pack of columns of one row, or one column of a pack of
+// rows (cpu/lanes.h). What a Lanes offers:
+//
+//   Real     float or double
+//   Number   what one column is computed in: a Real, or a pack of them
+//   Scalar   what belongs to a row as a whole: a Real, or a pack of them
+//   Label    a row's label
+//   row(m), row(m, y)   this row of a matrix; row y of a table
+//   load(v, c), store(v, c, x), at(v, y)   by column; at one label's column
+//   keep<i>(c, x), kept<i>(c)   the i-th number that each column may put by, once
+//   is(c, y)   whether column c is label y's
+//   max(f), sum(f), each(f)   over all columns; f takes a column, of sum it returns Sums
+//   accumulate<i>(m, y, share, total), count(m, y, share)   add the share, in proportion to what
+//            each column kept of a total, to row y of a table of doubles; or to its only column.
+//            On a device only lanes that have a class to themselves do (ClassLanes, grid.h)
+#pragma once
+
+#include "kernels/host_device.h"
+#include "kernels/maths.h"
+
+namespace fededge {
+
+// Rows of `stride` numbers each; a stride of 0 is one row for all. Columns lie side by side.
+template <typename T>
+struct Matrix {
+  T* data = nullptr;
+  int64_t stride = 0;
+
+  FEDEDGE_HD explicit operator bool() const { return data != nullptr; }
+  FEDEDGE_HD T* row(int64_t i) const { return data + i * stride; }
+};
+
+// Several sums that are made in one pass.
+template <class Number, int kCount>
+struct Sums {
+  Number of[kCount];
+};
+
+// One thread of `exchange.width()`, a power of two, that compute a row together.
+//
+// Exchange gives the thread's own `lane()` and `swap(x, mask)`: the x of the lane whose number
+// differs in the bits of `mask` (__shfl_xor_sync in a warp). Every lane comes to every swap.
+template <typename T, class Exchange>
+struct StridedLanes {
+  using Real = T;
+  using Number = T;
+  using Scalar = T;
+  using Label = int;
+
+  Exchange exchange;
+  int columns;
+  int64_t index;  // of the row
+  T* scratch;     // `columns` numbers for each kept<i>
+
+  template <typename U>
+  FEDEDGE_HD U* row(Matrix<U> m) const {
+    return m.row(index);
+  }
+
+  template <typename U>
+  FEDEDGE_HD U* row(Matrix<U> m, Label y) const {
+    return m.row(y);
+  }
+
+  FEDEDGE_HD Label label(const int64_t* y) const { return static_cast<Label>(y[index]); }
+
+  template <typename U>
+  FEDEDGE_HD T load(const U* v, int c) const {
+    return static_cast<T>(v[c]);
+  }
+
+  template <typename U>
+  FEDEDGE_HD void store(U* v, int c, T x) const {
+    v[c] = static_cast<U>(x);
+  }
+
+  template <typename U>
+  FEDEDGE_HD T at(const U* v, Label y) const {
+    return static_cast<T>(v[y]);
+  }
+
+  template <int kSlot>
+  FEDEDGE_HD void keep(int c, T x) const {
+    scratch[kSlot * columns + c] = x;
+  }
+
+  template <int kSlot>
+  FEDEDGE_HD T kept(int c) const {
+    return scratch[kSlot * columns + c];
+  }
+
+  FEDEDGE_HD bool is(int c, Label y) const { return c == y; }
+
+  template <class F>
+  FEDEDGE_HD void each(F f) const {
+    for (int c = exchange.lane(); c < columns; c += exchange.width()) f(c);
+  }
+
+  template <class F>
+  FEDEDGE_HD T max(F f) const {
+    T most = -Constants<T>::infinity();
+    each([&](int c) FEDEDGE_LAMBDA { most = larger(f(c), most); });
+    for (int mask = exchange.width() / 2; mask > 0; mask /= 2) {
+      most = larger(exchange.swap(most, mask), most);
+    }
+    return most;
+  }
+
+  template <class F>
+  FEDEDGE_HD auto sum(F f) const {
+    decltype(f(0)) total{};
+    each([&](int c) FEDEDGE_LAMBDA { total = added(total, f(c)); });
+    for (int mask = exchange.width() / 2; mask > 0; mask /= 2) {
+      for (T& one : total.of) one = one + exchange.swap(one, mask);
+    }
+    return total;
+  }
+
+ private:
+  template <int kCount>
+  FEDEDGE_HD static Sums<T, kCount> added(Sums<T, kCount> a, const Sums<T, kCount>& b) {
+    for (int i = 0; i < kCount; ++i) a.of[i] = a.of[i] + b.of[i];
+    return a;
+  }
+};
+
+}  // namespace fededge

@@ -1,0 +1,41 @@
+// The sums that a probability matrix is the quotient of.
+#pragma once
+
+#include "kernels/lanes.h"
+
+namespace fededge {
+
+// num[y] += share * softmax(z), den[y] += share, for each of a row's labels.
+template <typename T>
+struct ProbabilitySums {
+  using Real = T;
+  static constexpr int kKept = 1;
+
+  Matrix<const T> z;
+  Matrix<double> num;
+  Matrix<double> den;  // of one column
+  const int64_t* label[2];
+  double share[2];
+  int labellings;
+
+  template <class L>
+  FEDEDGE_HD typename L::Scalar operator()(const L& lanes) const {
+    using Number = typename L::Number;
+    using Scalar = typename L::Scalar;
+    const auto z_ = lanes.row(z);
+    const Scalar most = lanes.max([&](auto c) FEDEDGE_LAMBDA { return lanes.load(z_, c); });
+    const auto sums = lanes.sum([&](auto c) FEDEDGE_LAMBDA {
+      const Number e = exp(lanes.load(z_, c) - most);
+      lanes.template keep<0>(c, e);
+      return Sums<Number, 1>{{e}};
+    });
+    for (int i = 0; i < labellings; ++i) {
+      const auto y = lanes.label(label[i]);
+      lanes.template accumulate<0>(num, y, share[i], sums.of[0]);
+      lanes.count(den, y, share[i]);
+    }
+    return Scalar(T(0));
+  }
+};
+
+}  // namespace fededge

@@ -1,0 +1,219 @@
+// The losses as torch knows them: their schemas, the shapes of their results, their gradients.
+//
+// A loss is computed together with its gradient, and the backward pass only multiplies. So each is
+// two ops: `x_forward` returns both, and `x`, which is what one calls, the loss alone.
+#include <ATen/TensorSubclassLikeUtils.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/empty.h>
+#include <c10/util/FunctionRef.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+#include <tuple>
+
+namespace fededge {
+namespace {
+
+using at::Tensor;
+using OptionalTensor = std::optional<Tensor>;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// A gradient that cannot be differentiated again: taken for a constant it would be silently wrong.
+struct Final : public torch::autograd::Function<Final> {
+  static Tensor forward(AutogradContext* context, const Tensor& gradient, const std::string& op) {
+    context->saved_data["op"] = op;
+    return gradient.alias();
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list&) {
+    TORCH_CHECK(false, context->saved_data["op"].toStringRef(),
+                " is fused with its gradient and has no second derivative: write the loss in plain "
+                "torch where one is needed");
+  }
+};
+
+// Most often backward starts from the loss itself. Traced tensors have no value to look at.
+bool is_one(const Tensor& x) {
+  if (!x.device().is_cpu() || at::isTensorSubclassLike(x)) return false;
+  if (x.scalar_type() == at::kFloat) return *x.const_data_ptr<float>() == 1.0f;
+  return x.scalar_type() == at::kDouble && *x.const_data_ptr<double>() == 1.0;
+}
+
+Tensor times(const Tensor& incoming, const Tensor& gradient, const char* op) {
+  const Tensor out = is_one(incoming) ? gradient : gradient.mul(incoming);
+  if (!at::GradMode::is_enabled()) return out;
+  return Final::apply(out.detach().requires_grad_(true), std::string(op));
+}
+
+void refuse_gradient(const char* op, const char* name, const OptionalTensor& t) {
+  TORCH_CHECK(!t.has_value() || !t->requires_grad() || !at::GradMode::is_enabled(), op, ": ", name,
+              " requires a gradient, which this op cannot give: call .detach() first");
+}
+
+// The loss and its gradient by the logits. What is added to the logits most often has the same one;
+// where it does not, the gradient is [2, rows, classes] and the second is its.
+using Result = std::tuple<Tensor, Tensor>;
+
+// A loss below autograd, ready to be called.
+using Forward = c10::function_ref<Result()>;
+
+// Any of the losses, as a function of the logits and of what is added to them.
+template <const char* kOp>
+struct Loss : public torch::autograd::Function<Loss<kOp>> {
+  static Tensor forward(AutogradContext* context, const Tensor&, const OptionalTensor& added,
+                        const Forward& compute, Tensor* gradient) {
+    at::AutoDispatchBelowADInplaceOrView below;
+    auto [loss, computed] = compute();
+    *gradient = computed;
+    if (added.has_value()) {
+      context->save_for_backward({std::move(computed), Tensor()});
+    } else {
+      context->save_for_backward({std::move(computed)});
+    }
+    return loss;
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& incoming) {
+    variable_list out(4);
+    if (!incoming[0].defined()) return out;
+    const variable_list saved = context->get_saved_variables();
+    const bool apart = saved[0].dim() == 3;
+    if (context->needs_input_grad(0)) {
+      out[0] = times(incoming[0], apart ? saved[0].select(0, 0) : saved[0], kOp);
+    }
+    if (saved.size() == 2 && context->needs_input_grad(1)) {
+      out[1] = times(incoming[0], apart ? saved[0].select(0, 1) : saved[0], kOp);
+    }
+    return out;
+  }
+};
+
+template <const char* kOp>
+Result differentiable(const Tensor& z, const OptionalTensor& added, const Forward& compute) {
+  Tensor gradient;
+  Tensor loss = Loss<kOp>::apply(z, added, compute, &gradient);
+  return {std::move(loss), std::move(gradient)};
+}
+
+constexpr char kLabelLoss[] = "label_loss";
+constexpr char kDistillation[] = "distillation";
+
+// 16-bit logits have a 32-bit gradient until the backward pass has scaled it.
+Tensor gradient_like(const Tensor& z, bool apart) {
+  const auto type = z.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  c10::SmallVector<c10::SymInt, 3> sizes(z.sym_sizes().begin(), z.sym_sizes().end());
+  if (apart) sizes.insert(sizes.begin(), 2);
+  return at::empty_symint(sizes, z.options().dtype(type));
+}
+
+using LabelLossForward = Result(const Tensor&, at::TensorList, at::ArrayRef<double>, double, double,
+                                double, const OptionalTensor&, const OptionalTensor&,
+                                const OptionalTensor&, const OptionalTensor&,
+                                const OptionalTensor&);
+
+Result label_loss_forward(const Tensor& z, at::TensorList labels,
+                                   at::ArrayRef<double> shares, double weight, double flat,
+                                   double soft, const OptionalTensor& scale,
+                                   const OptionalTensor& shift, const OptionalTensor& factor,
+                                   const OptionalTensor& added, const OptionalTensor& target) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("fededge::label_loss_forward", "")
+                             .typed<LabelLossForward>();
+  return op.call(z, labels, shares, weight, flat, soft, scale, shift, factor, added, target);
+}
+
+Result label_loss_meta(const Tensor& z, at::TensorList, at::ArrayRef<double>, double,
+                                double flat, double, const OptionalTensor& scale,
+                                const OptionalTensor&, const OptionalTensor&,
+                                const OptionalTensor& added, const OptionalTensor&) {
+  const bool apart = added.has_value() && (scale.has_value() || flat != 0);
+  return {at::empty({}, z.options()), gradient_like(z, apart)};
+}
+
+Result label_loss_autograd(const Tensor& z, at::TensorList labels,
+                                    at::ArrayRef<double> shares, double weight, double flat,
+                                    double soft, const OptionalTensor& scale,
+                                    const OptionalTensor& shift, const OptionalTensor& factor,
+                                    const OptionalTensor& added, const OptionalTensor& target) {
+  refuse_gradient(kLabelLoss, "scale", scale);
+  refuse_gradient(kLabelLoss, "shift", shift);
+  refuse_gradient(kLabelLoss, "factor", factor);
+  refuse_gradient(kLabelLoss, "target", target);
+  return differentiable<kLabelLoss>(z, added, [&] {
+    return label_loss_forward(z, labels, shares, weight, flat, soft, scale, shift, factor, added,
+                              target);
+  });
+}
+
+Tensor label_loss(const Tensor& z, at::TensorList labels, at::ArrayRef<double> shares, double weight,
+                  double flat, double soft, const OptionalTensor& scale, const OptionalTensor& shift,
+                  const OptionalTensor& factor, const OptionalTensor& added,
+                  const OptionalTensor& target) {
+  return std::get<0>(label_loss_forward(z, labels, shares, weight, flat, soft, scale, shift, factor,
+                                        added, target));
+}
+
+using DistillationForward = Result(const Tensor&, const Tensor&, double,
+                                                      const OptionalTensor&);
+
+Result distillation_forward(const Tensor& z, const Tensor& teacher,
+                                                double temperature, const OptionalTensor& without) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("fededge::distillation_forward", "")
+                             .typed<DistillationForward>();
+  return op.call(z, teacher, temperature, without);
+}
+
+Result distillation_meta(const Tensor& z, const Tensor&, double,
+                                             const OptionalTensor&) {
+  return {at::empty({}, z.options()), gradient_like(z, false)};
+}
+
+Result distillation_autograd(const Tensor& z, const Tensor& teacher,
+                                                 double temperature,
+                                                 const OptionalTensor& without) {
+  refuse_gradient(kDistillation, "teacher", teacher);
+  return differentiable<kDistillation>(z, std::nullopt, [&] {
+    return distillation_forward(z, teacher, temperature, without);
+  });
+}
+
+Tensor distillation(const Tensor& z, const Tensor& teacher, double temperature,
+                    const OptionalTensor& without) {
+  return std::get<0>(distillation_forward(z, teacher, temperature, without));
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(fededge, m) {
+#define FEDEDGE_LABEL_LOSS                                                                         \
+  "(Tensor z, Tensor[] labels, float[] shares, float weight=1., float flat=0., float soft=0., "     \
+  "Tensor? scale=None, Tensor? shift=None, Tensor? factor=None, Tensor? added=None, "               \
+  "Tensor? target=None)"
+  m.def("label_loss" FEDEDGE_LABEL_LOSS " -> Tensor");
+  m.def("label_loss_forward" FEDEDGE_LABEL_LOSS " -> (Tensor loss, Tensor gradient)");
+#undef FEDEDGE_LABEL_LOSS
+#define FEDEDGE_DISTILLATION \
+  "(Tensor z, Tensor teacher, float temperature=1., Tensor? without=None)"
+  m.def("distillation" FEDEDGE_DISTILLATION " -> Tensor");
+  m.def("distillation_forward" FEDEDGE_DISTILLATION " -> (Tensor loss, Tensor gradient)");
+#undef FEDEDGE_DISTILLATION
+}
+
+TORCH_LIBRARY_IMPL(fededge, CompositeImplicitAutograd, m) {
+  m.impl("label_loss", TORCH_FN(label_loss));
+  m.impl("distillation", TORCH_FN(distillation));
+}
+
+TORCH_LIBRARY_IMPL(fededge, Autograd, m) {
+  m.impl("label_loss_forward", TORCH_FN(label_loss_autograd));
+  m.impl("distillation_forward", TORCH_FN(distillation_autograd));
+}
+
+TORCH_LIBRARY_IMPL(fededge, Meta, m) {
+  m.impl("label_loss_forward", TORCH_FN(label_loss_meta));
+  m.impl("distillation_forward", TORCH_FN(distillation_meta));
+}
+
+}  // namespace fededge

@@ -1,0 +1,3 @@
+from typing import Any
+
+def facts() -> dict[str, Any]: ...

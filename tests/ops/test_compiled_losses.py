@@ -1,0 +1,164 @@
+"""What the compiled losses promise beyond their formulas: to torch, and to the last bit."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.library import opcheck
+
+from fededge import ops
+from fededge.ops import _backend
+
+pytestmark = pytest.mark.skipif(_backend.CHOICE.name != "cpu", reason=_backend.CHOICE.reason)
+
+Arguments = dict[str, Any]
+
+# opcheck's own copies of the arguments are no leaves.
+copies = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+
+
+def draw(seed: int, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def cases(rows: int, classes: int, dtype: torch.dtype) -> Iterator[tuple[str, Arguments]]:
+    """All parts of `label_loss` in four calls."""
+    y = torch.randint(classes, (rows,), generator=torch.Generator().manual_seed(1))
+    A = draw(2, classes, classes, dtype=dtype)
+    added = draw(3, rows, classes, dtype=dtype).requires_grad_()
+    target = draw(4, rows, classes, dtype=dtype).softmax(1)
+    scale = draw(5, classes, dtype=dtype).abs()
+    two: Arguments = {"labels": [y, y.flip(0)], "shares": [0.3, 0.7]}
+    yield "fedacd", {"labels": [y], "shares": [1.0], "shift": A, "factor": A.exp(), "flat": 1.0}
+    yield "mixed fedacd", {**two, "shift": A, "factor": A.exp(), "flat": 1.0}
+    yield "two gradients", {**two, "scale": scale, "added": added, "shift": A[0]}
+    yield "soft", {"labels": [], "shares": [], "soft": 1.0, "target": target}
+
+
+@copies
+@pytest.mark.parametrize("classes", [5, 40])
+@pytest.mark.parametrize("case", range(4))
+def test_torch_understands_label_loss(case: int, classes: int) -> None:
+    _, k = list(cases(6, classes, torch.float32))[case]
+    z = draw(6, 6, classes).requires_grad_()
+    for op in (torch.ops.fededge.label_loss, torch.ops.fededge.label_loss_forward):
+        opcheck(op.default, (z, k.pop("labels"), k.pop("shares")), k)
+        _, k = list(cases(6, classes, torch.float32))[case]
+
+
+@copies
+def test_torch_understands_the_other_ops() -> None:
+    z, teacher = draw(6, 6, 5).requires_grad_(), draw(7, 6, 5)
+    y = torch.tensor([0, 1, 2, 3, 4, 0])
+    for without in (None, y):
+        opcheck(torch.ops.fededge.distillation.default, (z, teacher, 2.0, without))
+        opcheck(torch.ops.fededge.distillation_forward.default, (z, teacher, 2.0, without))
+    num, den = torch.zeros(5, 5, dtype=torch.float64), torch.zeros(5, dtype=torch.float64)
+    opcheck(torch.ops.fededge.probability_sums_.default, (num, den, teacher, [y], [1.0]))
+
+
+def test_a_compiled_function_has_the_same_loss_and_gradient() -> None:
+    y, A = torch.tensor([0, 1, 2, 3]), draw(2, 5, 5)
+
+    def loss(z: Tensor) -> Tensor:
+        return 2 * ops.label_loss(z.tanh(), (y,), shift=A, factor=A.exp(), flat=1.0)
+
+    results = []
+    for function in (loss, torch.compile(loss, backend="aot_eager", fullgraph=True)):
+        z = draw(6, 4, 5).requires_grad_()
+        value = function(z)
+        results.append((value.detach(), torch.autograd.grad(value, z)[0]))
+    torch.testing.assert_close(results[0], results[1])
+
+
+def test_a_second_derivative_is_refused_instead_of_wrong() -> None:
+    z = draw(6, 4, 5).requires_grad_()
+    loss = ops.label_loss(z, (torch.tensor([0, 1, 2, 3]),), flat=1.0)
+    (slope,) = torch.autograd.grad(loss, z, create_graph=True)
+    with pytest.raises(RuntimeError, match="label_loss is fused with its gradient and has no"):
+        slope.square().sum().backward()
+
+
+def test_backward_can_be_asked_twice_and_scaled() -> None:
+    """The kept gradient is handed out as it is where nothing scales it: it must not change."""
+    z = draw(6, 4, 5).requires_grad_()
+    loss = ops.label_loss(z, (torch.tensor([0, 1, 2, 3]),), flat=1.0)
+    (one,) = torch.autograd.grad(loss, z, retain_graph=True)
+    loss.backward(retain_graph=True)
+    loss.backward(retain_graph=True)
+    (3 * loss).backward()
+    assert z.grad is not None
+    torch.testing.assert_close(z.grad, 5 * one)
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        loss.backward()
+
+
+@pytest.mark.parametrize("name", ["scale", "shift", "factor", "target"])
+def test_a_gradient_that_would_be_missing_is_refused(name: str) -> None:
+    given = torch.ones(5) if name == "scale" else torch.ones(5, 5)
+    k: Arguments = {"shift": torch.ones(5, 5), name: given.requires_grad_()}
+    with pytest.raises(RuntimeError, match=f"^label_loss: {name} requires a gradient, which this"):
+        ops.label_loss(torch.zeros(5, 5), (torch.arange(5),), **k)
+
+
+WRONG: list[tuple[Arguments, str]] = [
+    (
+        {"scale": torch.ones(4)},
+        r"scale has shape \[4\], which does not fit logits of shape",
+    ),
+    ({"shift": torch.ones(2, 3)}, r"shift has shape \[2, 3\]"),
+    ({"added": torch.ones(3, 3)}, r"added has shape \[3, 3\]"),
+    ({"target": torch.ones(2, 4)}, r"target has shape \[2, 4\]"),
+    ({"factor": torch.ones(3, 3)}, "a factor needs the shift"),
+    ({"labels": []}, "there are 0 labellings and 1 shares"),
+    ({"labels": [], "shares": []}, "there are neither labels nor a target"),
+    ({"z": torch.ones(3)}, r"the logits have shape \[3\], they must be"),
+    ({"z": torch.ones(2, 1), "flat": 1.0}, "flattening needs labels and at least two classes"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), WRONG, ids=[message for _, message in WRONG])
+def test_what_does_not_fit_is_named(change: Arguments, message: str) -> None:
+    k = {"z": torch.zeros(2, 3), "labels": [torch.zeros(2).long()], "shares": [1.0], **change}
+    with pytest.raises(ValueError, match=f"^label_loss: {message}"):
+        ops.label_loss(**k)
+
+
+def bits() -> str:
+    """All losses and gradients at shapes for both kinds of lanes, with full and partial packs."""
+    digest = hashlib.sha256()
+    for dtype in (torch.float32, torch.float64):
+        for rows, classes in ((37, 10), (600, 31), (600, 100), (40, 1000)):
+            z = draw(8, rows, classes, dtype=dtype).requires_grad_()
+            losses = [ops.label_loss(z, **k) for _, k in cases(rows, classes, dtype)]
+            losses.append(ops.distillation(z, draw(9, rows, classes, dtype=dtype), 2.0))
+            for loss in losses:
+                (slope,) = torch.autograd.grad(loss, z)
+                digest.update(loss.detach().numpy().tobytes() + slope.numpy().tobytes())
+            num, den = torch.zeros(classes, classes).double(), torch.zeros(classes).double()
+            y = torch.arange(rows) % classes
+            ops.probability_sums_(num, den, z.detach(), (y,))
+            digest.update(num.numpy().tobytes() + den.numpy().tobytes())
+    return digest.hexdigest()
+
+
+def test_runs_threads_and_instruction_sets_give_the_same_bits() -> None:
+    from fededge import _C
+
+    levels, threads = _C.facts()["simd_levels"], torch.get_num_threads()
+    digests = {bits()}
+    try:
+        for level in levels:
+            _C.limit_simd(level)
+            for count in (1, 2):
+                torch.set_num_threads(count)
+                digests.add(bits())
+    finally:
+        _C.limit_simd(levels[-1])
+        torch.set_num_threads(threads)
+    assert len(digests) == 1

@@ -1,0 +1,152 @@
+"""Every op on a real GPU against the same op on the CPU in float64; skipped where there is none."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fededge.ops import _backend
+
+pytestmark = pytest.mark.skipif(_backend.CUDA.name != "cuda", reason=_backend.CUDA.reason)
+
+SIZES = [0, 1, 255, 256, 257, 3_000_001]
+SHAPES = [(0, 10), (1, 1), (7, 2), (300_000, 3), (64, 10), (5, 1024), (5, 1025), (3, 100_000)]
+TOLERANCES = {torch.float64: 1e-10, torch.float32: 3e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+
+
+def normal(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+def spans(n: int) -> dict[str, list[Any]]:
+    v = [normal(n).roll(i) for i in range(6)]
+    ends = torch.tensor([n // 3, n // 3, n])
+    scales = torch.tensor([0.1, 0.2, 0.3])
+    mask = (v[5] > 0).float()
+    return {
+        "accumulate_": [v[0].double(), v[1], 0.3],
+        "accumulate_int8_": [v[0].double(), (20 * v[1]).to(torch.int8), ends, scales, 0.3],
+        "ala_step_": [v[0].sigmoid(), v[1], v[2], v[3], v[4], 0.5],
+        "ema_": [v[0], v[1], 0.3],
+        "sgd_step_": [v[0], v[1], v[2], 0.1, 0.9, 0.01, 0.2, v[3], v[4], mask],
+    }
+
+
+def moved(arguments: list[Any], change: Callable[[Tensor], Tensor]) -> list[Any]:
+    out: list[Any] = []
+    for a in arguments:
+        if isinstance(a, list):
+            out.append(moved(a, change))
+        else:
+            out.append(change(a) if isinstance(a, Tensor) else a)
+    return out
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("op", spans(1))
+def test_flat_vectors_give_the_bits_of_the_cpu(op: str, n: int) -> None:
+    """Nothing is fused on either side. The int8 op takes its `ends` on the CPU."""
+    here = spans(n)[op]
+    there = moved(here, lambda t: t.clone() if t.dtype == torch.int64 else t.cuda())
+    getattr(torch.ops.fededge, op)(*here)
+    getattr(torch.ops.fededge, op)(*there)
+    for a, b in zip(here, there, strict=True):
+        if isinstance(a, Tensor):
+            assert torch.equal(a, b.cpu())
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
+def test_every_16_bit_number_arrives_as_it_is(kind: torch.dtype) -> None:
+    x = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(kind)
+    acc = torch.zeros(2**16, device="cuda")
+    torch.ops.fededge.accumulate_(acc, x.cuda(), 1.0)
+    torch.testing.assert_close(acc.cpu(), x.float(), rtol=0, atol=0, equal_nan=True)
+
+
+def rows(n: int, c: int, kind: torch.dtype) -> dict[str, list[Any]]:
+    """Each op's arguments, already rounded to `kind`."""
+    z, other, target = (normal(n, c + i)[:, :c].to(kind) for i in range(3))
+    y, w = torch.arange(n) * 7 % c, torch.arange(n) * 3 % c
+    shift, scale = normal(c).to(kind), normal(c).abs().to(kind)
+    target = target.float().softmax(1).to(kind)
+    flat = 0.5 if c > 1 else 0.0
+    return {
+        "label_loss_forward": [
+            z,
+            [y, w],
+            [0.3, 0.7],
+            1.0,
+            flat,
+            0.4,
+            scale,
+            shift,
+            shift.exp(),
+            other,
+            target,
+        ],
+        "distillation_forward": [z, other, 2.0, y if c > 1 else None],
+    }
+
+
+@pytest.mark.parametrize("kind", TOLERANCES)
+@pytest.mark.parametrize(("n", "c"), SHAPES)
+@pytest.mark.parametrize("op", rows(1, 2, torch.float32))
+def test_rows_agree_with_float64(op: str, n: int, c: int, kind: torch.dtype) -> None:
+    arguments = rows(n, c, kind)[op]
+    exact = moved(arguments, lambda t: t.double() if t.is_floating_point() else t)
+    call = getattr(torch.ops.fededge, op)
+    found, expected = call(*moved(arguments, Tensor.cuda)), call(*exact)
+    tolerance = TOLERANCES[kind]
+    for a, b in zip(found, expected, strict=True):
+        assert a.is_cuda
+        torch.testing.assert_close(
+            a.cpu().double(), b, rtol=tolerance, atol=tolerance, equal_nan=True
+        )
+
+
+@pytest.mark.parametrize("c", [2, 10, 1500])
+def test_probability_sums_agree_and_are_the_same_every_time(c: int) -> None:
+    z, y = normal(500, c), [torch.arange(500) * 7 % c, torch.arange(500) * 3 % c]
+    here = [torch.ones(c, c).double(), torch.ones(c).double()]
+    torch.ops.fededge.probability_sums_(*here, z.double(), y, [0.3, 0.7])
+    runs = []
+    for _ in range(3):
+        there = [torch.ones(c, c).double().cuda(), torch.ones(c).double().cuda()]
+        torch.ops.fededge.probability_sums_(*there, z.cuda(), [a.cuda() for a in y], [0.3, 0.7])
+        runs.append(there)
+    for i in range(2):
+        torch.testing.assert_close(runs[0][i].cpu(), here[i], rtol=1e-5, atol=1e-5)
+        assert all(torch.equal(runs[0][i], run[i]) for run in runs)
+
+
+def test_another_stream_is_honoured() -> None:
+    target, source = torch.zeros(1 << 24, device="cuda"), torch.ones(1 << 24, device="cuda")
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(20):
+            torch.ops.fededge.ema_(target, source, 0.5)
+    torch.cuda.current_stream().wait_stream(stream)
+    torch.testing.assert_close(target, torch.full_like(target, 1 - 0.5**20))
+
+
+@pytest.mark.parametrize("label", [-1, 10, 2**40])
+def test_a_label_outside_is_nan_at_once_and_an_error_at_the_next_call(label: int) -> None:
+    z, y = torch.randn(4, 10, device="cuda"), torch.tensor([0, 1, label, 3], device="cuda")
+    loss, dz = torch.ops.fededge.label_loss_forward(z, [y], [1.0])
+    assert math.isnan(loss.item())
+    assert dz.isnan().all(1).tolist() == [False, False, True, False]
+    with pytest.raises(IndexError, match=f"label {label}, which was not one of its classes"):
+        torch.ops.fededge.label_loss_forward(z, [y.clamp(0, 9)], [1.0])
+    loss, _ = torch.ops.fededge.label_loss_forward(z, [y.clamp(0, 9)], [1.0])
+    assert math.isfinite(loss.item())
+
+
+def test_tensors_on_two_devices_are_refused() -> None:
+    with pytest.raises(RuntimeError, match="x is on cpu, expected cuda:0"):
+        torch.ops.fededge.accumulate_(torch.zeros(3, device="cuda"), torch.zeros(3), 1.0)
