@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.fededge-ready
 SOURCES := pyproject.toml setup.py $(shell find csrc -type f)
 
-.PHONY: setup demo test lint sanitize clean distclean
+.PHONY: setup demo test lint sanitize sanitize-all clean distclean
 
 setup: $(READY)
 
@@ -47,13 +47,20 @@ lint: setup
 # The kernels and their tests once more, with every memory access and undefined operation watched.
 # The report of a find is on the terminal: pytest must not hold it back.
 SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=undefined
+UNDER_SANITIZERS = LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
+  ASAN_OPTIONS=detect_leaks=0 CXXFLAGS="$(SANITIZERS)"
+
+# The device code of every kernel, played on the CPU.
 sanitize: setup
+	$(UNDER_SANITIZERS) $(BIN)/python -m pytest --capture=sys -m 'not slow' \
+	  $(wildcard tests/ops/test_emulated_*.py) $(PYTEST_ARGS)
+
+# The CPU's loops too: to compile them with sanitizers takes many minutes and gigabytes.
+sanitize-all: setup
 	CFLAGS="$(SANITIZERS)" LDFLAGS="$(SANITIZERS)" FEDEDGE_REQUIRE_EXT=1 FEDEDGE_CUDA=0 \
 	  PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python setup.py -q build \
 	  --build-base build/sanitized --build-lib build/sanitized/lib
-	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
-	  ASAN_OPTIONS=detect_leaks=0 CXXFLAGS="$(SANITIZERS)" \
-	  PYTHONPATH="$(CURDIR)/build/sanitized/lib" \
+	$(UNDER_SANITIZERS) PYTHONPATH="$(CURDIR)/build/sanitized/lib" \
 	  $(BIN)/python -m pytest --capture=sys -m 'not slow' tests/ops $(PYTEST_ARGS)
 
 clean:
