@@ -16,6 +16,7 @@ from fededge.methods import method
 from fededge.methods.balanced import Balanced
 from fededge.methods.base import Batch, Output
 from fededge.training import Answer, Examples, Trainer
+from tests.methods.drawing import drawn
 
 CASES: dict[str, tuple[list[int], float, int]] = {
     "random": ([50, 3, 20, 7, 1], 3.0, 16),
@@ -24,14 +25,6 @@ CASES: dict[str, tuple[list[int], float, int]] = {
     "one class": ([0, 0, 40, 0, 0], 5.0, 16),
     "single sample": ([50, 3, 20, 7, 1], 3.0, 1),
 }
-
-
-def drawn(counts: Tensor, size: float, batch: int) -> tuple[Tensor, Tensor]:
-    """Logits up to `size`, and labels that the device has."""
-    draw = torch.Generator().manual_seed(3)
-    z = torch.randn(batch, len(counts), dtype=torch.float64, generator=draw)
-    z = z / z.abs().max() * size
-    return z, torch.multinomial(counts.double(), batch, replacement=True, generator=draw)
 
 
 def formula(z: Tensor, y: Tensor, n: Tensor, gamma: float) -> Tensor:
@@ -50,7 +43,7 @@ def formula(z: Tensor, y: Tensor, n: Tensor, gamma: float) -> Tensor:
 def test_loss_and_gradient_are_the_formulas(case: str, gamma: float) -> None:
     numbers, size, batch = CASES[case]
     counts = torch.tensor(numbers)
-    z, y = drawn(counts, size, batch)
+    z, y = drawn(counts, size, batch, seed=3)
     z.requires_grad_()
     expected = formula(z, y, counts, gamma)
     (gradient,) = torch.autograd.grad(expected, z)

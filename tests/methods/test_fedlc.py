@@ -17,6 +17,7 @@ from fededge.methods import method
 from fededge.methods.base import Batch, Output
 from fededge.methods.fedlc import FedLC
 from fededge.training import Answer, Examples, Trainer
+from tests.methods.drawing import drawn
 
 CASES: dict[str, tuple[list[int], float, int]] = {
     "random": ([81, 16, 256, 1, 7], 3.0, 16),
@@ -25,13 +26,6 @@ CASES: dict[str, tuple[list[int], float, int]] = {
     "one class": ([0, 0, 40, 0, 0], 5.0, 16),
     "single sample": ([81, 16, 256, 1, 7], 3.0, 1),
 }
-
-
-def drawn(counts: Tensor, size: float, batch: int) -> tuple[Tensor, Tensor]:
-    draw = torch.Generator().manual_seed(5)
-    z = torch.randn(batch, len(counts), dtype=torch.float64, generator=draw)
-    z = z / z.abs().max() * size
-    return z, torch.multinomial(counts.double(), batch, replacement=True, generator=draw)
 
 
 def formula(z: Tensor, y: Tensor, n: Tensor, tau: float) -> Tensor:
@@ -52,7 +46,7 @@ def test_loss_and_gradient_are_the_formulas(case: str, tau: float) -> None:
     """Leaving missing classes out, as -inf would, makes no difference."""
     numbers, size, batch = CASES[case]
     counts = torch.tensor(numbers)
-    z, y = drawn(counts, size, batch)
+    z, y = drawn(counts, size, batch, seed=5)
     z.requires_grad_()
     expected = formula(z, y, counts, tau)
     (gradient,) = torch.autograd.grad(expected, z)
