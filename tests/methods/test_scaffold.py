@@ -202,6 +202,59 @@ def test_one_device_with_full_batches_is_gradient_descent(
     assert close(w, descend(net, start, data, 12, momentum=0.0), atol=1e-5)
 
 
+def test_drift_is_gone_where_averaging_keeps_it(
+    plain: Nets, examples: Data, trainer: Make, turn: Take
+) -> None:
+    """Three devices of one class each, and a convex loss: SCAFFOLD comes to rest where the mean of
+    their losses does; FedAvg, whose devices have as many examples each, beside it.
+    """
+    data = {name: examples(6, seed=label) for label, name in enumerate("abc")}
+    for label, own in enumerate(data.values()):
+        own.y[:] = label
+
+    def slope(w: Tensor) -> float:
+        """The length of the mean loss's gradient."""
+        w = w.double().requires_grad_()
+        weight, bias = w[:12].reshape(3, 4), w[12:]
+        losses = [
+            F.cross_entropy(own.x.flatten(1).double() / 255 @ weight.T + bias, own.y)
+            for own in data.values()
+        ]
+        loss = torch.stack(losses).mean() + 0.05 * w.square().sum() / 2
+        return float(torch.autograd.grad(loss, w)[0].norm())
+
+    def rest(text: str) -> Tensor:
+        stack, net = method(text), plain()
+        w, state = net.vector.clone(), stack.initial(net.layout)
+        private: dict[str, Private] = {}
+        for number in range(100):
+            answers = {
+                device: turn(
+                    trainer(stack, net, own, device),
+                    private.get(device),
+                    received=w,
+                    sent=stack.send(state),
+                    number=number,
+                    epochs=5,
+                    batch_size=6,
+                    lr=0.3,
+                    momentum=0.0,
+                    weight_decay=0.05,
+                )
+                for device, own in data.items()
+            }
+            private = {device: answer.private for device, answer in answers.items()}
+            reports = {device: answer.scalars for device, answer in answers.items()}
+            uploads = {device: answer.upload for device, answer in answers.items()}
+            w, state = aggregate(
+                stack, w, state, reports, uploads.__getitem__, devices=3, layout=net.layout
+            )
+        return w
+
+    assert slope(rest("scaffold")) < 1e-4
+    assert slope(rest("fedavg")) > 1e-2
+
+
 def test_the_control_variate_waits_for_the_coordinator(
     plain: Nets, examples: Data, trainer: Make, turn: Take
 ) -> None:
