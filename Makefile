@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.fededge-ready
 SOURCES := pyproject.toml setup.py $(shell find csrc -type f)
 
-.PHONY: setup demo test lint sanitize sanitize-all clean distclean
+.PHONY: setup demo test lint kills sanitize sanitize-all clean distclean
 
 setup: $(READY)
 
@@ -43,6 +43,11 @@ lint: setup
 	@ln -sfn ../../device_agent build/mypy/fededge_agent
 	$(BIN)/mypy -p fededge -p fededge_server -p fededge_agent
 	$(BIN)/mypy setup.py benchmarks tests
+
+# Real processes on a real Mosquitto, killed with -9 at random moments: make kills RUNS=20
+RUNS ?= 20
+kills: setup
+	FEDEDGE_KILL_RUNS=$(RUNS) $(BIN)/python -m pytest tests/integration/test_kills.py $(PYTEST_ARGS)
 
 # The kernels and their tests once more, with every memory access and undefined operation watched.
 # The report of a find is on the terminal: pytest must not hold it back.
