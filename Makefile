@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.fededge-ready
 SOURCES := pyproject.toml setup.py $(shell find csrc -type f)
 
-.PHONY: setup demo test lint kills sanitize sanitize-all clean distclean
+.PHONY: setup demo test lint kills link sanitize sanitize-all clean distclean
 
 setup: $(READY)
 
@@ -48,6 +48,11 @@ lint: setup
 RUNS ?= 20
 kills: setup
 	FEDEDGE_KILL_RUNS=$(RUNS) $(BIN)/python -m pytest tests/integration/test_kills.py $(PYTEST_ARGS)
+
+# A round with a 45 MB model over a link of 1 Mbit/s with 200 ms delay and 5 % loss: 15 minutes
+link: setup
+	FEDEDGE_LINK_MODEL=resnet18-small FEDEDGE_LINK_SECONDS=3600 \
+	  $(BIN)/python -m pytest -s tests/integration/test_link.py $(PYTEST_ARGS)
 
 # The kernels and their tests once more, with every memory access and undefined operation watched.
 # The report of a find is on the terminal: pytest must not hold it back.

@@ -81,15 +81,15 @@ class Federation:
     def state(self, name: str) -> Path:
         return self.folder / name / "state"
 
-    def wait_for(self, condition: Callable[[], Any], what: str) -> Any:
+    def wait_for(self, condition: Callable[[], Any], what: str, patience: float = PATIENCE) -> Any:
         """The condition's value once it is true; fails with the processes' logs otherwise."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + patience
         while time.monotonic() < deadline:
             if value := condition():
                 return value
             time.sleep(0.05)
         logs = "\n\n".join(f"{child.log}:\n{child.said(30)}" for child in self.children)
-        pytest.fail(f"waited {PATIENCE:.0f} s for {what}\n{logs}")
+        pytest.fail(f"waited {patience:.0f} s for {what}\n{logs}")
 
     def ended(self, child: Child) -> int:
         """Wait for a process to end; its exit code."""
