@@ -17,10 +17,10 @@ from tests.integration.conftest import Federation
 from tests.integration.test_federation import rounds_done
 from tests.link import SlowLink
 
-pytestmark = pytest.mark.slow
-
 MODEL = os.environ.get("FEDEDGE_LINK_MODEL", "lenet")
 SECONDS = float(os.environ.get("FEDEDGE_LINK_SECONDS", "90"))
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(SECONDS + 60)]
 
 
 def test_a_round_passes_a_slow_and_lossy_link(federation: Federation, broker: Broker) -> None:

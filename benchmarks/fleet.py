@@ -1,0 +1,251 @@
+"""How the coordinator carries a fleet: seconds a round, its memory and its processor time.
+
+python benchmarks/fleet.py [--devices 10 100 1000] [--participants 100] [--rounds 10]
+                           [--model lenet] [--json FILE]
+
+One Mosquitto, one real coordinator process, and real agents, each with its own connection, state
+on disk and ledger, but without training: a light agent sends back the model that it received. They
+share a few processes, so that one machine can hold a thousand. The first round is left out of the
+seconds: the agents are still joining.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import sqlite3
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from fededge import methods
+from fededge.config import AgentConfig, BrokerConfig, CoordinatorConfig, template
+from fededge.flat import FlatModel
+from fededge.methods import Private
+from fededge.models import build_for
+from fededge.processes import Child
+from fededge.transport.broker import Broker
+from fededge.wire import chunks, tensors
+from fededge.wire.messages import Report, State, TaskMessage
+from fededge_agent.app import Agent
+from fededge_agent.work import Work
+
+HOSTS = 2
+EXAMPLES = 100
+PATIENCE = 1800.0
+
+
+@dataclass(frozen=True)
+class Row:
+    """One fleet: sizes, the median seconds of a round, and what the coordinator's process took."""
+
+    devices: int
+    participants: int
+    rounds: int
+    model_mb: float
+    joined_s: float
+    round_s: float
+    cpu_s_a_round: float
+    rss_mb: float
+    peak_rss_mb: float
+
+
+class Light(Work):
+    """A device's work without the work: the network is shared, the update is what came."""
+
+    shared: FlatModel | None = None
+    lock = threading.Lock()
+
+    @property
+    def layout_hash(self) -> str:
+        return Light.shared.layout.hash if Light.shared else ""
+
+    @property
+    def examples(self) -> int:
+        return EXAMPLES
+
+    @property
+    def scalars(self) -> frozenset[str]:
+        return self.method.scalars
+
+    @property
+    def most_bytes(self) -> int:
+        return tensors.payload_limit(self._net.layout)
+
+    @property
+    def _net(self) -> FlatModel:
+        assert Light.shared is not None, "not prepared"
+        return Light.shared
+
+    def prepare(self, state: State) -> None:
+        self.method = methods.announced(state.method, state.files, [])
+        with Light.lock:
+            if Light.shared is None:
+                Light.shared = FlatModel(build_for(state.model, seed=0))
+
+    def check_model(self, version: str, manifest: chunks.Manifest) -> None:
+        self.store.check_model(version, manifest, self._net.layout, ("model",))
+
+    def train(self, task: TaskMessage, state: State) -> None:  # type: ignore[override]
+        layout = self._net.layout
+        payload = tensors.encode(layout, self.store.model(task.version, layout, ("model",)))
+        report = Report(
+            device=self.config.device,
+            run=state.run,
+            round=task.round,
+            version=task.version,
+            layout=layout.hash,
+            manifest=chunks.manifest(payload, state.manifest.chunk_bytes),
+            scalars=dict.fromkeys(self.method.scalars, float(EXAMPLES)),
+        )
+        self.store.save_turn(Private(), Private(), payload, report)
+
+    def follow_up(self, trained: object) -> None:
+        """No personal model."""
+
+
+def host(folder: Path, broker: BrokerConfig, names: Sequence[str]) -> None:
+    """Run some of the agents in threads of this process, until it is ended."""
+    threading.stack_size(256 * 1024)
+    for name in names:
+        config = AgentConfig(
+            federation="fleet", device=name, state=str(folder / name), broker=broker
+        )
+        agent = Agent(config)
+        agent.work = Light(config, agent.store)
+        threading.Thread(target=agent.run, name=name, daemon=True).start()
+    threading.Event().wait()
+
+
+def measure(devices: int, participants: int, rounds: int, model: str) -> Row:
+    """One federation from the first agent to the last round."""
+    with tempfile.TemporaryDirectory() as name, Broker(Path(name) / "broker", "mosquitto") as it:
+        folder = Path(name)
+        broker = BrokerConfig(host=it.host, port=it.port, wait=60.0)
+        wanted = min(participants, devices)
+        coordinator = _coordinator(folder, broker, devices, wanted, rounds, model)
+        fleet = [f"box-{index:04d}" for index in range(devices)]
+        spawn = multiprocessing.get_context("spawn")
+        hosts = [
+            spawn.Process(target=host, args=(folder, broker, fleet[index::HOSTS]), daemon=True)
+            for index in range(HOSTS)
+        ]
+        began = time.monotonic()
+        for process in hosts:
+            process.start()
+        try:
+            return _watch(coordinator, folder, began, devices, wanted, rounds)
+        finally:
+            for process in hosts:
+                process.kill()
+            coordinator.kill()
+
+
+def _coordinator(
+    folder: Path, broker: BrokerConfig, devices: int, participants: int, rounds: int, model: str
+) -> Child:
+    config = template(
+        CoordinatorConfig,
+        {
+            "federation": "fleet",
+            "state": "state",
+            "broker": {"host": broker.host, "port": broker.port, "wait": 60.0},
+            "data": {"source": "none"},
+            "model": {
+                "name": model,
+                "labels": [f"class {index}" for index in range(10)],
+                "shape": [1, 28, 28],
+                "mean": [0.5],
+                "std": [0.5],
+            },
+            "rounds": {"count": rounds, "participants": participants, "min_devices": devices},
+        },
+    )
+    path = folder / "coordinator.toml"
+    path.write_text(config)
+    program = [sys.executable, "-m", "fededge", "coordinator", "--config", str(path)]
+    child = Child(program, folder / "coordinator.log")
+    child.start()
+    return child
+
+
+def _watch(
+    coordinator: Child, folder: Path, began: float, devices: int, participants: int, rounds: int
+) -> Row:
+    """Look at the coordinator until it ends; then read its journal."""
+    joined, at_join = 0.0, 0.0
+    rss = peak = cpu = 0.0
+    while coordinator.exit_code is None:
+        if time.monotonic() - began > PATIENCE:
+            raise SystemExit(f"{devices} devices: not done after {PATIENCE:.0f} s")
+        pid = coordinator.pid
+        if pid is not None and (seen := _process(pid)) is not None:
+            rss, peak, cpu = seen
+        if not joined and "round 1:" in coordinator.log.read_text():
+            joined, at_join = time.monotonic() - began, cpu
+        time.sleep(0.05)
+    if coordinator.exit_code != 0:
+        raise SystemExit(coordinator.said(20))
+    with sqlite3.connect(folder / "state" / "journal.sqlite") as journal:
+        seconds = [row[0] for row in journal.execute("SELECT seconds FROM rounds ORDER BY number")]
+    size = next((folder / "state" / "models").iterdir()).stat().st_size / 1e6
+    return Row(
+        devices,
+        participants,
+        rounds,
+        round(size, 2),
+        round(joined, 1),
+        round(statistics.median(seconds[2:]), 3),
+        round((cpu - at_join) / rounds, 3),
+        round(rss, 1),
+        round(peak, 1),
+    )
+
+
+def _process(pid: int) -> tuple[float, float, float] | None:
+    """Resident megabytes now and at most, and seconds of processor time; None once it is gone."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    sizes = dict(line.split(":", 1) for line in status.splitlines())
+    if "VmRSS" not in sizes:
+        return None
+    rss, peak = (int(sizes[key].split()[0]) / 1024 for key in ("VmRSS", "VmHWM"))
+    ticks = [int(field) for field in stat.rsplit(")", 1)[1].split()[11:13]]
+    return rss, peak, sum(ticks) / os.sysconf("SC_CLK_TCK")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--devices", type=int, nargs="+", default=[10, 100, 1000])
+    parser.add_argument("--participants", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--model", default="lenet")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    flags = parser.parse_args()
+    rows = []
+    print("devices  a round  model MB  joined s  round s  CPU s a round  RSS MB  at most MB")
+    for devices in flags.devices:
+        row = measure(devices, flags.participants, flags.rounds, flags.model)
+        rows.append(asdict(row))
+        print(
+            f"{row.devices:7} {row.participants:8} {row.model_mb:9} {row.joined_s:9}"
+            f" {row.round_s:8} {row.cpu_s_a_round:14} {row.rss_mb:7} {row.peak_rss_mb:11}"
+        )
+    if flags.json:
+        flags.json.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
