@@ -33,7 +33,7 @@ from fededge.models import build_for
 from fededge.processes import Child
 from fededge.transport.broker import Broker
 from fededge.wire import chunks, tensors
-from fededge.wire.messages import Report, State, TaskMessage
+from fededge.wire.messages import Manifest, Report, State, TaskMessage
 from fededge_agent.app import Agent
 from fededge_agent.work import Work
 
@@ -90,7 +90,7 @@ class Light(Work):
             if Light.shared is None:
                 Light.shared = FlatModel(build_for(state.model, seed=0))
 
-    def check_model(self, version: str, manifest: chunks.Manifest) -> None:
+    def check_model(self, version: str, manifest: Manifest) -> None:
         self.store.check_model(version, manifest, self._net.layout, ("model",))
 
     def train(self, task: TaskMessage, state: State) -> None:  # type: ignore[override]
