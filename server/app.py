@@ -36,7 +36,7 @@ from fededge.wire.messages import (
     decode,
     encode,
 )
-from fededge.wire.signing import read_signing_key, sign, verify
+from fededge.wire.signing import read_signing_key, sign, signed_by
 from fededge.wire.topics import Topics
 from fededge_server import events
 from fededge_server.rounds import Rounds
@@ -63,6 +63,7 @@ class Coordinator:
         self.store = Store(Path(config.state))
         self.opened: dict[int, float] = {}
         self.issued = 0
+        self.echoes: set[bytes] = set()
         self.stopping = False
 
     def stop(self) -> None:
@@ -195,7 +196,7 @@ class Coordinator:
         elif address.kind == "state" and message.payload:
             state = decode(message.payload, State)
             self._forget(state)
-            self._stay_ahead(state)
+            self._defend_state(message.payload, state)
         elif address.kind == "status" and message.payload:
             status = decode(message.payload, Status)
             self._handle(events.StatusCame(address.device, status))
@@ -304,6 +305,7 @@ class Coordinator:
 
     def _announce_all(self) -> None:
         """Every connect is the first: a new broker may know nothing of us."""
+        self.echoes.clear()
         self._publish_presence()
         self._publish_model()
         self._publish_state()
@@ -335,12 +337,14 @@ class Coordinator:
         if state.run != self.rounds.facts.run:
             self._clear_model(state.version, state.manifest.chunks)
 
-    def _stay_ahead(self, state: State) -> None:
-        """Our own state of an earlier process is newer than ours if our clock was set back."""
-        if self.key is None or state.issued <= self.issued:
+    def _defend_state(self, payload: bytes, state: State) -> None:
+        """What is no echo of ours is a leftover or a forgery: whoever joins must not find it."""
+        if payload in self.echoes:
+            self.echoes.discard(payload)
             return
-        verify(state, (self.key.public_key(),))
-        self.issued = state.issued
+        log.warning("the federation's state was written by somebody else: ours is put back")
+        if self.key is not None and signed_by(state, (self.key.public_key(),)):
+            self.issued = max(self.issued, state.issued)  # ours, before our clock was set back
         self._publish_state()
 
     def _publish_state(self) -> None:
@@ -369,5 +373,6 @@ class Coordinator:
         )
         if self.key is not None:
             state = sign(state, self.key)
+        self.echoes.add(encode(state))
         self._publish(self.topics.state, state, retain=True)
         self._announced = True

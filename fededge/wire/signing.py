@@ -19,7 +19,7 @@ from fededge.errors import ConfigError, WireError
 from fededge.files import check_private, read_file, write_private
 from fededge.wire.messages import State, decode, encode
 
-__all__ = ["make_keys", "read_signing_key", "read_trusted_keys", "sign", "verify"]
+__all__ = ["make_keys", "read_signing_key", "read_trusted_keys", "sign", "signed_by", "verify"]
 
 PURPOSE = b"fededge state v1\n"
 """Stands before what is signed: a signature under something else cannot serve as one of these."""
@@ -80,13 +80,21 @@ def verify(state: State, keys: tuple[Ed25519PublicKey, ...]) -> None:
     """Return if one of the keys signed this state; a WireError says what is wrong with it."""
     if not state.signature:
         raise WireError("it is not signed, and this device trusts signed states only")
+    if not signed_by(state, keys):
+        raise WireError("its signature is not of a key that this device trusts")
+
+
+def signed_by(state: State, keys: tuple[Ed25519PublicKey, ...]) -> bool:
     signature, data = bytes.fromhex(state.signature), _signed(state)
-    for key in keys:
-        try:
-            return key.verify(signature, data)
-        except InvalidSignature:
-            continue
-    raise WireError("its signature is not of a key that this device trusts")
+    return any(_fits(key, signature, data) for key in keys)
+
+
+def _fits(key: Ed25519PublicKey, signature: bytes, data: bytes) -> bool:
+    try:
+        key.verify(signature, data)
+    except InvalidSignature:
+        return False
+    return True
 
 
 def _signed(state: State) -> bytes:
