@@ -27,6 +27,7 @@ from fededge_agent.egress import Egress
 from fededge_agent.events import Pending
 from fededge_agent.life import Life
 from fededge_agent.store import AgentStore, Turn
+from fededge_agent.trust import Trust
 from fededge_agent.work import Work
 
 __all__ = ["Agent"]
@@ -68,6 +69,7 @@ class Agent:
         self.jobs: queue.Queue[Callable[[], None] | None] = queue.Queue()
         self.store = AgentStore(Path(config.state))
         self.work = Work(config, self.store)
+        self.trust = Trust(config)
         self.stopping = False
 
     def stop(self) -> None:
@@ -81,6 +83,7 @@ class Agent:
         self.work.load_methods()
         self.store.open()
         try:
+            self.trust.open()
             self._connect()
             worker = threading.Thread(target=self._work, name="worker", daemon=True)
             worker.start()
@@ -103,9 +106,11 @@ class Agent:
         config, topics, device = self.config, self.topics, self.config.device
         index = self.store.index
         turn, settled = _pending(index.turn), _pending(index.settled)
-        self.life = Life(device, held=index.held, pending=turn, settled=settled)
+        held = "" if self.trust.fresh else index.held  # it came before we trusted a key
+        self.life = Life(device, held=held, pending=turn, settled=settled)
         will = mqtt.Will(self._status_topic, encode(self._status(online=False)))
-        name = f"fededge-{config.federation}-{device}"
+        # Nobody else knows the instance: who took our client id would throw us off the broker.
+        name = f"fededge-{config.federation}-{device}-{index.instance[:16]}"
         self.session = mqtt.Session(config.broker, name, self.inbox, will, SESSION_KEPT)
         self.egress = Egress(self.session, topics, device, Path(config.state) / "ledger.json")
         self.egress.open()
@@ -129,7 +134,7 @@ class Agent:
             layout=self.work.layout_hash,
             examples=self.work.examples,
             software=__version__,
-            problem=self.life.problem if online else "",
+            problem=_line(self.life.problem or self.trust.problem) if online else "",
         )
 
     # The loop: one thread decides
@@ -167,7 +172,7 @@ class Agent:
         address = self.topics.parse(message.topic)
         payload = message.payload
         if address.kind == "state" and payload:
-            self._handle(events.StateCame(decode(payload, State)))
+            self._believe(decode(payload, State))
         elif address.kind == "task":
             self._handle(events.TaskCame(decode(payload, TaskMessage)))
         elif address.kind == "reply":
@@ -178,6 +183,16 @@ class Agent:
             self._defend_name(decode(payload, Status), message.retained)
         elif address.kind == "model" and payload:
             self._handle(events.ChunkCame(address.version, payload))
+
+    def _believe(self, state: State) -> None:
+        """Go by a state that is to be trusted; of another one, the status tells."""
+        before = self.trust.problem
+        try:
+            self.trust.check(state)
+            self._handle(events.StateCame(state))
+        finally:
+            if self.trust.problem != before:
+                self._do(events.Announce())
 
     def _defend_name(self, status: Status, retained: bool) -> None:
         rival = self.holder.rival(status, retained)

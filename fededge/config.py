@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from fededge.errors import ConfigError, FedEdgeError
+from fededge.files import check_private, read_file
 from fededge.wire.topics import check_name
 
 if sys.version_info >= (3, 11):
@@ -52,13 +53,22 @@ class BrokerConfig(Section, frozen=True):
 
     host: Annotated[str, _help("name or address of the broker", min_length=1)] = "localhost"
     port: Annotated[int, _help("1883, or 8883 with TLS", ge=1, le=65535)] = 1883
-    username: Annotated[str, _help("empty: connect anonymously")] = ""
-    password: Annotated[str, _help(f"better left empty, and set in {PASSWORD_VARIABLE}")] = ""
+    tls: Annotated[bool, _help("encrypt the connection, and check who the broker is")] = False
+    ca: Annotated[str, _help("with tls: who may sign for the broker; empty: the system's CAs")] = ""
+    certificate: Annotated[str, _help("with tls: ours, if the broker wants one")] = ""
+    key: Annotated[str, _help("of the certificate; a file that nobody else can read")] = ""
+    username: Annotated[str, _help("empty: connect anonymously, or by the certificate")] = ""
+    password: Annotated[str, _help(f"better in {PASSWORD_VARIABLE}, or in a password_file")] = ""
+    password_file: Annotated[str, _help("holds the password; nobody else can read it")] = ""
     protocol: Annotated[
         Literal["5", "3.1.1"], _help("MQTT version; 3.1.1 for brokers that lack MQTT 5")
     ] = "5"
     keepalive: Annotated[int, _help("seconds between signs of life", ge=5, le=3600)] = 30
     wait: Annotated[float, _help("seconds to wait for the broker at start", ge=0, le=86400)] = 10.0
+
+    def __repr__(self) -> str:
+        """Without the password: what is printed ends up in a log."""
+        return f"BrokerConfig({self.username}@{self.host}:{self.port}, tls={self.tls})"
 
 
 class ModelConfig(Section, frozen=True):
@@ -147,6 +157,7 @@ class CoordinatorConfig(Side, frozen=True, kw_only=True):
     chunk_bytes: Annotated[
         int, _help("size of a chunk of a model on the wire", ge=1024, le=16 * 1024 * 1024)
     ] = 256 * 1024
+    signing_key: Annotated[str, _help("file of the key that signs the models; empty: none")] = ""
     model: ModelConfig = ModelConfig()
     training: TrainingConfig = TrainingConfig()
     rounds: RoundsConfig = RoundsConfig()
@@ -159,18 +170,26 @@ class AgentConfig(Side, frozen=True, kw_only=True):
     methods: Annotated[
         tuple[str, ...], _help("your own methods that it may run, each as 'path/to/file.py:Name'")
     ] = ()
+    trusted_key: Annotated[
+        str, _help("file of the key that must have signed the models; empty: any will do")
+    ] = ""
     model: Annotated[
         ModelConfig | None, _help("insist on a network; left out: the federation's")
     ] = None
 
 
 S = TypeVar("S", bound=Side)
+T = TypeVar("T", bound=Section)
+
+BROKER_FILES = ("ca", "certificate", "key", "password_file")
+KEY_FILES = ("signing_key", "trusted_key")
 
 
 def load(path: Path, kind: type[S], environment: Mapping[str, str] = os.environ) -> S:
     """Read a configuration; a mistake is one sentence: the file, the key and what is allowed."""
     values = _values(path)
     _check_keys(path, values, kind, "")
+    _check_secret(path, values)
     try:
         config = msgspec.convert(values, kind)
     except msgspec.ValidationError as error:
@@ -181,6 +200,13 @@ def load(path: Path, kind: type[S], environment: Mapping[str, str] = os.environ)
     except FedEdgeError as error:
         raise ConfigError(f"{path}: {error}") from None
     return finished
+
+
+def _check_secret(path: Path, values: Mapping[str, Any]) -> None:
+    """A file with a password in it is for its owner's eyes."""
+    broker = values.get("broker")
+    if isinstance(broker, Mapping) and broker.get("password"):
+        check_private("broker.password is in it", path)
 
 
 def load_either(path: Path) -> Side:
@@ -201,7 +227,7 @@ def _values(path: Path) -> dict[str, Any]:
 
 
 def _finished(config: S, folder: Path, environment: Mapping[str, str]) -> S:
-    """Names checked, paths made absolute, the password taken from the environment."""
+    """Names checked, paths made absolute, the password taken from where it is kept."""
     from fededge.methods import located
 
     replace = msgspec.structs.replace
@@ -215,11 +241,36 @@ def _finished(config: S, folder: Path, environment: Mapping[str, str]) -> S:
     data = config.data
     if data.root:
         data = replace(data, root=str(folder.absolute() / Path(data.root).expanduser()))
-    broker = config.broker
+    broker = _with_password(_located(config.broker, folder, BROKER_FILES), environment)
+    config = _located(config, folder, ("state", *KEY_FILES))
+    return replace(config, data=data, broker=broker)
+
+
+def _located(section: T, folder: Path, keys: Iterable[str]) -> T:
+    """The section with its paths made absolute: they are relative to the file that names them."""
+    given = {key: value for key in keys if (value := getattr(section, key, ""))}
+    found = {key: str(folder.absolute() / Path(path).expanduser()) for key, path in given.items()}
+    return msgspec.structs.replace(section, **found)
+
+
+def _with_password(broker: BrokerConfig, environment: Mapping[str, str]) -> BrokerConfig:
+    """The broker's section with the password from where it is kept."""
     if PASSWORD_VARIABLE in environment:
-        broker = replace(broker, password=environment[PASSWORD_VARIABLE])
-    state = str(folder.absolute() / Path(config.state).expanduser())
-    return replace(config, data=data, broker=broker, state=state)
+        return msgspec.structs.replace(broker, password=environment[PASSWORD_VARIABLE])
+    if not broker.password_file:
+        return broker
+    if broker.password:
+        raise ConfigError("broker.password and broker.password_file are both set; leave one out")
+    path = Path(broker.password_file)
+    data = read_file("broker.password_file", path)
+    check_private("broker.password_file", path)
+    try:
+        password = data.decode().rstrip("\r\n")
+    except UnicodeDecodeError:
+        password = ""
+    if not password or "\n" in password:
+        raise ConfigError(f"broker.password_file: '{path}' must hold one line, the password")
+    return msgspec.structs.replace(broker, password=password)
 
 
 def _check_choices(config: Side) -> None:
@@ -234,8 +285,30 @@ def _check_choices(config: Side) -> None:
             methods.own_method(reference)
         if config.model is not None:
             models.check_name(config.model.name)
+    _check_tls(config.broker)
+    _check_signing(config)
     if config.data.root and not Path(config.data.root).exists():
         raise ConfigError(f"data.root: there is no '{config.data.root}'")
+
+
+def _check_tls(broker: BrokerConfig) -> None:
+    from fededge.transport import tls
+
+    for key in ("ca", "certificate", "key"):
+        if getattr(broker, key) and not broker.tls:
+            raise ConfigError(f"broker.{key} is set, but broker.tls is not true: add tls = true")
+    if bool(broker.certificate) != bool(broker.key):
+        raise ConfigError("broker.certificate and broker.key belong together: set both or none")
+    tls.context(broker)
+
+
+def _check_signing(config: Side) -> None:
+    from fededge.wire import signing
+
+    if isinstance(config, CoordinatorConfig) and config.signing_key:
+        signing.read_signing_key(Path(config.signing_key))
+    if isinstance(config, AgentConfig) and config.trusted_key:
+        signing.read_trusted_keys(Path(config.trusted_key))
 
 
 def _check_rounds(rounds: RoundsConfig) -> None:

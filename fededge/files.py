@@ -9,9 +9,17 @@ import os
 from pathlib import Path
 from typing import IO
 
-from fededge.errors import StoreError
+from fededge.errors import ConfigError, StoreError
 
-__all__ = ["disk_error", "fsync_folder", "lock_folder", "replace_file"]
+__all__ = [
+    "check_private",
+    "disk_error",
+    "fsync_folder",
+    "lock_folder",
+    "read_file",
+    "replace_file",
+    "write_private",
+]
 
 
 def replace_file(path: Path, data: bytes) -> None:
@@ -54,6 +62,35 @@ def lock_folder(folder: Path, other: str) -> IO[str]:
         lock.close()
         raise StoreError(f"{folder}: {other} uses this state folder") from None
     return lock
+
+
+def read_file(what: str, path: Path) -> bytes:
+    """A file that a configuration names; `what` is the key that names it."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise ConfigError(f"{what}: there is no file '{path}'") from None
+    except OSError as error:
+        raise ConfigError(f"{what}: '{path}' cannot be read ({error.strerror})") from None
+
+
+def check_private(what: str, path: Path) -> None:
+    """Refuse a secret that every user of this machine can read; a group may share it."""
+    if path.stat().st_mode & 0o007:
+        raise ConfigError(f"{what}: everybody can read '{path}'; close it: chmod 600 {path}")
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Write a file that nobody else can read, not even for a moment."""
+    neighbour = path.with_name(f".{path.name}.new")
+    try:
+        neighbour.unlink(missing_ok=True)
+        handle = os.open(neighbour, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(handle, "wb") as file:
+            file.write(data)
+        os.replace(neighbour, path)
+    except OSError as error:
+        raise disk_error(path, error) from None
 
 
 def disk_error(path: Path, error: OSError) -> StoreError:

@@ -36,6 +36,7 @@ from fededge.wire.messages import (
     decode,
     encode,
 )
+from fededge.wire.signing import read_signing_key, sign, signed_by
 from fededge.wire.topics import Topics
 from fededge_server import events
 from fededge_server.rounds import Rounds
@@ -61,6 +62,8 @@ class Coordinator:
         self.inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.store = Store(Path(config.state))
         self.opened: dict[int, float] = {}
+        self.issued = 0
+        self.echoes: set[bytes] = set()
         self.stopping = False
 
     def stop(self) -> None:
@@ -90,6 +93,7 @@ class Coordinator:
     def _prepare_model(self) -> None:
         config = self.config
         self.method = methods.method(config.method)
+        self.key = read_signing_key(Path(config.signing_key)) if config.signing_key else None
         self.spec = model_spec(config.model, config.data)
         self.test = None if config.data.source == "none" else evaluation_set(config.data, self.spec)
         self.net = FlatModel(build_for(self.spec, config.seed))
@@ -103,6 +107,7 @@ class Coordinator:
         self.store.agree(
             {
                 "run": run,
+                "session": self.store.fact("session") or uuid.uuid4().hex[:16],
                 "federation": config.federation,
                 "method": str(self.method),
                 "seed": str(config.seed),
@@ -136,7 +141,8 @@ class Coordinator:
 
     def _connect(self) -> None:
         config, topics = self.config, self.topics
-        name = f"fededge-{config.federation}-coordinator"
+        # A secret of the state folder: who took our client id would throw us off the broker.
+        name = f"fededge-{config.federation}-coordinator-{self.store.fact('session')}"
         will = self._presence(online=False)
         self.session = Session(config.broker, name, self.inbox, will, SESSION_KEPT)
         for kind in ("claim", "status"):
@@ -188,7 +194,9 @@ class Coordinator:
         elif address.kind == "coordinator status":
             self._defend_name(decode(message.payload, Presence), message.retained)
         elif address.kind == "state" and message.payload:
-            self._forget(decode(message.payload, State))
+            state = decode(message.payload, State)
+            self._forget(state)
+            self._defend_state(message.payload, state)
         elif address.kind == "status" and message.payload:
             status = decode(message.payload, Status)
             self._handle(events.StatusCame(address.device, status))
@@ -297,6 +305,7 @@ class Coordinator:
 
     def _announce_all(self) -> None:
         """Every connect is the first: a new broker may know nothing of us."""
+        self.echoes.clear()
         self._publish_presence()
         self._publish_model()
         self._publish_state()
@@ -328,9 +337,20 @@ class Coordinator:
         if state.run != self.rounds.facts.run:
             self._clear_model(state.version, state.manifest.chunks)
 
+    def _defend_state(self, payload: bytes, state: State) -> None:
+        """What is no echo of ours is a leftover or a forgery: whoever joins must not find it."""
+        if payload in self.echoes:
+            self.echoes.discard(payload)
+            return
+        log.warning("the federation's state was written by somebody else: ours is put back")
+        if self.key is not None and signed_by(state, (self.key.public_key(),)):
+            self.issued = max(self.issued, state.issued)  # ours, before our clock was set back
+        self._publish_state()
+
     def _publish_state(self) -> None:
         machine, config = self.rounds, self.config
         deadline = machine.deadline - time.monotonic()
+        self.issued = max(self.issued + 1, int(1000 * time.time()))
         state = State(
             federation=config.federation,
             run=machine.facts.run,
@@ -349,6 +369,10 @@ class Coordinator:
             devices=tuple(sorted(machine.invited)),
             accuracy=self.progress.accuracy,
             files=self.method.files,
+            issued=self.issued,
         )
+        if self.key is not None:
+            state = sign(state, self.key)
+        self.echoes.add(encode(state))
         self._publish(self.topics.state, state, retain=True)
         self._announced = True

@@ -23,6 +23,7 @@ def coordinator(folder: Path, text: str) -> CoordinatorConfig:
 def agent(folder: Path, text: str, environment: dict[str, str] | None = None) -> AgentConfig:
     path = folder / "agent.toml"
     path.write_text(text)
+    path.chmod(0o600)
     return load(path, AgentConfig, environment or {})
 
 
@@ -75,6 +76,69 @@ def test_the_password_comes_from_the_environment(tmp_path: Path) -> None:
     text = AGENT + '[broker]\nusername = "box"\npassword = "in the file"\n'
     assert agent(tmp_path, text).broker.password == "in the file"
     assert agent(tmp_path, text, {"FEDEDGE_PASSWORD": "s3cret"}).broker.password == "s3cret"
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    path = tmp_path / "box.password"
+    path.write_text("s3cret\n")
+    path.chmod(0o600)
+    return path
+
+
+FROM_FILE = AGENT + '[broker]\nusername = "box"\npassword_file = "box.password"\n'
+
+
+def test_the_password_comes_from_a_file(tmp_path: Path, secret: Path) -> None:
+    assert agent(tmp_path, FROM_FILE).broker.password == "s3cret"
+    secret.chmod(0o640)  # a service's group may share it
+    assert agent(tmp_path, FROM_FILE).broker.password == "s3cret"
+    environment = {"FEDEDGE_PASSWORD": "stronger"}
+    assert agent(tmp_path, FROM_FILE, environment).broker.password == "stronger"
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "said"),
+    [
+        (b"s3cret", 0o604, r"everybody can read '.*box.password'; close it: chmod 600 /"),
+        (b"", 0o600, "must hold one line, the password"),
+        (b"one\ntwo\n", 0o600, "must hold one line, the password"),
+        (b"\xff\xfe", 0o600, "must hold one line, the password"),
+    ],
+)
+def test_a_password_file_that_will_not_do(
+    tmp_path: Path, secret: Path, content: bytes, mode: int, said: str
+) -> None:
+    secret.write_bytes(content)
+    secret.chmod(mode)
+    with pytest.raises(ConfigError, match=said) as error:
+        agent(tmp_path, FROM_FILE)
+    assert "s3cret" not in str(error.value)
+
+
+def test_a_password_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"broker.password_file: there is no file '.*password'"):
+        agent(tmp_path, FROM_FILE)
+
+
+def test_two_passwords_are_one_too_many(tmp_path: Path, secret: Path) -> None:
+    with pytest.raises(ConfigError, match="both set; leave one out"):
+        agent(tmp_path, FROM_FILE + 'password = "x"\n')
+
+
+def test_a_file_with_a_password_in_it_is_for_its_owner(tmp_path: Path) -> None:
+    path = tmp_path / "coordinator.toml"
+    path.write_text(COORDINATOR + '[broker]\npassword = "s3cret"\n')
+    path.chmod(0o644)
+    with pytest.raises(ConfigError, match=r"broker.password is in it.*chmod 600"):
+        load(path, CoordinatorConfig, {})
+
+
+def test_a_configuration_that_is_printed_keeps_the_password_to_itself(
+    tmp_path: Path, secret: Path
+) -> None:
+    config = agent(tmp_path, FROM_FILE)
+    assert "s3cret" not in f"{config} {config!r} {config.broker} {[config.broker]}"
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
 # Who may import a package: nobody else does.
 ONLY: dict[str, tuple[str, ...]] = {
     "amqtt": ("fededge.transport",),
+    "cryptography": ("fededge.transport", "fededge.wire"),
     "fededge._C": ("fededge.ops",),
     "fededge._cuda": ("fededge.ops",),
     "fededge_agent": ("fededge_agent", "fededge.cli"),

@@ -1,40 +1,181 @@
-"""`fededge init`: a configuration file to edit, with every key explained."""
+"""`fededge init`: the files that a federation begins with, to read and to edit."""
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
+from typing import Any
 
 from fededge.config import AgentConfig, CoordinatorConfig, template
+from fededge.errors import ConfigError
 
 __all__ = ["add_to"]
 
 TEXT = """\
-Print a commented configuration file: the keys that must be set, and the others with their
-defaults, each with its meaning.
+Write what a federation begins with.
+
+  coordinator, agent   print a commented configuration file: the keys that must be set, and the
+                       others with their defaults, each with its meaning
+  certificates         make a CA, and a certificate for the broker, the coordinator and each device
+  broker               write a configuration for Mosquitto with an access list that confines every
+                       device to its own topics, and a password for each
+  key                  make the pair of keys that the coordinator signs its models with
+
+The last three write into the folder --out. What is there already is kept: run them again to add a
+device.
 
 examples:
   fededge init coordinator --federation gates > coordinator.toml
   fededge init agent --federation gates --device gate-7 --broker 10.0.0.2 > agent.toml
+  fededge init certificates --out pki --broker 10.0.0.2 --devices gate-6 gate-7
+  fededge init broker --out broker --federation gates --certificates pki
+  fededge init broker --out broker --federation gates --devices gate-6 gate-7
+  fededge init key --out keys
+  fededge init agent --federation gates --device gate-7 --broker 10.0.0.2 \\
+    --certificates /etc/fededge --trusted-key /etc/fededge/signing.pub > agent.toml
 """
+
+TLS_PORT, PLAIN_PORT = 8883, 1883
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:
     parser.description = TEXT
-    parser.add_argument("side", choices=("coordinator", "agent"), help="which side to set up")
+    parser.add_argument("what", choices=tuple(WRITERS), help="what to write")
     parser.add_argument("--federation", default="my-federation", help="name of the federation")
     parser.add_argument("--device", default="device-1", help="id of the device (agent)")
     parser.add_argument("--broker", default="localhost", help="host of the MQTT broker")
+    parser.add_argument(
+        "--devices",
+        nargs="+",
+        default=[],
+        metavar="ID",
+        help="the devices: for certificates, those to make one for; for a broker, those to give "
+        "a password, where without --devices it asks for certificates",
+    )
+    parser.add_argument(
+        "--certificates",
+        type=Path,
+        metavar="DIR",
+        help="the folder of `init certificates`, or where it will be on the machine: use TLS",
+    )
+    parser.add_argument(
+        "--password-file", metavar="FILE", help="where the password will be (coordinator, agent)"
+    )
+    parser.add_argument("--signing-key", metavar="FILE", help="of `init key` (coordinator)")
+    parser.add_argument("--trusted-key", metavar="FILE", help="of `init key` (agent)")
+    parser.add_argument(
+        "--days", type=int, default=1825, help="how long certificates are valid (default: 1825)"
+    )
+    parser.add_argument(
+        "--port", type=int, help="of the broker (default: 1883, or 8883 with --certificates)"
+    )
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder for the files")
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> None:
-    values = {
-        "federation": options.federation,
-        "state": "state",
-        "broker": {"host": options.broker},
-    }
-    if options.side == "agent":
-        text = template(AgentConfig, {**values, "device": options.device})
-    else:
-        text = template(CoordinatorConfig, {**values, "method": "fedavg"})
-    print(text, end="")
+    WRITERS[options.what](options)
+
+
+def _coordinator(options: argparse.Namespace) -> None:
+    from fededge.transport.access import COORDINATOR
+
+    values = {**_common(options, COORDINATOR), "method": "fedavg"}
+    if options.signing_key:
+        values["signing_key"] = options.signing_key
+    print(template(CoordinatorConfig, values), end="")
+
+
+def _agent(options: argparse.Namespace) -> None:
+    values = {**_common(options, options.device), "device": options.device}
+    if options.trusted_key:
+        values["trusted_key"] = options.trusted_key
+    print(template(AgentConfig, values), end="")
+
+
+def _common(options: argparse.Namespace, name: str) -> dict[str, Any]:
+    broker: dict[str, Any] = {"host": options.broker, "port": _port(options)}
+    folder = options.certificates
+    if folder:
+        broker |= {"tls": True, "ca": str(folder / "ca.crt")}
+    if folder and not options.password_file:
+        broker |= {"certificate": str(folder / f"{name}.crt"), "key": str(folder / f"{name}.key")}
+    if options.password_file:
+        broker |= {"username": name, "password_file": options.password_file}
+    return {"federation": options.federation, "state": "state", "broker": broker}
+
+
+def _certificates(options: argparse.Namespace) -> None:
+    from fededge.transport.access import COORDINATOR
+    from fededge.transport.certificates import add_certificates
+
+    folder = _folder(options)
+    names = [COORDINATOR, *_devices(options)]
+    if not 1 <= options.days <= 36500:
+        raise ConfigError(f"--days {options.days}: must be 1 to 36500")
+    made = add_certificates(folder, options.broker, names, options.days)
+    print(f"{folder}: made {', '.join(made) or 'nothing: all were there'}")
+
+
+def _broker(options: argparse.Namespace) -> None:
+    from fededge.transport.setup import write_broker
+
+    devices = _devices(options)
+    if not devices and options.certificates is None:
+        raise ConfigError(
+            "an open broker protects nothing: give --devices (a password for each), "
+            "--certificates (from `fededge init certificates`), or both (TLS and passwords)"
+        )
+    folder = _folder(options)
+    write_broker(folder, options.federation, _port(options), devices, options.certificates)
+    print(f"start it: mosquitto -c {folder / 'mosquitto.conf'}")
+    if devices:
+        print(f"passwords: {folder / 'secrets'}, one file for each user; carry each to its machine")
+
+
+def _key(options: argparse.Namespace) -> None:
+    from fededge.wire.signing import make_keys
+
+    folder = _folder(options)
+    make_keys(folder / "signing.key", folder / "signing.pub")
+    print(
+        f"for the coordinator alone: signing_key = {folder / 'signing.key'}\n"
+        f"for every agent: trusted_key = {folder / 'signing.pub'}"
+    )
+
+
+WRITERS = {
+    "coordinator": _coordinator,
+    "agent": _agent,
+    "certificates": _certificates,
+    "broker": _broker,
+    "key": _key,
+}
+
+
+def _port(options: argparse.Namespace) -> int:
+    port: int = options.port or (PLAIN_PORT if options.certificates is None else TLS_PORT)
+    return port
+
+
+def _folder(options: argparse.Namespace) -> Path:
+    if options.out is None:
+        raise ConfigError(f"`fededge init {options.what}` writes several files: give --out DIR")
+    folder: Path = options.out.absolute()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--out {folder}: cannot be made ({error.strerror})") from None
+    return folder
+
+
+def _devices(options: argparse.Namespace) -> list[str]:
+    """The ids, checked: as a user, each becomes part of topics and of file names."""
+    from fededge.transport.access import COORDINATOR
+    from fededge.wire.topics import check_name
+
+    for name in options.devices:
+        check_name("--devices", name)
+        if name in (COORDINATOR, "broker", "ca"):
+            raise ConfigError(f"--devices {name}: this name is taken; give the device another id")
+    return list(options.devices)

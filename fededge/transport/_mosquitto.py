@@ -13,7 +13,7 @@ from pathlib import Path
 
 from fededge.errors import ConfigError
 
-__all__ = ["configuration", "find", "password_file", "password_matches"]
+__all__ = ["configuration", "find", "password_file", "password_matches", "service"]
 
 # Debian keeps daemons out of an ordinary user's PATH; Homebrew does the same on macOS.
 _FOLDERS = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin", "/home/linuxbrew/.linuxbrew/sbin")
@@ -54,13 +54,37 @@ def find() -> str | None:
 def configuration(
     host: str, port: int, passwords: Path | None, acl: Path | None, database: Path | None
 ) -> str:
-    """The text of a mosquitto.conf with one listener."""
-    lines = [f"listener {port} {host}", f"allow_anonymous {_word(passwords is None)}"]
+    """The text of a mosquitto.conf for a child process of ours."""
+    lines = [f"listener {port} {host}", *_access(passwords is None, passwords, acl)]
+    return "\n".join([*lines, *_persistence(database), *_user(), _LIMITS])
+
+
+def service(
+    port: int, passwords: Path | None, acl: Path, database: Path, certificates: Path | None
+) -> str:
+    """The text of a mosquitto.conf for a service that listens on all addresses.
+
+    With `certificates`, the folder of the broker's own, it speaks TLS; without passwords it then
+    asks every client for a certificate, and takes the common name in it as the user.
+    """
+    lines = [f"listener {port}", *_access(False, passwords, acl)]
+    if certificates is not None:
+        lines += [f"certfile {certificates}/broker.crt", f"keyfile {certificates}/broker.key"]
+        if passwords is None:
+            asks = ["require_certificate true", "use_identity_as_username true"]
+            lines += [f"cafile {certificates}/ca.crt", *asks]
+    # Once every half hour, and at a stop: after a crash the coordinator publishes all anew.
+    lines += ["persistence true", f"persistence_location {database}/"]
+    return "\n".join([*lines, _LIMITS])
+
+
+def _access(anonymous: bool, passwords: Path | None, acl: Path | None) -> list[str]:
+    lines = [f"allow_anonymous {_word(anonymous)}"]
     if passwords is not None:
         lines.append(f"password_file {passwords}")
     if acl is not None:
         lines.append(f"acl_file {acl}")
-    return "\n".join([*lines, *_persistence(database), *_user(), _LIMITS])
+    return lines
 
 
 def _persistence(database: Path | None) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import queue
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from paho.mqtt.reasoncodes import ReasonCode
 
 from fededge.config import BrokerConfig
 from fededge.errors import TransportError
+from fededge.transport import tls
 
 __all__ = ["Connected", "Event", "Failed", "Lost", "Message", "Session", "Will"]
 
@@ -96,10 +98,12 @@ class Session:
         self._verdict: queue.Queue[str] = queue.Queue()
         self._client: mqtt.Client | None = None
         self._stopping = False
+        self._taken_in = False
 
     @property
     def address(self) -> str:
-        return f"mqtt://{self.broker.host}:{self.broker.port}"
+        scheme = "mqtts" if self.broker.tls else "mqtt"
+        return f"{scheme}://{self.broker.host}:{self.broker.port}"
 
     def start(self) -> None:
         """Connect, waiting for the broker as long as configured; then keep connected."""
@@ -110,9 +114,13 @@ class Session:
                 self._connect(client)
                 break
             except OSError as error:
+                secured = tls.sentence(self.broker, error) if self.broker.tls else ""
+                if isinstance(error, ssl.SSLCertVerificationError):
+                    raise TransportError(secured) from None  # will not get better by itself
                 if time.monotonic() >= deadline:
                     raise TransportError(
-                        f"{self.address}: no broker answers ({_words(error)}); "
+                        secured
+                        or f"{self.address}: no broker answers ({_words(error)}); "
                         "start it, or correct [broker] host and port"
                     ) from None
                 time.sleep(0.2)
@@ -166,12 +174,16 @@ class Session:
         )
         client.max_queued_messages_set(0)
         client.reconnect_delay_set(min_delay=1, max_delay=30)
+        context = tls.context(self.broker)
+        if context is not None:
+            client.tls_set_context(context)
         if self.broker.username:
             client.username_pw_set(self.broker.username, self.broker.password)
         if self.will is not None:
             client.will_set(self.will.topic, self.will.payload, qos=1, retain=True)
         client.on_connect = self._on_connect
         client.on_disconnect = self._on_disconnect
+        client.on_connect_fail = self._on_connect_fail
         client.on_message = self._on_message
         client.on_socket_open = _no_delay
         return client
@@ -191,7 +203,7 @@ class Session:
         try:
             refusal = self._verdict.get(timeout=seconds)
         except queue.Empty:
-            refusal = (
+            refusal = tls.diagnose(self.broker) or (
                 f"the broker at {self.address} does not speak MQTT {self.broker.protocol}; "
                 "set [broker] protocol"
             )
@@ -208,6 +220,7 @@ class Session:
         with self._lock:
             for topic, qos in self._subscriptions.items():
                 client.subscribe(topic, qos=qos)
+        self._taken_in = True
         self._verdict.put("")
         self.inbox.put(Connected())
 
@@ -229,10 +242,25 @@ class Session:
     ) -> None:
         if self._stopping:
             return
+        taken_in, self._taken_in = self._taken_in, False
         if code.value == TAKEN_OVER:
             self._give_up(client, f"another client took over the name '{self.client_id}'")
-        else:
+        elif taken_in or not self.broker.tls:
             self.inbox.put(Lost(str(code)))
+        else:
+            self._unwelcome()
+
+    def _on_connect_fail(self, client: mqtt.Client, userdata: Any) -> None:
+        """paho's next try failed, and will not say why; with TLS it may be a certificate."""
+        if self.broker.tls and not self._stopping:
+            self._unwelcome()
+
+    def _unwelcome(self) -> None:
+        """The broker hung up before it took us in: say so, if it is a matter of certificates."""
+        reason = tls.diagnose(self.broker)
+        if reason:
+            self._verdict.put(reason)
+            self.inbox.put(Lost(reason))
 
     def _give_up(self, client: mqtt.Client, reason: str) -> None:
         self._stopping = True

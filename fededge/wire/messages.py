@@ -89,6 +89,8 @@ class State(Message, frozen=True):
     devices: tuple[DeviceId, ...] = ()
     accuracy: float | None = None
     files: Annotated[dict[MethodName, Hash], Meta(max_length=64)] = {}
+    issued: Count = 0
+    signature: Annotated[str, Meta(pattern=r"^([0-9a-f]{128})?\Z")] = ""
 
 
 class Presence(Message, frozen=True):

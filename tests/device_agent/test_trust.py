@@ -1,0 +1,89 @@
+"""Which states a device believes, across restarts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from fededge.config import AgentConfig
+from fededge.errors import StoreError, WireError
+from fededge.wire.messages import State
+from fededge.wire.signing import make_keys, read_signing_key, sign
+from fededge_agent.trust import Trust
+from tests.wire.test_signing import STATE
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> AgentConfig:
+    make_keys(tmp_path / "a.key", tmp_path / "a.pub")
+    key = str(tmp_path / "a.pub")
+    (tmp_path / "state").mkdir()
+    return AgentConfig(
+        federation="gates", device="gate-7", state=str(tmp_path / "state"), trusted_key=key
+    )
+
+
+def opened(config: AgentConfig) -> Trust:
+    trust = Trust(config)
+    trust.open()
+    return trust
+
+
+def signed(folder: Path, issued: int, **fields: object) -> State:
+    state = msgspec.structs.replace(STATE, issued=issued, **fields)
+    return sign(state, read_signing_key(folder / "a.key"))
+
+
+def test_a_copy_of_an_old_state_is_refused_also_after_a_restart(
+    config: AgentConfig, tmp_path: Path
+) -> None:
+    trust = opened(config)
+    assert trust.fresh
+    trust.check(signed(tmp_path, 1000))
+    trust.check(signed(tmp_path, 2000))
+    trust.check(signed(tmp_path, 2000))  # the broker may deliver a state again
+    for process in (trust, opened(config)):
+        assert not process.fresh
+        with pytest.raises(WireError, match="older than one that this device has seen"):
+            process.check(signed(tmp_path, 1999))
+        assert "the state of the federation is refused" in process.problem
+        process.check(signed(tmp_path, 2000))
+        assert process.problem == ""
+
+
+def test_a_new_run_begins_at_round_0_and_is_believed(config: AgentConfig, tmp_path: Path) -> None:
+    """A version may go back if the coordinator says so now: a new run, or a restored backup."""
+    trust = opened(config)
+    trust.check(signed(tmp_path, 1000))
+    trust.check(signed(tmp_path, 1001, run="new", round=0, version="000000-0123456789abcdef"))
+
+
+def test_a_refused_state_moves_nothing(config: AgentConfig, tmp_path: Path) -> None:
+    """Otherwise a forged state from the future would shut all true ones out."""
+    trust = opened(config)
+    with pytest.raises(WireError, match="not signed"):
+        trust.check(msgspec.structs.replace(STATE, issued=9_000_000_000_000))
+    trust.check(signed(tmp_path, 1000))
+
+
+def test_a_state_of_another_federation_is_refused_with_or_without_a_key(
+    config: AgentConfig, tmp_path: Path
+) -> None:
+    keyless = msgspec.structs.replace(config, trusted_key="")
+    state = signed(tmp_path, 1000, federation="doors")
+    for trust in (opened(config), opened(keyless)):
+        with pytest.raises(WireError, match="it names federation 'doors', not 'gates'"):
+            trust.check(state)
+    opened(keyless).check(STATE)
+
+
+def test_a_damaged_memory_is_not_taken_for_an_empty_one(
+    config: AgentConfig, tmp_path: Path
+) -> None:
+    opened(config).check(signed(tmp_path, 1000))
+    path = tmp_path / "state" / "trust.json"
+    path.write_bytes(path.read_bytes()[:5])
+    with pytest.raises(StoreError, match=r"trust.json: unreadable"):
+        opened(config)
