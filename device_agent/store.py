@@ -86,6 +86,7 @@ class AgentStore:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self.folder.chmod(0o700)
+            fsync_folder(self.folder.parent)
         except OSError as error:
             raise disk_error(self.folder, error) from None
         self._lock = lock_folder(self.folder, "another agent")

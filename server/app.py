@@ -7,6 +7,7 @@ import logging
 import queue
 import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +54,11 @@ SESSION_KEPT = 24 * 3600
 class Coordinator:
     """One federation's coordinator. The constructor only stores; `run` does."""
 
-    def __init__(self, config: CoordinatorConfig) -> None:
+    def __init__(
+        self, config: CoordinatorConfig, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.config = config
+        self.clock = clock
         self.topics = Topics(config.federation)
         self.instance = uuid.uuid4().hex
         self.holder = Holder(self.instance)
@@ -129,6 +133,7 @@ class Coordinator:
         )
         done, version = self.progress.rounds_done, self.progress.version
         self.rounds = Rounds(facts, config.rounds, done, version, self.store.memory())
+        self.manifest = chunks.manifest(self._payload(), config.chunk_bytes)
 
     def _claim(self) -> None:
         what = f"a coordinator of federation '{self.config.federation}'"
@@ -138,7 +143,7 @@ class Coordinator:
         config, topics = self.config, self.topics
         name = f"fededge-{config.federation}-coordinator"
         will = self._presence(online=False)
-        self.session = Session(config.broker, name, self.inbox, will, SESSION_KEPT)
+        self.session = self._session(name, will)
         for kind in ("claim", "status"):
             self.session.subscribe(f"{topics.coordinator}/{kind}")
         self.session.subscribe(topics.state)
@@ -147,6 +152,9 @@ class Coordinator:
         self.session.subscribe(topics.update("+", "+"))
         self.session.start()
 
+    def _session(self, name: str, will: Will) -> Session:
+        return Session(self.config.broker, name, self.inbox, will, SESSION_KEPT)
+
     def _presence(self, online: bool, answers: str = "") -> Will:
         presence = Presence(self.instance, online, answers)
         return Will(f"{self.topics.coordinator}/status", encode(presence))
@@ -154,14 +162,14 @@ class Coordinator:
     # The loop: one thread decides
 
     def _loop(self) -> None:
-        next_tick = time.monotonic() + TICK
+        next_tick = self.clock() + TICK
         while not self.stopping:
             if self.rounds.phase == "done" and self._announced:
                 return
             with contextlib.suppress(queue.Empty):
-                self._take(self.inbox.get(timeout=max(0.0, next_tick - time.monotonic())))
-            if time.monotonic() >= next_tick:
-                next_tick = time.monotonic() + TICK
+                self._take(self.inbox.get(timeout=max(0.0, next_tick - self.clock())))
+            if self.clock() >= next_tick:
+                next_tick = self.clock() + TICK
                 self._handle(events.Tick())
 
     def _take(self, event: Any) -> None:
@@ -173,7 +181,6 @@ class Coordinator:
                     log.warning("%s: message dropped: %s", event.topic, error)
                 event.ack()
             case Connected():
-                self.holder.connects += 1
                 self._announce_all()
             case Lost():
                 log.warning("connection to %s lost (%s)", self.session.address, event.reason)
@@ -186,7 +193,7 @@ class Coordinator:
             claim = decode(message.payload, Claim)
             self._publish_presence(answers=claim.instance)
         elif address.kind == "coordinator status":
-            self._defend_name(decode(message.payload, Presence), message.retained)
+            self._defend_name(decode(message.payload, Presence))
         elif address.kind == "state" and message.payload:
             self._forget(decode(message.payload, State))
         elif address.kind == "status" and message.payload:
@@ -198,8 +205,8 @@ class Coordinator:
         elif address.kind == "update":
             self._handle(events.ChunkCame(address.device, address.version, message.payload))
 
-    def _defend_name(self, presence: Presence, retained: bool) -> None:
-        rival = self.holder.rival(presence, retained)
+    def _defend_name(self, presence: Presence) -> None:
+        rival = self.holder.rival(presence)
         if rival is not None and self.holder.must_go(rival):
             name = self.config.federation
             raise RefusedError(f"another coordinator of federation '{name}' runs ({rival})")
@@ -207,7 +214,7 @@ class Coordinator:
             self._publish_presence()
 
     def _handle(self, event: events.Event) -> None:
-        for command in self.rounds.handle(event, time.monotonic()):
+        for command in self.rounds.handle(event, self.clock()):
             self._do(command)
 
     def _do(self, command: events.Command) -> None:
@@ -215,7 +222,7 @@ class Coordinator:
             case events.Remember(number, invited, known):
                 self.store.remember(number, invited, known)
             case events.Open():
-                self.opened.setdefault(command.round, time.monotonic())
+                self.opened.setdefault(command.round, self.clock())
                 log.info("round %d: asking %s", command.round + 1, ", ".join(command.devices))
                 self._publish_state()
             case events.Invite(device, number, version):
@@ -260,10 +267,10 @@ class Coordinator:
             devices=devices,
             layout=layout,
         )
-        seconds = time.monotonic() - self.opened.pop(number)
+        seconds = self.clock() - self.opened.pop(number)
         self._advance(number + 1, reports, seconds)
         self.store.clear_spool(old)
-        commands = self.rounds.handle(events.Merged(self.progress.version), time.monotonic())
+        commands = self.rounds.handle(events.Merged(self.progress.version), self.clock())
         self._publish_model()
         if self.rounds.phase != "open":
             self._publish_state()
@@ -310,14 +317,16 @@ class Coordinator:
 
     def _publish_model(self) -> None:
         """The current version in retained chunks: the broker hands them to all who ask."""
-        payload = tensors.encode(
-            self.net.layout, {"model": self.model, **self.method.send(self.memory)}
-        )
+        payload = self._payload()
         self.manifest = chunks.manifest(payload, self.config.chunk_bytes)
         for index in range(self.manifest.chunks):
             topic = self.topics.model(self.progress.version, index)
             chunk = chunks.pack(payload, self.manifest, index)
             self.session.publish(topic, chunk, retain=True, expiry=CHUNK_EXPIRY)
+
+    def _payload(self) -> bytes:
+        vectors = {"model": self.model, **self.method.send(self.memory)}
+        return tensors.encode(self.net.layout, vectors)
 
     def _clear_model(self, version: str, count: int) -> None:
         for index in range(count):
@@ -330,7 +339,7 @@ class Coordinator:
 
     def _publish_state(self) -> None:
         machine, config = self.rounds, self.config
-        deadline = machine.deadline - time.monotonic()
+        deadline = machine.deadline - self.clock()
         state = State(
             federation=config.federation,
             run=machine.facts.run,
