@@ -26,6 +26,7 @@ from fededge.training import prepare_threads
 from fededge.transport.presence import Holder, claim_name
 from fededge.transport.session import Connected, Failed, Lost, Message, Session, Will
 from fededge.wire import chunks, tensors
+from fededge.wire.encoding import Encoding, compress
 from fededge.wire.messages import (
     Claim,
     Presence,
@@ -94,6 +95,7 @@ class Coordinator:
     def _prepare_model(self) -> None:
         config = self.config
         self.method = methods.method(config.method)
+        self.encoding = Encoding.parse(config.transfer.encoding)
         self.spec = model_spec(config.model, config.data)
         self.test = None if config.data.source == "none" else evaluation_set(config.data, self.spec)
         self.net = FlatModel(build_for(self.spec, config.seed))
@@ -112,6 +114,7 @@ class Coordinator:
                 "seed": str(config.seed),
                 "model": f"{self.spec.name}, head {self.spec.head}",
                 "layout": layout.hash,
+                "encoding": str(self.encoding),
                 **{f"file of {name}": sha256 for name, sha256 in self.method.files.items()},
             }
         )
@@ -128,12 +131,12 @@ class Coordinator:
             seed=config.seed,
             layout=layout.hash,
             scalars=self.method.scalars,
-            chunk_bytes=config.chunk_bytes,
+            chunk_bytes=config.transfer.chunk_bytes,
             payload_limit=tensors.payload_limit(layout),
         )
         done, version = self.progress.rounds_done, self.progress.version
         self.rounds = Rounds(facts, config.rounds, done, version, self.store.memory())
-        self.manifest = chunks.manifest(self._payload(), config.chunk_bytes)
+        self.manifest = chunks.manifest(self._payload(), config.transfer.chunk_bytes)
 
     def _claim(self) -> None:
         what = f"a coordinator of federation '{self.config.federation}'"
@@ -248,13 +251,16 @@ class Coordinator:
 
     def _check(self, device: str, report: Report) -> None:
         try:
-            self.store.check(report.version, device, report.manifest, self.net.layout)
+            self.store.check(report.version, device, report.manifest, self._read_update)
             self.method.check(report.scalars)
         except WireError as error:
             self._handle(events.Bad(device, str(error)))
         else:
             self.store.accept(device, report)
             self._handle(events.Stored(device, report))
+
+    def _read_update(self, payload: bytes) -> Tensor:
+        return self.encoding.unpack(self.net.layout, payload, self.model)
 
     def _merge(self, number: int, reports: dict[str, dict[str, float]], devices: int) -> None:
         old, layout = self.progress.version, self.net.layout
@@ -263,7 +269,7 @@ class Coordinator:
             self.model,
             self.memory,
             reports,
-            lambda device: self.store.update(old, device, layout),
+            lambda device: self.store.update(old, device, self._read_update),
             devices=devices,
             layout=layout,
         )
@@ -318,7 +324,7 @@ class Coordinator:
     def _publish_model(self) -> None:
         """The current version in retained chunks: the broker hands them to all who ask."""
         payload = self._payload()
-        self.manifest = chunks.manifest(payload, self.config.chunk_bytes)
+        self.manifest = chunks.manifest(payload, self.config.transfer.chunk_bytes)
         for index in range(self.manifest.chunks):
             topic = self.topics.model(self.progress.version, index)
             chunk = chunks.pack(payload, self.manifest, index)
@@ -326,7 +332,8 @@ class Coordinator:
 
     def _payload(self) -> bytes:
         vectors = {"model": self.model, **self.method.send(self.memory)}
-        return tensors.encode(self.net.layout, vectors)
+        payload = tensors.encode(self.net.layout, vectors)
+        return compress(payload) if self.encoding.zstd else payload
 
     def _clear_model(self, version: str, count: int) -> None:
         for index in range(count):
@@ -358,6 +365,7 @@ class Coordinator:
             devices=tuple(sorted(machine.invited)),
             accuracy=self.progress.accuracy,
             files=self.method.files,
+            encoding=str(self.encoding),
         )
         self._publish(self.topics.state, state, retain=True)
         self._announced = True

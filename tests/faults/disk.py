@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 __all__ = ["Disk"]
@@ -48,7 +49,11 @@ class Disk:
         root = SHARED_MEMORY if SHARED_MEMORY.is_dir() else None
         self.root = Path(tempfile.mkdtemp(prefix="fededge-faults-", dir=root))
         self._real_replace, self._real_pwrite = os.replace, os.pwrite
-        watched = {"fsync": self._fsync, "replace": self._replace, "pwrite": self._pwrite}
+        watched: dict[str, Any] = {
+            "fsync": self._fsync,
+            "replace": self._replace,
+            "pwrite": self._pwrite,
+        }
         try:
             with mock.patch.multiple(os, **watched):
                 yield

@@ -23,6 +23,7 @@ from fededge.methods import Private
 from fededge.spec import ModelSpec
 from fededge.training import Answer, Task
 from fededge.transport.session import Connected, Message, Will
+from fededge.wire.encoding import Encoding
 from fededge.wire.messages import State, TaskMessage
 from fededge_agent import app as agent_app
 from fededge_agent import events as life
@@ -183,7 +184,6 @@ class SimulatedCoordinator(Process):
             federation=FEDERATION,
             state=str(self.folder),
             method=METHOD,
-            chunk_bytes=1024,
             **config,
         )
         self.done = False
@@ -211,6 +211,7 @@ class CoordinatorService(Service, server_app.Coordinator):
 
     def _prepare_model(self) -> None:
         self.method = methods.method(self.config.method)
+        self.encoding = Encoding.parse(self.config.transfer.encoding)
         self.spec = SPEC
         self.test = None
         self.net = NETWORK
@@ -311,6 +312,7 @@ class SimulatedWork(Work):
         return 10
 
     def prepare(self, state: State) -> None:
+        self.encoding = Encoding.parse(state.encoding)
         self.trainer = FakeTrainer(self.process.name)  # type: ignore[assignment]
 
     def train(self, task: TaskMessage, state: State) -> Trained:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from fededge.config import RoundsConfig
+from fededge.config import RoundsConfig, TransferConfig
 from tests.faults.oracle import BrokenError
 from tests.faults.world import Faults, World
 
@@ -16,18 +16,23 @@ __all__ = ["run_seed", "undisturbed"]
 DEVICES = 4
 ROUNDS = 3
 
-EVERYBODY: dict[str, Any] = {
-    "rounds": RoundsConfig(count=ROUNDS, min_devices=DEVICES, quorum=DEVICES, deadline=60.0)
-}
-SOME: dict[str, Any] = {
-    "rounds": RoundsConfig(
-        count=ROUNDS, min_devices=3, participants=3, over_select=1.3, quorum=2, deadline=60.0
-    )
-}
-ANYBODY: dict[str, Any] = {"rounds": RoundsConfig(count=ROUNDS, min_devices=1, deadline=60.0)}
 
-KINDS = {"everybody": EVERYBODY, "some": SOME, "anybody": ANYBODY}
-FIXED = frozenset({"everybody"})
+def config(encoding: str = "float32", **rounds: Any) -> dict[str, Any]:
+    return {
+        "rounds": RoundsConfig(count=ROUNDS, deadline=60.0, **rounds),
+        "transfer": TransferConfig(chunk_bytes=1024, encoding=encoding),
+    }
+
+
+KINDS = {
+    "all": config(min_devices=DEVICES, quorum=DEVICES),
+    "all, rounded": config("bfloat16+delta", min_devices=DEVICES, quorum=DEVICES),
+    "three, compressed": config(
+        "int8+delta+zstd", min_devices=3, participants=3, over_select=1.3, quorum=2
+    ),
+    "any": config(min_devices=1),
+}
+FIXED = frozenset({"all", "all, rounded"})
 """Where all take part in every round: the last version does not depend on what went wrong."""
 
 FAULTS = {
@@ -69,7 +74,7 @@ def run_seed(seed: int, trace: Callable[[str], None] | None = None) -> Counter[s
     kind = kinds[seed % len(kinds)]
     schedule = schedules[seed // len(kinds) % len(schedules)]
     world = World(seed, DEVICES, KINDS[kind], FAULTS[schedule], trace)
-    world.tell(f"seed {seed}: {kind} of {DEVICES} devices take part, {schedule}")
+    world.tell(f"seed {seed}: {kind} of {DEVICES} devices; {schedule}")
     last = world.run()
     expected = undisturbed(kind)
     if kind in FIXED and last != expected:
