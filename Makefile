@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.fededge-ready
 SOURCES := pyproject.toml setup.py $(shell find csrc -type f)
 
-.PHONY: setup demo test lint kills link sanitize sanitize-all clean distclean
+.PHONY: setup demo test lint faults kills link sanitize sanitize-all clean distclean
 
 setup: $(READY)
 
@@ -43,6 +43,14 @@ lint: setup
 	@ln -sfn ../../device_agent build/mypy/fededge_agent
 	$(BIN)/mypy -p fededge -p fededge_server -p fededge_agent
 	$(BIN)/mypy setup.py benchmarks tests
+
+# Seeded schedules of faults: SEEDS of them, beginning FROM one; or REPLAY one of them with a trace.
+SEEDS ?= 1000
+FROM ?= 0
+REPLAY ?=
+
+faults: setup
+	$(BIN)/python -m tests.faults $(if $(REPLAY),--replay $(REPLAY),--seeds $(SEEDS) --first $(FROM))
 
 # Real processes on a real Mosquitto, killed with -9 at random moments: make kills RUNS=20
 RUNS ?= 20

@@ -62,8 +62,9 @@ class Failure:
 class Agent:
     """One device's agent. The constructor only stores; `run` does."""
 
-    def __init__(self, config: AgentConfig) -> None:
+    def __init__(self, config: AgentConfig, clock: Callable[[], float] = time.monotonic) -> None:
         self.config = config
+        self.clock = clock
         self.topics = Topics(config.federation)
         self.inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.jobs: queue.Queue[Callable[[], None] | None] = queue.Queue()
@@ -111,18 +112,25 @@ class Agent:
         will = mqtt.Will(self._status_topic, encode(self._status(online=False)))
         # Nobody else knows the instance: who took our client id would throw us off the broker.
         name = f"fededge-{config.federation}-{device}-{index.instance[:16]}"
-        self.session = mqtt.Session(config.broker, name, self.inbox, will, SESSION_KEPT)
+        self.session = self._session(name, will)
         self.egress = Egress(self.session, topics, device, Path(config.state) / "ledger.json")
         self.egress.open()
-        self.egress.claimed(Claim(index.instance))
-        what = f"device '{device}' of federation '{config.federation}'"
-        claim_name(config.broker, topics.device(device), index.instance, what, Status)
+        self._claim()
         self.holder = Holder(index.instance)
         self.session.subscribe(topics.state)
         for kind in ("task", "reply", "claim", "status"):
             self.session.subscribe(topics.device(device, kind))
         self.session.start()
         log.info("connected to %s as device '%s'", self.session.address, device)
+
+    def _claim(self) -> None:
+        config, instance = self.config, self.store.index.instance
+        self.egress.claimed(Claim(instance))
+        what = f"device '{config.device}' of federation '{config.federation}'"
+        claim_name(config.broker, self.topics.device(config.device), instance, what, Status)
+
+    def _session(self, name: str, will: mqtt.Will) -> mqtt.Session:
+        return mqtt.Session(self.config.broker, name, self.inbox, will, SESSION_KEPT)
 
     def _status(self, online: bool, answers: str = "") -> Status:
         return Status(
@@ -140,12 +148,12 @@ class Agent:
     # The loop: one thread decides
 
     def _loop(self) -> None:
-        next_tick = time.monotonic() + TICK
+        next_tick = self.clock() + TICK
         while not self.stopping:
             with contextlib.suppress(queue.Empty):
-                self._take(self.inbox.get(timeout=max(0.0, next_tick - time.monotonic())))
-            if time.monotonic() >= next_tick:
-                next_tick = time.monotonic() + TICK
+                self._take(self.inbox.get(timeout=max(0.0, next_tick - self.clock())))
+            if self.clock() >= next_tick:
+                next_tick = self.clock() + TICK
                 self._handle(events.Tick())
 
     def _take(self, event: Any) -> None:
@@ -157,7 +165,6 @@ class Agent:
                     log.warning("%s: message dropped: %s", event.topic, error)
                 event.ack()
             case mqtt.Connected():
-                self.holder.connects += 1
                 self._handle(events.Connected())
             case mqtt.Lost():
                 log.warning("connection to %s lost (%s)", self.session.address, event.reason)
@@ -180,7 +187,7 @@ class Agent:
         elif address.kind == "claim":
             self._handle(events.ClaimCame(decode(payload, Claim).instance))
         elif address.kind == "status" and payload:
-            self._defend_name(decode(payload, Status), message.retained)
+            self._defend_name(decode(payload, Status))
         elif address.kind == "model" and payload:
             self._handle(events.ChunkCame(address.version, payload))
 
@@ -194,15 +201,15 @@ class Agent:
             if self.trust.problem != before:
                 self._do(events.Announce())
 
-    def _defend_name(self, status: Status, retained: bool) -> None:
-        rival = self.holder.rival(status, retained)
+    def _defend_name(self, status: Status) -> None:
+        rival = self.holder.rival(status)
         if rival is not None and self.holder.must_go(rival):
             raise RefusedError(f"another agent runs as device '{self.config.device}' ({rival})")
         if rival is not None:
             self._do(events.Announce())
 
     def _handle(self, event: events.Event) -> None:
-        for command in self.life.handle(event, time.monotonic()):
+        for command in self.life.handle(event, self.clock()):
             self._do(command)
 
     def _do(self, command: events.Command) -> None:
@@ -251,18 +258,21 @@ class Agent:
 
     def _work(self) -> None:
         while (job := self.jobs.get()) is not None:
-            try:
-                job()
-            except FedEdgeError as error:
-                self.inbox.put(Failure(error))
-            except Exception as error:  # a bug in the worker must stop the agent, not hang it
-                log.exception("the worker failed")
-                self.inbox.put(Failure(error))
+            self._run_job(job)
+
+    def _run_job(self, job: Callable[[], None]) -> None:
+        try:
+            job()
+        except FedEdgeError as error:
+            self.inbox.put(Failure(error))
+        except Exception as error:  # a bug in the worker must stop the agent, not hang it
+            log.exception("the worker failed")
+            self.inbox.put(Failure(error))
 
     def _prepare(self, state: State) -> None:
         try:
             self.work.prepare(state)
-        except MethodError as error:
+        except (MethodError, WireError) as error:
             self.inbox.put(events.Unable(state, _line(str(error))))
             return
         self.inbox.put(events.Prepared(state, self.work.most_bytes))

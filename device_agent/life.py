@@ -284,4 +284,8 @@ class Life:
 
 def _same_job(a: State, b: State) -> bool:
     """Whether what was built for one state serves the other."""
-    return (a.model, a.layout, a.method, a.files) == (b.model, b.layout, b.method, b.files)
+    return _job(a) == _job(b)
+
+
+def _job(state: State) -> tuple[object, ...]:
+    return state.model, state.layout, state.method, state.files, state.encoding

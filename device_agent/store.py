@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,7 @@ from msgspec import Struct
 
 from fededge.errors import StoreError, WireError
 from fededge.files import disk_error, fsync_folder, lock_folder, replace_file
-from fededge.flat import Layout
 from fededge.methods.private import Private, Value
-from fededge.wire import tensors
 from fededge.wire.messages import Manifest, Report
 from fededge.wire.pieces import read_whole, write_piece
 
@@ -31,6 +30,10 @@ __all__ = ["AgentStore", "Turn"]
 
 SUFFIXES = frozenset({".update", ".accepted", ".private", ".part", ".safetensors", ".new"})
 """Files that are removed once nothing names them."""
+
+
+Reader = Callable[[bytes], dict[str, torch.Tensor]]
+"""From the bytes of a model to its vectors; a WireError if they are none."""
 
 
 class File(Struct, frozen=True):
@@ -86,6 +89,7 @@ class AgentStore:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self.folder.chmod(0o700)
+            fsync_folder(self.folder.parent)
         except OSError as error:
             raise disk_error(self.folder, error) from None
         self._lock = lock_folder(self.folder, "another agent")
@@ -116,13 +120,11 @@ class AgentStore:
         """Write a piece of a model that is coming in."""
         write_piece(self._part(version), offset, data)
 
-    def check_model(
-        self, version: str, manifest: Manifest, layout: Layout, vectors: tuple[str, ...]
-    ) -> None:
+    def check_model(self, version: str, manifest: Manifest, read: Reader) -> None:
         """Take a complete model as the held one, if it is what its manifest says."""
         part = self._part(version)
         try:
-            tensors.decode(layout, read_whole(part, manifest), vectors)
+            read(read_whole(part, manifest))
         except WireError:
             part.unlink(missing_ok=True)
             raise
@@ -134,13 +136,11 @@ class AgentStore:
         self._change(held=version, held_sha256=manifest.sha256)
         self._sweep()
 
-    def model(
-        self, version: str, layout: Layout, vectors: tuple[str, ...]
-    ) -> dict[str, torch.Tensor]:
+    def model(self, version: str, read: Reader) -> dict[str, torch.Tensor]:
         """The held model; a WireError if its file is gone or damaged: it can be fetched again."""
         path = self._model(version)
         try:
-            return tensors.decode(layout, path.read_bytes(), vectors)
+            return read(path.read_bytes())
         except OSError as error:
             raise WireError(f"{path}: cannot be read ({error.strerror})") from None
 

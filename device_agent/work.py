@@ -20,6 +20,7 @@ from fededge.methods.own import sha256_of
 from fededge.models import Preprocess, build_for
 from fededge.training import Answer, Examples, Task, Trainer
 from fededge.wire import chunks, tensors
+from fededge.wire.encoding import RESIDUE, Encoding, decompress
 from fededge.wire.messages import Manifest, Report, State, TaskMessage
 from fededge_agent.exporting import Exporting
 from fededge_agent.metrics import Diary, turn_metrics
@@ -51,6 +52,7 @@ class Work:
         self.data: Examples | None = None
         self.trainer: Trainer | None = None
         self.exporting: Exporting | None = None
+        self.encoding = Encoding()
         self.diary = Diary(Path(config.state))
 
     @property
@@ -84,6 +86,7 @@ class Work:
 
     def prepare(self, state: State) -> None:
         """Build the network, load the data, and make everything warm before saying ready."""
+        self.encoding = Encoding.parse(state.encoding)
         method = methods.announced(state.method, state.files, self.own)
         spec = state.model
         if self.config.model is not None:
@@ -100,9 +103,13 @@ class Work:
         log.info("ready: %d examples, network %s, method %s", self.examples, spec.name, method)
 
     def check_model(self, version: str, manifest: Manifest) -> None:
-        method = self._ready.method
-        layout = self._ready.net.layout
-        self.store.check_model(version, manifest, layout, ("model", *method.sends))
+        self.store.check_model(version, manifest, self._read_model)
+
+    def _read_model(self, payload: bytes) -> dict[str, Tensor]:
+        trainer = self._ready
+        if self.encoding.zstd:
+            payload = decompress(payload, self.most_bytes)
+        return tensors.decode(trainer.net.layout, payload, ("model", *trainer.method.sends))
 
     def train(self, task: TaskMessage, state: State) -> Trained:
         """Take a turn, and save its update and private state together."""
@@ -110,12 +117,13 @@ class Work:
         layout, method = trainer.net.layout, trainer.method
         if layout.hash != state.layout:
             raise LayoutError(f"our layout is {layout.hash}, the federation's {state.layout}")
-        sent = self.store.model(task.version, layout, ("model", *method.sends))
+        sent = self.store.model(task.version, self._read_model)
         received = sent.pop("model")
         hyper = Hyper(**msgspec.structs.asdict(state.training))
-        before, start = self.store.private(state.run), time.monotonic()
+        kept, start = self.store.private(state.run), time.monotonic()
+        before, residue = kept.without(RESIDUE)
         answer = trainer.turn(Task(state.seed, task.round, hyper, received, sent), before)
-        payload = tensors.encode(layout, {"model": answer.upload})
+        payload, left = self.encoding.pack(layout, answer.upload, received, residue)
         report = Report(
             device=self.config.device,
             run=state.run,
@@ -126,7 +134,12 @@ class Work:
             scalars=answer.scalars,
         )
         at_once = method.kept_at_once(before, answer.private)
-        self.store.save_turn(at_once, answer.private, payload, report)
+        self.store.save_turn(
+            at_once.including(RESIDUE, residue),
+            answer.private.including(RESIDUE, left),
+            payload,
+            report,
+        )
         return Trained(task, state, received, answer, time.monotonic() - start)
 
     def follow_up(self, trained: Trained) -> None:

@@ -15,8 +15,9 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_t
 import msgspec
 from msgspec import Meta, Struct
 
-from fededge.errors import ConfigError, FedEdgeError
+from fededge.errors import ConfigError, FedEdgeError, WireError
 from fededge.files import check_private, read_file
+from fededge.wire.encoding import Encoding
 from fededge.wire.topics import check_name
 
 if sys.version_info >= (3, 11):
@@ -32,6 +33,7 @@ __all__ = [
     "ModelConfig",
     "RoundsConfig",
     "TrainingConfig",
+    "TransferConfig",
     "load",
     "load_either",
     "template",
@@ -109,6 +111,18 @@ class RoundsConfig(Section, frozen=True):
     deadline: Annotated[float, _help("seconds that a round may take", gt=0, le=1e7)] = 600.0
 
 
+class TransferConfig(Section, frozen=True):
+    """How models and updates travel."""
+
+    chunk_bytes: Annotated[
+        int, _help("size of a chunk on the wire", ge=1024, le=16 * 1024 * 1024)
+    ] = 256 * 1024
+    encoding: Annotated[
+        str,
+        _help("of updates: float32, float16, bfloat16 or int8; with +delta, +zstd or +delta+zstd"),
+    ] = "float32"
+
+
 class DataConfig(Section, frozen=True):
     """Labelled examples: a device's own, or the coordinator's for evaluation."""
 
@@ -154,13 +168,11 @@ class CoordinatorConfig(Side, frozen=True, kw_only=True):
         str, _help("how to train: 'fedavg', 'fedprox(mu=0.1)+mixup', 'your/file.py:Name', …")
     ] = "fedavg"
     seed: Annotated[int, _help("decides the first model, the selection, the batches", ge=0)] = 0
-    chunk_bytes: Annotated[
-        int, _help("size of a chunk of a model on the wire", ge=1024, le=16 * 1024 * 1024)
-    ] = 256 * 1024
     signing_key: Annotated[str, _help("file of the key that signs the models; empty: none")] = ""
     model: ModelConfig = ModelConfig()
     training: TrainingConfig = TrainingConfig()
     rounds: RoundsConfig = RoundsConfig()
+    transfer: TransferConfig = TransferConfig()
 
 
 class AgentConfig(Side, frozen=True, kw_only=True):
@@ -278,6 +290,10 @@ def _check_choices(config: Side) -> None:
     from fededge import methods, models
 
     if isinstance(config, CoordinatorConfig):
+        try:
+            Encoding.parse(config.transfer.encoding)
+        except WireError as error:
+            raise ConfigError(f"transfer.encoding: {error}") from None
         network = models.sketch(config.model.name, config.model.head)
         methods.method(config.method).needs(network)
     if isinstance(config, AgentConfig):

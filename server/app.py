@@ -7,6 +7,7 @@ import logging
 import queue
 import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from fededge.training import prepare_threads
 from fededge.transport.presence import Holder, claim_name
 from fededge.transport.session import Connected, Failed, Lost, Message, Session, Will
 from fededge.wire import chunks, tensors
+from fededge.wire.encoding import Encoding, compress
 from fededge.wire.messages import (
     Claim,
     Presence,
@@ -54,8 +56,11 @@ SESSION_KEPT = 24 * 3600
 class Coordinator:
     """One federation's coordinator. The constructor only stores; `run` does."""
 
-    def __init__(self, config: CoordinatorConfig) -> None:
+    def __init__(
+        self, config: CoordinatorConfig, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.config = config
+        self.clock = clock
         self.topics = Topics(config.federation)
         self.instance = uuid.uuid4().hex
         self.holder = Holder(self.instance)
@@ -94,6 +99,7 @@ class Coordinator:
         config = self.config
         self.method = methods.method(config.method)
         self.key = read_signing_key(Path(config.signing_key)) if config.signing_key else None
+        self.encoding = Encoding.parse(config.transfer.encoding)
         self.spec = model_spec(config.model, config.data)
         self.test = None if config.data.source == "none" else evaluation_set(config.data, self.spec)
         self.net = FlatModel(build_for(self.spec, config.seed))
@@ -113,6 +119,7 @@ class Coordinator:
                 "seed": str(config.seed),
                 "model": f"{self.spec.name}, head {self.spec.head}",
                 "layout": layout.hash,
+                "encoding": str(self.encoding),
                 **{f"file of {name}": sha256 for name, sha256 in self.method.files.items()},
             }
         )
@@ -129,11 +136,12 @@ class Coordinator:
             seed=config.seed,
             layout=layout.hash,
             scalars=self.method.scalars,
-            chunk_bytes=config.chunk_bytes,
+            chunk_bytes=config.transfer.chunk_bytes,
             payload_limit=tensors.payload_limit(layout),
         )
         done, version = self.progress.rounds_done, self.progress.version
         self.rounds = Rounds(facts, config.rounds, done, version, self.store.memory())
+        self.manifest = chunks.manifest(self._payload(), config.transfer.chunk_bytes)
 
     def _claim(self) -> None:
         what = f"a coordinator of federation '{self.config.federation}'"
@@ -144,7 +152,7 @@ class Coordinator:
         # A secret of the state folder: who took our client id would throw us off the broker.
         name = f"fededge-{config.federation}-coordinator-{self.store.fact('session')}"
         will = self._presence(online=False)
-        self.session = Session(config.broker, name, self.inbox, will, SESSION_KEPT)
+        self.session = self._session(name, will)
         for kind in ("claim", "status"):
             self.session.subscribe(f"{topics.coordinator}/{kind}")
         self.session.subscribe(topics.state)
@@ -153,6 +161,9 @@ class Coordinator:
         self.session.subscribe(topics.update("+", "+"))
         self.session.start()
 
+    def _session(self, name: str, will: Will) -> Session:
+        return Session(self.config.broker, name, self.inbox, will, SESSION_KEPT)
+
     def _presence(self, online: bool, answers: str = "") -> Will:
         presence = Presence(self.instance, online, answers)
         return Will(f"{self.topics.coordinator}/status", encode(presence))
@@ -160,14 +171,14 @@ class Coordinator:
     # The loop: one thread decides
 
     def _loop(self) -> None:
-        next_tick = time.monotonic() + TICK
+        next_tick = self.clock() + TICK
         while not self.stopping:
             if self.rounds.phase == "done" and self._announced:
                 return
             with contextlib.suppress(queue.Empty):
-                self._take(self.inbox.get(timeout=max(0.0, next_tick - time.monotonic())))
-            if time.monotonic() >= next_tick:
-                next_tick = time.monotonic() + TICK
+                self._take(self.inbox.get(timeout=max(0.0, next_tick - self.clock())))
+            if self.clock() >= next_tick:
+                next_tick = self.clock() + TICK
                 self._handle(events.Tick())
 
     def _take(self, event: Any) -> None:
@@ -179,7 +190,6 @@ class Coordinator:
                     log.warning("%s: message dropped: %s", event.topic, error)
                 event.ack()
             case Connected():
-                self.holder.connects += 1
                 self._announce_all()
             case Lost():
                 log.warning("connection to %s lost (%s)", self.session.address, event.reason)
@@ -192,11 +202,11 @@ class Coordinator:
             claim = decode(message.payload, Claim)
             self._publish_presence(answers=claim.instance)
         elif address.kind == "coordinator status":
-            self._defend_name(decode(message.payload, Presence), message.retained)
+            self._defend_name(decode(message.payload, Presence))
         elif address.kind == "state" and message.payload:
             state = decode(message.payload, State)
             self._forget(state)
-            self._defend_state(message.payload, state)
+            self._defend_state(message.payload, state, message.retained)
         elif address.kind == "status" and message.payload:
             status = decode(message.payload, Status)
             self._handle(events.StatusCame(address.device, status))
@@ -206,8 +216,8 @@ class Coordinator:
         elif address.kind == "update":
             self._handle(events.ChunkCame(address.device, address.version, message.payload))
 
-    def _defend_name(self, presence: Presence, retained: bool) -> None:
-        rival = self.holder.rival(presence, retained)
+    def _defend_name(self, presence: Presence) -> None:
+        rival = self.holder.rival(presence)
         if rival is not None and self.holder.must_go(rival):
             name = self.config.federation
             raise RefusedError(f"another coordinator of federation '{name}' runs ({rival})")
@@ -215,7 +225,7 @@ class Coordinator:
             self._publish_presence()
 
     def _handle(self, event: events.Event) -> None:
-        for command in self.rounds.handle(event, time.monotonic()):
+        for command in self.rounds.handle(event, self.clock()):
             self._do(command)
 
     def _do(self, command: events.Command) -> None:
@@ -223,7 +233,7 @@ class Coordinator:
             case events.Remember(number, invited, known):
                 self.store.remember(number, invited, known)
             case events.Open():
-                self.opened.setdefault(command.round, time.monotonic())
+                self.opened.setdefault(command.round, self.clock())
                 log.info("round %d: asking %s", command.round + 1, ", ".join(command.devices))
                 self._publish_state()
             case events.Invite(device, number, version):
@@ -249,13 +259,16 @@ class Coordinator:
 
     def _check(self, device: str, report: Report) -> None:
         try:
-            self.store.check(report.version, device, report.manifest, self.net.layout)
+            self.store.check(report.version, device, report.manifest, self._read_update)
             self.method.check(report.scalars)
         except WireError as error:
             self._handle(events.Bad(device, str(error)))
         else:
             self.store.accept(device, report)
             self._handle(events.Stored(device, report))
+
+    def _read_update(self, payload: bytes) -> Tensor:
+        return self.encoding.unpack(self.net.layout, payload, self.model)
 
     def _merge(self, number: int, reports: dict[str, dict[str, float]], devices: int) -> None:
         old, layout = self.progress.version, self.net.layout
@@ -264,14 +277,14 @@ class Coordinator:
             self.model,
             self.memory,
             reports,
-            lambda device: self.store.update(old, device, layout),
+            lambda device: self.store.update(old, device, self._read_update),
             devices=devices,
             layout=layout,
         )
-        seconds = time.monotonic() - self.opened.pop(number)
+        seconds = self.clock() - self.opened.pop(number)
         self._advance(number + 1, reports, seconds)
         self.store.clear_spool(old)
-        commands = self.rounds.handle(events.Merged(self.progress.version), time.monotonic())
+        commands = self.rounds.handle(events.Merged(self.progress.version), self.clock())
         self._publish_model()
         if self.rounds.phase != "open":
             self._publish_state()
@@ -319,14 +332,17 @@ class Coordinator:
 
     def _publish_model(self) -> None:
         """The current version in retained chunks: the broker hands them to all who ask."""
-        payload = tensors.encode(
-            self.net.layout, {"model": self.model, **self.method.send(self.memory)}
-        )
-        self.manifest = chunks.manifest(payload, self.config.chunk_bytes)
+        payload = self._payload()
+        self.manifest = chunks.manifest(payload, self.config.transfer.chunk_bytes)
         for index in range(self.manifest.chunks):
             topic = self.topics.model(self.progress.version, index)
             chunk = chunks.pack(payload, self.manifest, index)
             self.session.publish(topic, chunk, retain=True, expiry=CHUNK_EXPIRY)
+
+    def _payload(self) -> bytes:
+        vectors = {"model": self.model, **self.method.send(self.memory)}
+        payload = tensors.encode(self.net.layout, vectors)
+        return compress(payload) if self.encoding.zstd else payload
 
     def _clear_model(self, version: str, count: int) -> None:
         for index in range(count):
@@ -337,19 +353,20 @@ class Coordinator:
         if state.run != self.rounds.facts.run:
             self._clear_model(state.version, state.manifest.chunks)
 
-    def _defend_state(self, payload: bytes, state: State) -> None:
+    def _defend_state(self, payload: bytes, state: State, retained: bool) -> None:
         """What is no echo of ours is a leftover or a forgery: whoever joins must not find it."""
         if payload in self.echoes:
             self.echoes.discard(payload)
             return
-        log.warning("the federation's state was written by somebody else: ours is put back")
+        if not retained:  # what the broker held as we connected is of an earlier connection
+            log.warning("the federation's state was written by somebody else: ours is put back")
         if self.key is not None and signed_by(state, (self.key.public_key(),)):
             self.issued = max(self.issued, state.issued)  # ours, before our clock was set back
         self._publish_state()
 
     def _publish_state(self) -> None:
         machine, config = self.rounds, self.config
-        deadline = machine.deadline - time.monotonic()
+        deadline = machine.deadline - self.clock()
         self.issued = max(self.issued + 1, int(1000 * time.time()))
         state = State(
             federation=config.federation,
@@ -369,6 +386,7 @@ class Coordinator:
             devices=tuple(sorted(machine.invited)),
             accuracy=self.progress.accuracy,
             files=self.method.files,
+            encoding=str(self.encoding),
             issued=self.issued,
         )
         if self.key is not None:

@@ -11,7 +11,7 @@ import hashlib
 import json
 import shutil
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,6 +55,9 @@ CREATE TABLE IF NOT EXISTS accepted (
     report TEXT NOT NULL
 );
 """
+Reader = Callable[[bytes], Tensor]
+"""From the bytes of an update to the model in it; a WireError if they are none."""
+
 VERSIONS = "SELECT number, version, sha256, accuracy FROM rounds ORDER BY number"
 
 
@@ -239,20 +242,21 @@ class Store:
             raise disk_error(path, error) from None
         write_piece(path, offset, data)
 
-    def check(self, version: str, device: str, facts: Manifest, layout: Layout) -> None:
-        """Make a complete update durable, if it is what its report says and fits the layout."""
+    def check(self, version: str, device: str, facts: Manifest, read: Reader) -> Tensor:
+        """Make a complete update durable, if it is what its report says; the model in it."""
         path = self._update(version, device)
-        tensors.decode(layout, read_whole(path, facts))
+        model = read(read_whole(path, facts))
         try:
             fsync_folder(path.parent)
             fsync_folder(self.spool)
         except OSError as error:
             raise disk_error(path, error) from None
+        return model
 
-    def update(self, version: str, device: str, layout: Layout) -> Tensor:
+    def update(self, version: str, device: str, read: Reader) -> Tensor:
         path = self._update(version, device)
         try:
-            return tensors.decode(layout, path.read_bytes())["model"]
+            return read(path.read_bytes())
         except (OSError, WireError) as error:
             raise StoreError(f"{path}: an accepted update is unreadable ({error})") from None
 

@@ -62,6 +62,7 @@ ONLY: dict[str, tuple[str, ...]] = {
     "sqlite3": ("fededge_server", "fededge_agent"),
     "matplotlib": ("fededge.figures",),
     "torchvision": ("fededge.data", "fededge.models"),
+    "zstandard": ("fededge.wire",),
 }
 
 # Who imports what inside functions only: heavy, optional, or not to be known at import time.

@@ -11,9 +11,10 @@ import msgspec
 
 from fededge import methods, models
 from fededge.cli.fleet import split_source
-from fededge.errors import ConfigError
+from fededge.errors import ConfigError, WireError
 from fededge.simulation.experiment import Experiment
 from fededge.simulation.presets import preset
+from fededge.wire.encoding import Encoding
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -36,6 +37,7 @@ FLAGS: tuple[tuple[str, type, str], ...] = (
     ("momentum", float, "of SGD"),
     ("weight-decay", float, "of SGD"),
     ("clip-norm", float, "largest norm of a gradient; 0: any"),
+    ("encoding", str, "how updates travel, such as float16+delta or int8+delta"),
     ("measure-every", int, "rounds between measurements of the local models"),
 )
 
@@ -67,6 +69,10 @@ def experiment(options: argparse.Namespace, **more: Any) -> Experiment:
     except msgspec.ValidationError as error:
         text = str(error).replace("`", "").replace(" - at $.", ": ")
         raise ConfigError(f"the experiment cannot be: {text}") from None
+    try:
+        Encoding.parse(made.encoding)
+    except WireError as error:
+        raise ConfigError(f"--encoding: {error}") from None
     method = methods.method(made.method)
     method.needs(models.sketch(made.model, made.head))
     if not 1 <= options.workers <= 256:

@@ -45,6 +45,15 @@ class Private(Mapping[str, Value]):
         """A copy in which these pieces of a layer are new."""
         return Private({**self._values, **{f"{layer}.{k}": v for k, v in values.items()}})
 
+    def without(self, name: str) -> tuple[Private, Tensor | None]:
+        """A copy without a tensor, and that tensor."""
+        rest = {key: value for key, value in self._values.items() if key != name}
+        return Private(rest), self.tensor(name) if name in self._values else None
+
+    def including(self, name: str, value: Tensor | None) -> Private:
+        """A copy with a tensor of this name; as it is, if there is none."""
+        return self if value is None else Private({**self._values, name: value})
+
     def tensor(self, name: str) -> Tensor:
         """A piece that must be a tensor."""
         value = self._values[name]

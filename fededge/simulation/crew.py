@@ -43,6 +43,7 @@ class Setup:
     devices: Mapping[str, Examples]
     test_x: Tensor
     test_y: Tensor
+    encoding: str = "float32"
 
 
 class Crew(Protocol):

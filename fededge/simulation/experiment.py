@@ -50,6 +50,7 @@ class Experiment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.9
     weight_decay: Annotated[float, Meta(ge=0)] = 1e-5
     clip_norm: Annotated[float, Meta(ge=0)] = 0.0
+    encoding: str = "float32"
     measure_every: Annotated[int, Meta(ge=1)] = 1
     method_files: dict[str, str] = {}
     """The SHA-256 of the file of each method that is the user's own, by its name."""
@@ -80,7 +81,7 @@ class Experiment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             self.weight_decay,
             self.clip_norm,
         )
-        return Setup(self.method, spec, hyper, self.seed, devices, test.x, test.y)
+        return Setup(self.method, spec, hyper, self.seed, devices, test.x, test.y, self.encoding)
 
 
 @dataclass(frozen=True)

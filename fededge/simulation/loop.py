@@ -16,6 +16,7 @@ from fededge.models import build_for
 from fededge.selection import choose
 from fededge.simulation.crew import Alone, Crew, Setup
 from fededge.training import Answer, Task
+from fededge.wire.encoding import Encoding
 
 __all__ = ["SimulatedRound", "Simulation"]
 
@@ -42,12 +43,14 @@ class Simulation:
     participants: int = 0
     crew: Crew | None = None
     private: dict[str, Private] = field(default_factory=dict)
+    residues: dict[str, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         net = FlatModel(build_for(self.setup.spec, self.setup.seed))
         self.layout: Layout = net.layout
         self.first = net.vector.clone()
         self.method = methods.method(self.setup.method)
+        self.encoding = Encoding.parse(self.setup.encoding)
 
     def rounds(self, count: int) -> Iterator[SimulatedRound]:
         """Run rounds from the first model on; the same bytes as a federation of processes."""
@@ -63,7 +66,7 @@ class Simulation:
             seconds = time.perf_counter() - start
             self.private |= {device: answer.private for device, answer in answers.items()}
             reports = {device: answer.scalars for device, answer in answers.items()}
-            uploads = {device: answer.upload for device, answer in answers.items()}
+            uploads = {d: self._arriving(d, answer.upload, model) for d, answer in answers.items()}
             model, state = aggregate(
                 method,
                 model,
@@ -74,3 +77,13 @@ class Simulation:
                 layout=self.layout,
             )
             yield SimulatedRound(task, model, answers, seconds)
+
+    def _arriving(self, device: str, upload: Tensor, base: Tensor) -> Tensor:
+        """What the encoding leaves of an update; the device keeps the rest for its next one."""
+        if self.encoding.exact:
+            return upload
+        before = self.residues.get(device)
+        payload, residue = self.encoding.pack(self.layout, upload, base, before)
+        assert residue is not None
+        self.residues[device] = residue
+        return self.encoding.unpack(self.layout, payload, base)

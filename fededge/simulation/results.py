@@ -18,7 +18,7 @@ from fededge.simulation.experiment import Experiment, Measured
 
 __all__ = ["Result", "as_csv", "read", "settled", "summary", "write"]
 
-LATER = frozenset({"clip_norm", "method_files"})
+LATER = {"clip_norm": 0.0, "method_files": {}, "encoding": "float32"}
 
 
 class Result(Struct, frozen=True, kw_only=True):
@@ -73,7 +73,7 @@ def key(experiment: Experiment) -> str:
     Settings that came later count where they are used: results from before keep their names.
     """
     values = msgspec.to_builtins(experiment)
-    settings = {name: value for name, value in values.items() if value or name not in LATER}
+    settings = {k: v for k, v in values.items() if k not in LATER or v != LATER[k]}
     text = msgspec.json.encode(settings, order="sorted")
     word = "".join(c if c.isalnum() else "-" for c in experiment.method).strip("-")
     return f"{word[:40]}-seed{experiment.seed}-{hashlib.sha256(text).hexdigest()[:10]}"

@@ -31,16 +31,18 @@ class Holder:
     """Our hold on a name: tells when another process holds it too, and who has to go."""
 
     instance: str
-    connects: int = 0
+    announced: bool = False
 
-    def rival(self, presence: Presence, retained: bool) -> str | None:
-        """The instance that shares our name. What is retained at the first connect is older
-        than our claim, and so a leftover.
+    def rival(self, presence: Presence) -> str | None:
+        """The instance that shares our name.
+
+        What comes before the first echo of our own presence is older than it, and so a leftover:
+        retained, or kept by the broker for a process of ours that was killed.
         """
-        leftover = retained and self.connects <= 1
-        if leftover or not presence.online or presence.instance == self.instance:
+        if presence.instance == self.instance:
+            self.announced = True
             return None
-        return presence.instance
+        return presence.instance if self.announced and presence.online else None
 
     def must_go(self, rival: str) -> bool:
         """Both sides decide alike: the smaller instance stays."""

@@ -89,6 +89,7 @@ class State(Message, frozen=True):
     devices: tuple[DeviceId, ...] = ()
     accuracy: float | None = None
     files: Annotated[dict[MethodName, Hash], Meta(max_length=64)] = {}
+    encoding: Text = "float32"
     issued: Count = 0
     signature: Annotated[str, Meta(pattern=r"^([0-9a-f]{128})?\Z")] = ""
 

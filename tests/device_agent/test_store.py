@@ -20,6 +20,12 @@ from fededge.wire.messages import Report
 from fededge_agent.store import AgentStore
 
 LAYOUT = Layout.of(nn.Linear(20, 30))
+
+
+def read(data: bytes) -> dict[str, torch.Tensor]:
+    return tensors.decode(LAYOUT, data)
+
+
 V0, V1 = "000000-0123456789abcdef", "000001-fedcba9876543210"
 
 
@@ -37,7 +43,7 @@ def fetch(store: AgentStore, version: str, data: bytes) -> None:
     facts = chunks.manifest(data, 1024)
     for index in reversed(range(facts.chunks)):
         store.keep(version, index * 1024, data[index * 1024 :][:1024])
-    store.check_model(version, facts, LAYOUT, ("model",))
+    store.check_model(version, facts, read)
 
 
 def save(store: AgentStore, now: float, later: float, version: str = V0) -> None:
@@ -118,7 +124,7 @@ def test_a_model_is_taken_when_it_is_whole_and_the_one_before_is_removed(store: 
     fetch(store, V0, model(0))
     fetch(store, V1, model(1))
     assert reopened(store).index.held == V1
-    found = store.model(V1, LAYOUT, ("model",))["model"]
+    found = store.model(V1, read)["model"]
     assert torch.equal(found, tensors.decode(LAYOUT, model(1))["model"])
     assert [path.name for path in store.folder.glob("*.safetensors")] == [f"{V1}.safetensors"]
 
@@ -127,11 +133,11 @@ def test_a_model_that_is_not_what_its_manifest_says_is_not_taken(store: AgentSto
     fetch(store, V0, model(0))
     store.keep(V1, 0, model(1))
     with pytest.raises(WireError, match="SHA-256"):
-        store.check_model(V1, chunks.manifest(model(2), 1024), LAYOUT, ("model",))
+        store.check_model(V1, chunks.manifest(model(2), 1024), read)
     assert store.index.held == V0
     assert list(store.folder.glob("*.part")) == []
     with pytest.raises(WireError, match="no piece"):
-        store.check_model(V1, chunks.manifest(model(1), 1024), LAYOUT, ("model",))
+        store.check_model(V1, chunks.manifest(model(1), 1024), read)
 
 
 def test_pieces_of_a_version_that_never_became_whole_are_removed(store: AgentStore) -> None:
@@ -146,7 +152,7 @@ def test_a_held_model_that_is_gone_or_damaged_is_not_held(
     fetch(store, V0, model(0))
     damage(store.folder / f"{V0}.safetensors")
     with pytest.raises(WireError):
-        store.model(V0, LAYOUT, ("model",))
+        store.model(V0, read)
     assert reopened(store).index.held == ""
 
 
@@ -281,7 +287,7 @@ def facts_of(store: AgentStore) -> tuple[Any, ...]:
     held = store.index.held
     outgoing = store.outgoing
     return (
-        held and bytes(store.model(held, LAYOUT, ("model",))["model"].numpy().tobytes()),
+        held and bytes(store.model(held, read)["model"].numpy().tobytes()),
         dict(store.private()),
         outgoing and (outgoing.report, store.update(), store.index.turn is None),
     )

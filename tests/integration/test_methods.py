@@ -20,10 +20,18 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 ROUNDS = 3
-METHODS = ("fedacd+mixup", "fedala", "fedbalance", "map", "lfd")
+CASES = [
+    ("fedacd+mixup", "float32"),
+    ("fedala", "float32"),
+    ("fedbalance", "float32"),
+    ("map", "float32"),
+    ("lfd", "float32"),
+    ("fedavg", "bfloat16"),
+    ("scaffold", "int8+delta+zstd"),
+]
 
 
-def simulated(federation: Federation, method: str, head: str) -> str:
+def simulated(federation: Federation, method: str, head: str, encoding: str) -> str:
     data = DataConfig(
         source="npz", root=str(federation.images), split="dirichlet:0.5", devices=2, seed=0
     )
@@ -31,19 +39,22 @@ def simulated(federation: Federation, method: str, head: str) -> str:
     train, test = training_set(data, spec), evaluation_set(data, spec)
     devices = {f"box-{i}": part for i, part in enumerate(share_examples(train, data))}
     hyper = Hyper(**msgspec.structs.asdict(TrainingConfig()))
-    simulation = Simulation(Setup(method, spec, hyper, 0, devices, test.x, test.y))
+    simulation = Simulation(Setup(method, spec, hyper, 0, devices, test.x, test.y, encoding))
     *_, last = simulation.rounds(ROUNDS)
     return simulation.layout.sha256(last.model)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("method", "encoding"), CASES)
 def test_simulated_and_deployed_weights_are_the_same_bits(
-    federation: Federation, method: str
+    federation: Federation, method: str, encoding: str
 ) -> None:
-    """Private state (models, heads, counters) goes through the agents' disks on the way."""
+    """Private state (models, heads, residues) goes through the agents' disks on the way."""
     head = "cosine" if method == "lfd" else "linear"
     coordinator = federation.coordinator(
-        method=method, model={"head": head}, rounds={"count": ROUNDS, "min_devices": 2}
+        method=method,
+        model={"head": head},
+        rounds={"count": ROUNDS, "min_devices": 2},
+        transfer={"encoding": encoding},
     )
     agents = [federation.agent(f"box-{i}", index=i) for i in range(2)]
     assert federation.ended(coordinator) == 0, coordinator.said(20)
@@ -52,6 +63,6 @@ def test_simulated_and_deployed_weights_are_the_same_bits(
     assert [federation.ended(agent) for agent in agents] == [0, 0]
     last = Store(federation.state("coordinator")).history()[-1]
     assert last.rounds_done == ROUNDS
-    assert last.sha256 == simulated(federation, method, head)
+    assert last.sha256 == simulated(federation, method, head, encoding)
     for i in range(2):
         assert Models(federation.state(f"box-{i}") / "models").current() is not None

@@ -8,7 +8,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,13 @@ from fededge_server.events import Memory
 from fededge_server.store import Progress, Store
 
 LAYOUT = Layout.of(nn.Linear(20, 30))
+
+
+def read_with(layout: Layout) -> Callable[[bytes], torch.Tensor]:
+    return lambda data: tensors.decode(layout, data)["model"]
+
+
+READ = read_with(LAYOUT)
 
 
 def vector(seed: int) -> torch.Tensor:
@@ -57,7 +64,7 @@ def receive(store: Store, device: str, of: Progress) -> Report:
     data, report = update_of(device), report_of(device, of)
     for offset in (1024, 0, 2048):
         store.keep(of.version, device, offset, data[offset : offset + 1024])
-    store.check(of.version, device, report.manifest, LAYOUT)
+    store.check(of.version, device, report.manifest, READ)
     store.accept(device, report)
     return report
 
@@ -115,7 +122,7 @@ def test_who_is_refused_disturbs_nothing(store: Store) -> None:
     receive(store, "a", first)
     with pytest.raises(StoreError, match="another coordinator"):
         Store(store.folder).open()
-    assert torch.equal(store.update(first.version, "a", LAYOUT), vector(ord("a")))
+    assert torch.equal(store.update(first.version, "a", READ), vector(ord("a")))
 
 
 def test_a_folder_that_cannot_be_made_is_said_in_one_sentence(tmp_path: Path) -> None:
@@ -223,27 +230,27 @@ def test_an_update_is_durable_only_if_it_is_what_its_report_says(store: Store) -
     facts = chunks.manifest(data, 1024)
     wrong = Manifest(facts.chunks, 1024, facts.bytes, "0" * 64)
     with pytest.raises(WireError, match="no piece"):
-        store.check(of.version, "a", facts, LAYOUT)
+        store.check(of.version, "a", facts, READ)
     store.keep(of.version, "a", 0, data[:1024])
     with pytest.raises(WireError, match="bytes"):
-        store.check(of.version, "a", facts, LAYOUT)
+        store.check(of.version, "a", facts, READ)
     store.keep(of.version, "a", 1024, data[1024:])
     with pytest.raises(WireError, match="SHA-256"):
-        store.check(of.version, "a", wrong, LAYOUT)
-    store.check(of.version, "a", facts, LAYOUT)
+        store.check(of.version, "a", wrong, READ)
+    store.check(of.version, "a", facts, READ)
     with pytest.raises(WireError, match="layout"):
-        store.check(of.version, "a", facts, Layout.of(nn.Linear(1, 1)))
+        store.check(of.version, "a", facts, read_with(Layout.of(nn.Linear(1, 1))))
     store.discard(of.version, "a")
     store.discard(of.version, "a")
     with pytest.raises(WireError, match="no piece"):
-        store.check(of.version, "a", facts, LAYOUT)
+        store.check(of.version, "a", facts, READ)
 
 
 def test_an_update_that_is_not_finite_is_refused(store: Store) -> None:
     data = tensors.encode(LAYOUT, {"model": torch.full((LAYOUT.size,), torch.nan)})
     store.keep(version(0).version, "a", 0, data)
     with pytest.raises(WireError, match="not finite"):
-        store.check(version(0).version, "a", chunks.manifest(data, 1024), LAYOUT)
+        store.check(version(0).version, "a", chunks.manifest(data, 1024), READ)
 
 
 def test_accepted_updates_and_who_was_asked_survive_a_kill(store: Store) -> None:
@@ -254,7 +261,7 @@ def test_accepted_updates_and_who_was_asked_survive_a_kill(store: Store) -> None
     store.keep(of.version, "b", 0, data[:1024])
     memory = reopened(store).memory()
     assert memory == Memory(frozenset("ab"), frozenset("abc"), {"a": report})
-    assert torch.equal(store.update(of.version, "a", LAYOUT), vector(ord("a")))
+    assert torch.equal(store.update(of.version, "a", READ), vector(ord("a")))
     assert [path.name for path in (store.spool / of.version).iterdir()] == ["a.safetensors"]
 
 
@@ -277,7 +284,7 @@ def test_a_damaged_update_is_forgotten_so_that_its_sender_is_asked_again(store: 
     os.truncate(store.spool / of.version / "b.safetensors", 100)
     assert set(reopened(store).memory().accepted) == {"c"}
     with pytest.raises(StoreError, match="unreadable"):
-        store.update(of.version, "a", LAYOUT)
+        store.update(of.version, "a", READ)
 
 
 def test_clearing_a_spool_that_is_not_there_is_no_error(store: Store) -> None:

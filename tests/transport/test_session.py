@@ -218,17 +218,18 @@ def test_a_process_finds_its_own_presence_harmless(broker: Broker, opened: list[
 
 
 def test_of_two_holders_of_a_name_one_goes() -> None:
-    a, b = Holder("aaaa", connects=2), Holder("bbbb", connects=2)
-    seen_by_a = a.rival(Presence("bbbb", True), retained=False)
-    seen_by_b = b.rival(Presence("aaaa", True), retained=True)
-    assert (seen_by_a, seen_by_b) == ("bbbb", "aaaa")
+    a, b = Holder("aaaa", announced=True), Holder("bbbb", announced=True)
+    assert (a.rival(Presence("bbbb", True)), b.rival(Presence("aaaa", True))) == ("bbbb", "aaaa")
     assert not a.must_go("bbbb")
     assert b.must_go("aaaa")
 
 
 def test_a_holder_is_not_alarmed_by_itself_by_the_gone_or_by_leftovers() -> None:
-    holder = Holder("me", connects=1)
-    assert holder.rival(Presence("me", True), retained=False) is None
-    assert holder.rival(Presence("other", False), retained=False) is None
-    assert holder.rival(Presence("other", True), retained=True) is None
-    assert holder.rival(Presence("other", True), retained=False) == "other"
+    """What comes before the echo of our own presence was said before it, by a process of ours that
+    was killed: the broker had kept it for our session.
+    """
+    holder = Holder("me")
+    assert holder.rival(Presence("killed", True)) is None
+    assert holder.rival(Presence("me", True)) is None
+    assert holder.rival(Presence("other", False)) is None
+    assert holder.rival(Presence("other", True)) == "other"

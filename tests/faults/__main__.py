@@ -1,0 +1,61 @@
+"""`make faults`: many seeds and one line of counts, or one seed with all that happened in it."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import time
+from collections import Counter
+
+import torch
+
+from tests.faults.oracle import BrokenError
+from tests.faults.schedules import run_seed
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="make faults", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=1000, help="how many")
+    parser.add_argument("--first", type=int, default=0, help="the first one")
+    parser.add_argument("--replay", type=int, help="one seed, with a trace")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    logging.disable(logging.CRITICAL)
+    if options.replay is not None:
+        return replay(options.replay)
+    return run(range(options.first, options.first + options.seeds))
+
+
+def replay(seed: int) -> int:
+    try:
+        counts = run_seed(seed, print)
+    except BrokenError as error:
+        print(f"seed {seed}: {error}")
+        return 1
+    print(f"seed {seed}: {said(counts)}")
+    return 0
+
+
+def run(seeds: range) -> int:
+    total: Counter[str] = Counter()
+    broken: list[int] = []
+    start = time.monotonic()
+    for seed in seeds:
+        try:
+            total += run_seed(seed)
+        except Exception as error:  # noqa: BLE001 - whatever a fault led to is a find
+            broken.append(seed)
+            print(f"seed {seed}: {type(error).__name__}: {error}; make faults REPLAY={seed}")
+        if sys.stderr.isatty():
+            print(f"\r{seed - seeds.start + 1} of {len(seeds)}", end="", file=sys.stderr)
+    minutes = (time.monotonic() - start) / 60
+    print(f"{len(seeds)} seeds, {len(broken)} broken, {minutes:.1f} minutes: {said(total)}")
+    return 1 if broken else 0
+
+
+def said(counts: Counter[str]) -> str:
+    return ", ".join(f"{what} {count}" for what, count in sorted(counts.items()))
+
+
+sys.exit(main())

@@ -1,0 +1,144 @@
+"""A disk that forgets what was not synced: the real stores write to it, a power cut rolls it back.
+
+The files are real ones, on tmpfs where there is one. `os.fsync` and `os.replace` are watched while
+the disk is mounted: what a sync has made durable is remembered, and after a power cut each file and
+each name is either what it was then, or (a coin decides) what it had become since. SQLite's own
+files are left alone: it syncs on its own, and a transaction is there or not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import random
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+__all__ = ["Disk"]
+
+SHARED_MEMORY = Path("/dev/shm")
+OURS = "journal.sqlite"
+"""Files whose name begins so are SQLite's."""
+
+Entries = dict[str, int]
+
+
+@dataclass
+class Disk:
+    """One disk for all processes, each in a folder of its own.
+
+    `before_write` is called before anything becomes durable: there a process may be killed.
+    """
+
+    rng: random.Random
+    before_write: Callable[[], None] = lambda: None
+    full: set[str] = field(default_factory=set)
+    _content: dict[int, bytes] = field(default_factory=dict)
+    _names: dict[str, Entries] = field(default_factory=dict)
+    _folders: set[int] = field(default_factory=set)
+
+    @contextlib.contextmanager
+    def mounted(self) -> Iterator[None]:
+        """The disk is there; afterwards nothing of it is left."""
+        root = SHARED_MEMORY if SHARED_MEMORY.is_dir() else None
+        self.root = Path(tempfile.mkdtemp(prefix="fededge-faults-", dir=root))
+        self._real_replace, self._real_pwrite = os.replace, os.pwrite
+        watched: dict[str, Any] = {
+            "fsync": self._fsync,
+            "replace": self._replace,
+            "pwrite": self._pwrite,
+        }
+        try:
+            with mock.patch.multiple(os, **watched):
+                yield
+        finally:
+            shutil.rmtree(self.root)
+
+    def folder(self, name: str) -> Path:
+        """A process's own folder; it is there for good."""
+        path = self.root / name
+        path.mkdir()
+        return path
+
+    # What a process does
+
+    def _fsync(self, handle: int) -> None:
+        path = os.readlink(f"/proc/self/fd/{handle}")
+        self._refuse_if_full(path)
+        self.before_write()
+        if os.path.isdir(path):
+            self._names[path] = _entries(path)
+            self._folders.add(os.fstat(handle).st_ino)
+        else:
+            with open(path, "rb") as file:
+                self._content[os.fstat(handle).st_ino] = file.read()
+
+    def _replace(self, source: str | Path, target: str | Path) -> None:
+        self.before_write()
+        self._real_replace(source, target)
+
+    def _pwrite(self, handle: int, data: bytes, offset: int) -> int:
+        self._refuse_if_full(os.readlink(f"/proc/self/fd/{handle}"))
+        return self._real_pwrite(handle, data, offset)
+
+    def _refuse_if_full(self, path: str) -> None:
+        if any(path.startswith(f"{self.root}/{name}/") for name in self.full):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+
+    # What happens to it
+
+    def power_cut(self, name: str) -> None:
+        """What was not synced is gone, or not: in any mixture."""
+        self._roll_back(self.root / name)
+
+    def rot(self, name: str) -> bool:
+        """Damage a model or an accepted update: what can be had again. Whether there was any."""
+        found = sorted((self.root / name).glob("spool/*/*")) + sorted(
+            (self.root / name).glob("private/*.safetensors")
+        )
+        if found:
+            path = self.rng.choice(found)
+            self._write(path, path.read_bytes()[:-1] + b"?")
+        return bool(found)
+
+    def _roll_back(self, folder: Path) -> None:
+        durable, now = self._names.get(str(folder), {}), _entries(str(folder))
+        for name in sorted(durable.keys() | now.keys()):
+            path = folder / name
+            if name.startswith(OURS):
+                continue
+            if durable.get(name) != now.get(name) and self.rng.random() < 0.5:
+                self._put_back(path, durable.get(name))
+            elif path.is_dir():
+                self._roll_back(path)
+            elif path.exists() and self.rng.random() < 0.5:
+                self._write(path, self._content.get(now[name], b""))
+        self._names[str(folder)] = _entries(str(folder))
+
+    def _put_back(self, path: Path, ino: int | None) -> None:
+        """The name as it was durable: another file, or none."""
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+        if ino in self._folders:
+            path.mkdir()
+            for name, inside in self._names.get(str(path), {}).items():
+                self._put_back(path / name, inside)
+        elif ino is not None:
+            self._write(path, self._content.get(ino, b""))
+
+    def _write(self, path: Path, content: bytes) -> None:
+        path.write_bytes(content)
+        self._content[path.stat().st_ino] = content
+
+
+def _entries(folder: str) -> Entries:
+    with os.scandir(folder) as found:
+        return {entry.name: entry.inode() for entry in found}

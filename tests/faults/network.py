@@ -1,0 +1,132 @@
+"""An MQTT broker in memory, and sessions on it that go away and come back.
+
+As with a real broker the messages of one topic keep their order, what is retained outlives its
+sender, and a session's messages wait for it. Unlike one, it may also be told to lose a message.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from fededge.transport.session import Will
+
+__all__ = ["Broker", "Link", "Packet"]
+
+
+@dataclass(frozen=True)
+class Packet:
+    topic: str
+    payload: bytes
+    retained: bool = False
+
+
+@dataclass
+class Broker:
+    """Topics with retained messages, and a queue for each client that outlives its connection."""
+
+    heard: Callable[[str, Packet], None]
+    retained: dict[str, Packet] = field(default_factory=dict)
+    filters: dict[str, set[str]] = field(default_factory=dict)
+    queues: dict[str, list[Packet]] = field(default_factory=dict)
+
+    def publish(self, sender: str, packet: Packet) -> None:
+        self.heard(sender, packet)
+        if packet.retained and packet.payload:
+            self.retained[packet.topic] = packet
+        elif packet.retained:
+            self.retained.pop(packet.topic, None)
+        passed_on = Packet(packet.topic, packet.payload)
+        for client, filters in self.filters.items():
+            if any(matches(pattern, packet.topic) for pattern in filters):
+                self.queues[client].append(passed_on)
+
+    def subscribe(self, client: str, pattern: str) -> None:
+        self.filters.setdefault(client, set()).add(pattern)
+        queue = self.queues.setdefault(client, [])
+        queue += [p for topic, p in self.retained.items() if matches(pattern, topic)]
+
+    def unsubscribe(self, client: str, pattern: str) -> None:
+        self.filters.setdefault(client, set()).discard(pattern)
+
+    def restart(self, forgets: bool) -> None:
+        """With persistence nothing is lost; without, everything."""
+        if forgets:
+            self.retained.clear()
+            self.filters.clear()
+            for queue in self.queues.values():
+                queue.clear()
+
+
+@functools.cache
+def matches(pattern: str, topic: str) -> bool:
+    ours, theirs = pattern.split("/"), topic.split("/")
+    return len(ours) == len(theirs) and all(
+        a in ("+", b) for a, b in zip(ours, theirs, strict=True)
+    )
+
+
+class Link:
+    """A process's session: what `fededge.transport.session.Session` is to the real shells.
+
+    What is published waits in `outgoing` until the network takes it; a killed process loses it.
+    """
+
+    address = "mqtt://simulated"
+
+    def __init__(self, broker: Broker, name: str, will: Will) -> None:
+        self.broker = broker
+        self.name = name
+        self.will = will
+        self.connected = False
+        self.outgoing: list[Packet] = []
+        self.subscriptions: dict[str, None] = {}
+
+    def start(self) -> None:
+        """Nothing yet: the network decides when the broker takes us in."""
+
+    def stop(self, last_words: Will | None = None) -> None:
+        self.connected = False
+
+    def connect(self) -> None:
+        """All subscriptions again, as the real session does."""
+        self.connected = True
+        for pattern in self.subscriptions:
+            self.broker.subscribe(self.name, pattern)
+
+    def lose(self, noticed: bool) -> None:
+        """The connection is gone; if the broker notices, it speaks our will."""
+        self.connected = False
+        if noticed:
+            self.broker.publish(self.name, Packet(self.will.topic, self.will.payload, True))
+
+    def subscribe(self, topic: str) -> None:
+        self.subscriptions[topic] = None
+        if self.connected:
+            self.broker.subscribe(self.name, topic)
+
+    def unsubscribe(self, topic: str) -> None:
+        self.subscriptions.pop(topic, None)
+        if self.connected:
+            self.broker.unsubscribe(self.name, topic)
+
+    def publish(
+        self, topic: str, payload: bytes, retain: bool = False, expiry: int | None = None
+    ) -> None:
+        self.outgoing.append(Packet(topic, payload, retain))
+
+    def flush_one(self, rng: random.Random, reorder: float, lose: bool, twice: bool) -> None:
+        """One message reaches the broker: perhaps before its turn, twice, or never."""
+        index = rng.randrange(len(self.outgoing)) if rng.random() < reorder else 0
+        packet = first_of_topic(self.outgoing, self.outgoing[index].topic)
+        self.outgoing.remove(packet)
+        if lose and not packet.retained:
+            return
+        for _ in range(2 if twice else 1):
+            self.broker.publish(self.name, packet)
+
+
+def first_of_topic(queue: list[Packet], topic: str) -> Packet:
+    return next(packet for packet in queue if packet.topic == topic)

@@ -1,0 +1,114 @@
+"""What must be true of every run, whatever goes wrong in it: checked as it happens.
+
+It sees what the broker carries, what the agents save and what the coordinator's journal says. It
+takes no part: no process reads anything from it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from fededge.wire.messages import Reply, Report
+from fededge_server.store import Progress
+
+__all__ = ["BrokenError", "Merge", "Oracle"]
+
+Turn = tuple[str, str]
+"""A device, and the version that it trained from."""
+
+
+class BrokenError(AssertionError):
+    """An invariant does not hold."""
+
+
+@dataclass(frozen=True)
+class Merge:
+    """What became a version: the one before, and by device the SHA-256 of the update's bytes."""
+
+    base: str
+    version: str
+    updates: Mapping[str, str]
+
+
+@dataclass
+class Oracle:
+    progress: Progress | None = None
+    merges: list[Merge] = field(default_factory=list)
+    reports: dict[Turn, Report] = field(default_factory=dict)
+    turns: Counter[Turn] = field(default_factory=Counter)
+    acknowledged: set[Turn] = field(default_factory=set)
+    merged: dict[Turn, str] = field(default_factory=dict)
+    refused: Counter[str] = field(default_factory=Counter)
+
+    def trained(self, report: Report) -> None:
+        """An agent has saved a turn."""
+        self.turns[report.device, report.version] += 1
+        self.reported(report)
+
+    def reported(self, report: Report) -> None:
+        """An agent has a turn. The same turn again must be the same: it was seeded."""
+        turn = (report.device, report.version)
+        known = self.reports.setdefault(turn, report)
+        _require(known == report, f"{turn} was trained again and differs")
+
+    def replied(self, device: str, reply: Reply) -> None:
+        """A reply of the coordinator has reached the broker."""
+        if reply.kind == "accepted":
+            self._acknowledge((device, reply.version))
+        elif reply.kind == "refused":
+            self.refused[reply.reason] += 1
+
+    def _acknowledge(self, turn: Turn) -> None:
+        _require(turn in self.reports, f"{turn} was acknowledged, but never trained")
+        self.acknowledged.add(turn)
+        over = {merge.base for merge in self.merges}
+        if turn[1] in over:
+            _require(turn in self.merged, f"{turn} was acknowledged after a merge without it")
+
+    def resumed(self, version: str, stored: Collection[str]) -> None:
+        """A coordinator has started again: what it had acknowledged must still be there."""
+        for device, base in self.acknowledged:
+            if base == version:
+                _require(device in stored, f"{device}'s update was acknowledged, and is lost")
+
+    def advanced(
+        self,
+        progress: Progress,
+        reports: Mapping[str, Mapping[str, float]],
+        read: Mapping[str, str],
+    ) -> None:
+        """The journal has a new version, made of these updates."""
+        before, self.progress = self.progress, progress
+        if before is None:
+            _require(not read, "the first version was made of updates")
+            return
+        _require(progress.version > before.version, "a version does not follow the one before")
+        _require(progress.rounds_done == before.rounds_done + 1, "a round was left out")
+        self.merges.append(Merge(before.version, progress.version, dict(read)))
+        for device, sha256 in read.items():
+            self._merge(device, sha256, before.version, progress.version, reports[device])
+        for turn in self.acknowledged:
+            if turn[1] == before.version:
+                _require(turn in self.merged, f"{turn} was acknowledged, and is in no merge")
+
+    def _merge(
+        self, device: str, sha256: str, base: str, version: str, scalars: Mapping[str, float]
+    ) -> None:
+        turn = (device, base)
+        report = self.reports.get(turn)
+        if report is None or report.manifest.sha256 != sha256:
+            raise BrokenError(
+                f"{version} has an update of {device} that was not trained from {base}"
+            )
+        _require(turn not in self.merged, f"{turn} is in two merges")
+        _require(
+            scalars == report.scalars, f"{turn} counts {scalars}, it reported {report.scalars}"
+        )
+        self.merged[turn] = version
+
+
+def _require(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise BrokenError(otherwise)

@@ -1,0 +1,347 @@
+"""The real coordinator and the real agent as processes of a simulated world.
+
+Their shells, state machines and stores are the ones that run in the field. What is replaced is
+around them: the session, the clock, the disk below the stores, and the training, which is a little
+arithmetic that depends on everything a real one depends on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import torch
+from torch import Tensor, nn
+
+from fededge import methods
+from fededge.config import AgentConfig, CoordinatorConfig
+from fededge.errors import StoreError
+from fededge.flat import FlatModel
+from fededge.methods import Private
+from fededge.spec import ModelSpec
+from fededge.training import Answer, Task
+from fededge.transport.session import Connected, Message, Will
+from fededge.wire.encoding import Encoding
+from fededge.wire.messages import State, TaskMessage
+from fededge_agent import app as agent_app
+from fededge_agent import events as life
+from fededge_agent.work import Trained, Work
+from fededge_server import app as server_app
+from fededge_server import events as rounds
+from fededge_server.store import Progress
+from tests.faults.network import Link, Packet
+
+if TYPE_CHECKING:
+    from tests.faults.world import World
+
+__all__ = ["KilledError", "Process", "SimulatedAgent", "SimulatedCoordinator"]
+
+FEDERATION = "test"
+METHOD = "scaffold"
+SPEC = ModelSpec("mlpnet", ("a", "b"), (1, 8, 8), (0.5,), (0.5,))
+
+
+class KilledError(BaseException):
+    """The process is gone, at whatever point this was raised."""
+
+
+def network() -> FlatModel:
+    """608 numbers: three chunks up, and five down, where SCAFFOLD's c comes along."""
+    torch.manual_seed(0)
+    return FlatModel(nn.Sequential(nn.Linear(16, 24), nn.Linear(24, 8)))
+
+
+NETWORK = network()
+
+
+class Process:
+    """A service and its supervisor: it starts, is killed at any point, and starts again.
+
+    The clock is the process's own: it begins anywhere and may leap, as that of a box that slept.
+    """
+
+    def __init__(self, world: World, name: str, slowness: float = 1.0) -> None:
+        self.world = world
+        self.name = name
+        self.folder = world.disk.folder(name)
+        self.slowness = slowness
+        self.service: Service | None = None
+        self.offset = 0.0
+        self.cut_off = False
+
+    def make(self) -> Service:
+        raise NotImplementedError
+
+    @property
+    def alive(self) -> bool:
+        return self.service is not None
+
+    def clock(self) -> float:
+        return self.world.now + self.offset
+
+    def start(self) -> None:
+        self.offset = self.world.rng.uniform(0.0, 1e6)
+        self.service = self.make()
+        self.guarded(self.service.begin)
+
+    def guarded(self, action: Callable[[], None]) -> bool:
+        """Whether the action was survived. A full disk ends a process, which is then restarted."""
+        try:
+            action()
+        except KilledError:
+            self.die(self.world.chance(0.5))
+        except StoreError as error:
+            if "the disk is full" not in str(error):
+                raise
+            self.world.tell(f"{self.name} stops: {error}")
+            self.die(False)
+        return self.alive
+
+    def die(self, power_cut: bool) -> None:
+        """kill -9, or the plug is pulled: then what was not synced may be gone."""
+        service, self.service = self.service, None
+        if service is None:
+            return
+        service.abandon()
+        if service.link is not None:
+            service.link.lose(self.world.chance(0.7))
+        if power_cut:
+            self.world.disk.power_cut(self.name)
+
+    def connect(self) -> None:
+        assert self.service is not None
+        assert self.service.link is not None
+        self.service.link.connect()
+        self.guarded(lambda: self.hand(Connected()))
+
+    def disconnect(self) -> None:
+        if self.service is not None and self.service.link is not None:
+            self.service.link.lose(self.world.chance(0.5))
+
+    def hand(self, event: Any) -> None:
+        assert self.service is not None
+        self.service.take(event)
+
+    def hear(self, packet: Packet) -> bool:
+        """Whether the message was handled to its end: otherwise it comes again."""
+        done: list[bool] = []
+        message = Message(packet.topic, packet.payload, packet.retained, lambda: done.append(True))
+        self.guarded(lambda: self.hand(message))
+        return bool(done)
+
+    @property
+    def jobs(self) -> list[Callable[[], None]]:
+        return [] if self.service is None else self.service.waiting
+
+    def work(self) -> None:
+        service = self.service
+        assert service is not None
+        job = service.waiting.pop(0)
+        self.guarded(lambda: service.finish(job))
+
+    def tick(self) -> None:
+        service = self.service
+        if service is not None:
+            self.guarded(service.tick)
+
+
+class Service:
+    """What the two shells get in common here: a link, and jobs that the world runs."""
+
+    process: Process
+    link: Link | None
+    waiting: list[Callable[[], None]]
+
+    def _session(self, name: str, will: Will) -> Any:
+        self.link = Link(self.process.world.broker, self.process.name, will)
+        return self.link
+
+    def _claim(self) -> None:
+        """One process has each name here: nobody to ask."""
+
+    def begin(self) -> None:
+        raise NotImplementedError
+
+    def take(self, event: Any) -> None:
+        raise NotImplementedError
+
+    def finish(self, job: Callable[[], None]) -> None:
+        raise NotImplementedError
+
+    def tick(self) -> None:
+        raise NotImplementedError
+
+    def abandon(self) -> None:
+        raise NotImplementedError
+
+
+class SimulatedCoordinator(Process):
+    def __init__(self, world: World, config: dict[str, Any]) -> None:
+        super().__init__(world, "coordinator")
+        self.config = CoordinatorConfig(
+            federation=FEDERATION,
+            state=str(self.folder),
+            method=METHOD,
+            **config,
+        )
+        self.done = False
+
+    def make(self) -> Service:
+        return CoordinatorService(self)
+
+
+class CoordinatorService(Service, server_app.Coordinator):
+    def __init__(self, process: SimulatedCoordinator) -> None:
+        server_app.Coordinator.__init__(self, process.config, process.clock)
+        self.process: SimulatedCoordinator = process
+        self.link = None
+        self.waiting = []
+        self.read: dict[str, str] = {}
+
+    def begin(self) -> None:
+        self._prepare_model()
+        self.store.open()
+        self._resume()
+        world = self.process.world
+        if not world.faults.rot:
+            world.oracle.resumed(self.progress.version, self.rounds.stored)
+        self._connect()
+
+    def _prepare_model(self) -> None:
+        self.method = methods.method(self.config.method)
+        self.encoding = Encoding.parse(self.config.transfer.encoding)
+        self.spec = SPEC
+        self.test = None
+        self.net = NETWORK
+
+    def take(self, event: Any) -> None:
+        self._take(event)
+        self._look_whether_done()
+
+    def tick(self) -> None:
+        self._handle(rounds.Tick())
+        self._look_whether_done()
+
+    def _look_whether_done(self) -> None:
+        self.process.done = self.rounds.phase == "done"
+
+    def _do(self, command: rounds.Command) -> None:
+        world = self.process.world
+        world.boundary(self.process, command)
+        super()._do(command)
+
+    def _merge(self, number: int, reports: Any, *rest: Any) -> None:
+        """The same, with a look over its shoulder at the files that it reads."""
+        self.read = {}
+        real = self.store.update
+
+        def update(version: str, device: str, *rest: Any) -> Tensor:
+            path = self.store._update(version, device)
+            self.read[device] = hashlib.sha256(path.read_bytes()).hexdigest()
+            return real(version, device, *rest)
+
+        with mock.patch.object(self.store, "update", update):
+            super()._merge(number, reports, *rest)
+
+    def _advance(self, done: int, reports: Any, *rest: Any) -> None:
+        super()._advance(done, reports, *rest)
+        progress: Progress = self.progress
+        self.process.world.oracle.advanced(progress, reports, self.read)
+
+    def abandon(self) -> None:
+        if hasattr(self.store, "_journal"):
+            self.store.close()
+
+
+class SimulatedAgent(Process):
+    def __init__(self, world: World, device: str, slowness: float) -> None:
+        super().__init__(world, device, slowness)
+        self.config = AgentConfig(federation=FEDERATION, state=str(self.folder), device=device)
+
+    def make(self) -> Service:
+        return AgentService(self)
+
+
+class AgentService(Service, agent_app.Agent):
+    def __init__(self, process: SimulatedAgent) -> None:
+        agent_app.Agent.__init__(self, process.config, process.clock)
+        self.process: SimulatedAgent = process
+        self.work = SimulatedWork(self)
+        self.link = None
+        self.waiting = []
+
+    def begin(self) -> None:
+        self.store.open()
+        self._connect()
+
+    def take(self, event: Any) -> None:
+        self._take(event)
+
+    def tick(self) -> None:
+        self._handle(life.Tick())
+
+    def _job(self, job: Callable[[], None]) -> None:
+        self.waiting.append(job)
+
+    def finish(self, job: Callable[[], None]) -> None:
+        self._run_job(job)
+        while not self.inbox.empty():
+            self._take(self.inbox.get())
+
+    def _do(self, command: life.Command) -> None:
+        world = self.process.world
+        world.boundary(self.process, command)
+        super()._do(command)
+
+    def abandon(self) -> None:
+        if hasattr(self.store, "_lock"):
+            self.store.close()
+
+
+class SimulatedWork(Work):
+    """The agent's work with the training replaced; what is saved and sent is the real thing."""
+
+    def __init__(self, service: AgentService) -> None:
+        super().__init__(service.config, service.store)
+        self.process = service.process
+
+    @property
+    def examples(self) -> int:
+        return 10
+
+    def prepare(self, state: State) -> None:
+        self.encoding = Encoding.parse(state.encoding)
+        self.trainer = FakeTrainer(self.process.name)  # type: ignore[assignment]
+
+    def train(self, task: TaskMessage, state: State) -> Trained:
+        trained = super().train(task, state)
+        turn = self.store.index.turn
+        assert turn is not None
+        self.process.world.oracle.trained(turn.report)
+        return trained
+
+    def follow_up(self, trained: Trained) -> None:
+        """No export, no metrics."""
+
+
+class FakeTrainer:
+    """A turn that depends on device, round, model, SCAFFOLD's c and the device's own c_i."""
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        self.net = NETWORK
+        self.method = methods.method(METHOD)
+
+    def turn(self, task: Task, private: Private) -> Answer:
+        seed = hashlib.sha256(f"{self.device}/{task.number}".encode()).digest()[:7]
+        generator = torch.Generator().manual_seed(int.from_bytes(seed, "big"))
+        noise = torch.randn(task.received.shape, generator=generator)
+        own = private.get("scaffold.c_i")
+        c_i = own if isinstance(own, Tensor) else torch.zeros_like(noise)
+        c = task.sent["scaffold.c"]
+        upload = 0.9 * task.received + 0.1 * noise + 0.01 * (c_i - c)
+        after = Private({"scaffold.c_i": c_i - c + (task.received - upload)})
+        scalars = {"examples": 10.0, "steps": 1.0, "loss": 0.5, "slope": 1.0}
+        return Answer(upload, scalars, after, upload, 0.5)

@@ -1,0 +1,87 @@
+"""The fault schedules and the kinds of federation that the seeds run through."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from fededge.config import RoundsConfig, TransferConfig
+from tests.faults.oracle import BrokenError
+from tests.faults.world import Faults, World
+
+__all__ = ["run_seed", "undisturbed"]
+
+DEVICES = 4
+ROUNDS = 3
+
+
+def config(encoding: str = "float32", **rounds: Any) -> dict[str, Any]:
+    return {
+        "rounds": RoundsConfig(count=ROUNDS, deadline=60.0, **rounds),
+        "transfer": TransferConfig(chunk_bytes=1024, encoding=encoding),
+    }
+
+
+KINDS = {
+    "all": config(min_devices=DEVICES, quorum=DEVICES),
+    "all, rounded": config("bfloat16+delta", min_devices=DEVICES, quorum=DEVICES),
+    "three, compressed": config(
+        "int8+delta+zstd", min_devices=3, participants=3, over_select=1.3, quorum=2
+    ),
+    "any": config(min_devices=1),
+}
+FIXED = frozenset({"all", "all, rounded"})
+"""Where all take part in every round: the last version does not depend on what went wrong."""
+
+FAULTS = {
+    "processes die": Faults(kill=0.01, kill_at_boundary=0.003),
+    "processes die between commands": Faults(kill_at_boundary=0.02),
+    "messages are lost, doubled, overtaken": Faults(lose=0.05, double=0.05, reorder=0.3),
+    "links break": Faults(reconnect=0.02, partition=0.005, restart_broker=0.005, lose=0.02),
+    "boxes misbehave": Faults(fill_disk=0.004, leap=0.01, slow=0.5, kill=0.003),
+    "files rot": Faults(kill=0.02, rot=0.5),
+    "all at once": Faults(
+        lose=0.02,
+        double=0.03,
+        reorder=0.1,
+        kill=0.004,
+        kill_at_boundary=0.003,
+        reconnect=0.005,
+        partition=0.002,
+        restart_broker=0.002,
+        fill_disk=0.001,
+        leap=0.002,
+        slow=0.3,
+    ),
+}
+
+
+@functools.cache
+def undisturbed(kind: str) -> str:
+    """The last version of a run in which nothing goes wrong."""
+    return World(0, DEVICES, KINDS[kind]).run()
+
+
+def run_seed(seed: int, trace: Callable[[str], None] | None = None) -> Counter[str]:
+    """One run, its kind and faults chosen by the seed; counts what happened in it.
+
+    Raises:
+        BrokenError: if an invariant did not hold.
+    """
+    kinds, schedules = list(KINDS), list(FAULTS)
+    kind = kinds[seed % len(kinds)]
+    schedule = schedules[seed // len(kinds) % len(schedules)]
+    world = World(seed, DEVICES, KINDS[kind], FAULTS[schedule], trace)
+    world.tell(f"seed {seed}: {kind} of {DEVICES} devices; {schedule}")
+    last = world.run()
+    expected = undisturbed(kind)
+    if kind in FIXED and last != expected:
+        raise BrokenError(f"the last version is {last}, undisturbed it is {expected}")
+    repeated = [turn for turn, count in world.oracle.turns.items() if count > 1]
+    if repeated:
+        raise BrokenError(f"trained more than once: {repeated}")
+    return world.counts + Counter(
+        merges=len(world.oracle.merges), acknowledged=len(world.oracle.acknowledged)
+    )

@@ -1,0 +1,123 @@
+"""The simulation finds bugs: each of these is planted, and must be found within a few seeds."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+import pytest
+from torch import Tensor
+
+from fededge.errors import FedEdgeError
+from fededge.methods import Private
+from fededge.wire.encoding import RESIDUE
+from fededge.wire.messages import Manifest, Reply, Report
+from fededge_agent.store import AgentStore
+from fededge_server.events import Answer, Command
+from fededge_server.rounds import Rounds
+from fededge_server.store import Reader, Store
+from fededge_server.transfers import Transfers
+from tests.faults.schedules import run_seed
+
+SEEDS = 150
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def finds() -> str:
+    """What the first broken run says; empty if none breaks."""
+    for seed in range(SEEDS):
+        try:
+            run_seed(seed)
+        except (AssertionError, FedEdgeError) as error:
+            return str(error)
+    return ""
+
+
+def acknowledge_before_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
+    def check(self: Store, version: str, device: str, facts: Manifest, read: Reader) -> Tensor:
+        """The update is read and accepted; to make it durable is left for later."""
+        return read(self._update(version, device).read_bytes())
+
+    monkeypatch.setattr(Store, "check", check)
+
+
+def forget_a_chunk_on_reconnect(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Transfers.stalled
+
+    def stalled(self: Transfers, *arguments: Any) -> list[Command]:
+        """One chunk is never asked for again."""
+        found: list[Command] = []
+        for command in real(self, *arguments):
+            assert isinstance(command, Answer)
+            reply = msgspec.structs.replace(command.reply, chunks=command.reply.chunks[1:])
+            found.append(Answer(command.device, reply))
+        return found
+
+    monkeypatch.setattr(Transfers, "stalled", stalled)
+
+
+def count_a_duplicate(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Rounds._report
+
+    def report(self: Rounds, device: str, report: Report, now: float) -> list[Command]:
+        """A report that comes again counts again."""
+        if device in self.stored and self.stored[device].version == report.version:
+            twice = {name: 2 * value for name, value in report.scalars.items()}
+            self.stored[device] = msgspec.structs.replace(report, scalars=twice)
+        return real(self, device, report, now)
+
+    monkeypatch.setattr(Rounds, "_report", report)
+
+
+def accept_a_stale_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Rounds._verdict
+
+    def verdict(self: Rounds, device: str, report: Report) -> Reply | None:
+        """What was trained from the version before is taken for this round."""
+        reply = real(self, device, report)
+        stale = reply is not None and reply.kind == "late"
+        return None if stale and self.phase == "open" else reply
+
+    monkeypatch.setattr(Rounds, "_verdict", verdict)
+
+
+def lose_the_residue(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = AgentStore.private
+
+    def private(self: AgentStore, run: str = "") -> Private:
+        """A restarted agent begins without the residue."""
+        kept = real(self, run)
+        if getattr(self, "warm", False):
+            return kept
+        self.warm = True  # type: ignore[attr-defined]
+        return kept.without(RESIDUE)[0]
+
+    monkeypatch.setattr(AgentStore, "private", private)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("plant", "finding"),
+    [
+        (acknowledge_before_fsync, "acknowledged, and is lost"),
+        (forget_a_chunk_on_reconnect, "does not finish"),
+        (count_a_duplicate, "counts .*, it reported"),
+        (accept_a_stale_version, "acknowledged after a merge without it"),
+        (lose_the_residue, "was trained again and differs|undisturbed it is"),
+    ],
+)
+def test_a_planted_bug_is_found(
+    plant: Callable[[pytest.MonkeyPatch], None], finding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as bugged:
+        plant(bugged)
+        with pytest.raises(AssertionError, match=finding):
+            raise AssertionError(finds())

@@ -1,0 +1,294 @@
+"""A federation under a simulated clock, network and disk: one seed decides all that happens.
+
+Some steps with faults, then none. In each the world picks who acts and what goes wrong: messages
+lost, doubled and overtaken, links cut, the broker restarted, processes killed between two commands
+or two writes, with and without the loss of what was not synced, disks full, clocks that leap.
+"""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+from unittest import mock
+
+from fededge.wire.messages import Reply, Report, decode
+from fededge.wire.topics import Topics
+from tests.faults.disk import Disk
+from tests.faults.network import Broker, Packet, first_of_topic
+from tests.faults.oracle import BrokenError, Oracle
+from tests.faults.processes import (
+    FEDERATION,
+    KilledError,
+    Process,
+    SimulatedAgent,
+    SimulatedCoordinator,
+)
+
+__all__ = ["Faults", "World"]
+
+PATIENCE = 4000
+"""Steps without faults within which the federation must be done."""
+
+
+@dataclass(frozen=True)
+class Faults:
+    """How likely what is, at each step, and for how many steps."""
+
+    steps: int = 400
+    lose: float = 0.0
+    double: float = 0.0
+    reorder: float = 0.0
+    kill: float = 0.0
+    kill_at_boundary: float = 0.0
+    reconnect: float = 0.0
+    partition: float = 0.0
+    restart_broker: float = 0.0
+    fill_disk: float = 0.0
+    leap: float = 0.0
+    slow: float = 0.0
+    rot: float = 0.0
+
+
+NONE = Faults(steps=0)
+
+
+@dataclass
+class World:
+    """The scheduler: who acts next, and what happens to them."""
+
+    seed: int
+    devices: int
+    config: dict[str, Any]
+    faults: Faults = NONE
+    trace: Callable[[str], None] | None = None
+    now: float = 0.0
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.rng = random.Random(self.seed)
+        self.oracle = Oracle()
+        self.broker = Broker(self.carried)
+        self.topics = Topics(FEDERATION)
+        self.disk = Disk(self.rng, self.write)
+
+    def run(self) -> str:
+        """Run to the end; the last version."""
+        with self.disk.mounted(), mock.patch("uuid.uuid4", self.identity):
+            try:
+                self.populate()
+                return self.live()
+            finally:
+                for process in self.processes:
+                    if process.service is not None:
+                        process.service.abandon()
+
+    def identity(self) -> uuid.UUID:
+        return uuid.UUID(int=self.rng.getrandbits(128), version=4)
+
+    def populate(self) -> None:
+        self.coordinator = SimulatedCoordinator(self, self.config)
+        self.agents = [
+            SimulatedAgent(self, f"device-{i}", 10.0 if self.chance(self.faults.slow) else 1.0)
+            for i in range(self.devices)
+        ]
+        self.processes: list[Process] = [self.coordinator, *self.agents]
+
+    def live(self) -> str:
+        for _ in range(self.faults.steps):
+            if self.coordinator.done:
+                break
+            self.step()
+        self.calm_down()
+        for _ in range(PATIENCE):
+            if self.at_rest:
+                break
+            self.calm_step()
+        else:
+            raise BrokenError("the federation does not finish")
+        assert self.oracle.progress is not None
+        return self.oracle.progress.version
+
+    @property
+    def at_rest(self) -> bool:
+        """All rounds are done, and every agent has heard what became of its last update."""
+        return self.coordinator.done and not any(
+            process.jobs or self.broker.queues.get(process.name) or self.outgoing(process)
+            for process in self.processes
+        )
+
+    # What is told
+
+    def tell(self, text: str) -> None:
+        if self.trace is not None:
+            self.trace(f"{self.now:8.1f}  {text}")
+
+    def carried(self, sender: str, packet: Packet) -> None:
+        """The broker has taken a message."""
+        self.tell(f"{sender} → {describe(packet)}")
+        if packet.topic.endswith("/report"):
+            self.oracle.reported(decode(packet.payload, Report))
+        elif packet.topic.endswith("/reply"):
+            device = self.topics.parse(packet.topic).device
+            self.oracle.replied(device, decode(packet.payload, Reply))
+
+    def boundary(self, process: Process, command: object) -> None:
+        """Between two commands of a process."""
+        self.tell(f"{process.name} does {type(command).__name__}")
+        if self.chance(self.faults.kill_at_boundary):
+            self.count("kill between commands", process.name)
+            raise KilledError
+
+    def write(self) -> None:
+        """Before a write becomes durable."""
+        if self.chance(self.faults.kill_at_boundary):
+            self.count("kill at a write")
+            raise KilledError
+
+    def chance(self, probability: float) -> bool:
+        return probability > 0 and self.rng.random() < probability
+
+    def count(self, what: str, whose: str = "") -> None:
+        self.counts[what] += 1
+        self.tell(f"*** {what} {whose}")
+
+    # With faults
+
+    def step(self) -> None:
+        process = self.rng.choice(self.processes)
+        if not self.mishap(process):
+            self.act(process)
+
+    def mishap(self, process: Process) -> bool:
+        """Whether something went wrong for this process in this step."""
+        faults = self.faults
+        if process.alive and self.chance(faults.kill):
+            power_cut = self.chance(0.5)
+            self.count("power cut" if power_cut else "kill", process.name)
+            process.die(power_cut)
+        elif self.chance(faults.reconnect):
+            self.count("connection lost", process.name)
+            process.disconnect()
+        elif self.chance(faults.partition):
+            self.count("partition", process.name)
+            process.cut_off = True
+            process.disconnect()
+        elif self.chance(faults.restart_broker):
+            forgets = self.chance(0.5)
+            self.count("broker restart without memory" if forgets else "broker restart")
+            self.restart_broker(forgets)
+        elif self.chance(faults.fill_disk):
+            self.count("disk full", process.name)
+            self.disk.full.add(process.name)
+        elif self.chance(faults.leap):
+            self.count("clock leap", process.name)
+            process.offset += self.rng.choice((1.0, 100.0, 10_000.0))
+        else:
+            return False
+        return True
+
+    def restart_broker(self, forgets: bool) -> None:
+        self.broker.restart(forgets)
+        for process in self.processes:
+            if process.service is not None and process.service.link is not None:
+                process.service.link.connected = False
+
+    def act(self, process: Process) -> None:
+        """One thing that the process, or the network for it, has to do."""
+        if not process.alive:
+            if self.chance(0.2):
+                self.disk.full.discard(process.name)
+                if self.chance(self.faults.rot) and self.disk.rot(process.name):
+                    self.count("damaged file", process.name)
+                process.start()
+            return
+        if process.cut_off and self.chance(0.05):
+            process.cut_off = False
+        if self.chance(0.1):
+            self.now += self.rng.choice((0.1, 1.0, 5.0))
+            process.tick()
+        elif process.jobs and self.chance(0.3 / process.slowness):
+            process.work()
+        elif not process.cut_off:
+            self.transfer(process)
+
+    def transfer(self, process: Process) -> None:
+        """A message to or from the process; a connection first, if there is none."""
+        assert process.service is not None
+        link = process.service.link
+        assert link is not None
+        if not link.connected:
+            process.connect()
+            return
+        queue = self.broker.queues.get(process.name, [])
+        if link.outgoing and (not queue or self.chance(0.5)):
+            faults = self.faults
+            lost, doubled = self.chance(faults.lose), self.chance(faults.double)
+            self.counts += Counter({"message lost": lost, "message doubled": doubled})
+            link.flush_one(self.rng, faults.reorder, lost, doubled)
+        elif queue:
+            self.deliver(process, queue)
+
+    def deliver(self, process: Process, queue: list[Packet]) -> None:
+        """One message, perhaps out of turn, twice or never; unhandled, it comes again.
+
+        The last word on a topic of state is not lost: it is retained.
+        """
+        topic = (self.rng.choice(queue) if self.chance(self.faults.reorder) else queue[0]).topic
+        packet = first_of_topic(queue, topic)
+        if self.chance(self.faults.lose) and not topic.endswith(("/state", "/status")):
+            self.count("message lost", describe(packet))
+            queue.remove(packet)
+            return
+        self.tell(f"{process.name} ← {describe(packet)}")
+        handled = process.hear(packet)
+        if handled and not self.chance(self.faults.double) and packet in queue:
+            queue.remove(packet)
+
+    # Without
+
+    def calm_down(self) -> None:
+        self.tell("no more faults")
+        self.faults = NONE
+        self.disk.full.clear()
+        for process in self.processes:
+            process.cut_off = False
+
+    def calm_step(self) -> None:
+        """What is due, in order; time passes only when nothing is."""
+        busy = False
+        for process in self.processes:
+            if not process.alive:
+                process.start()
+            elif process.jobs:
+                process.work()
+            elif self.has_mail(process):
+                self.transfer(process)
+            else:
+                continue
+            busy = True
+        if not busy:
+            self.now += 1.0
+            for process in self.processes:
+                process.tick()
+
+    def has_mail(self, process: Process) -> bool:
+        link = None if process.service is None else process.service.link
+        if link is None or not link.connected:
+            return True
+        return bool(link.outgoing or self.broker.queues.get(process.name))
+
+    def outgoing(self, process: Process) -> bool:
+        link = None if process.service is None else process.service.link
+        return link is None or bool(link.outgoing)
+
+
+def describe(packet: Packet) -> str:
+    """A message in a few words: JSON as it is, chunks by their topic."""
+    short = packet.topic.removeprefix(f"fededge/v1/{FEDERATION}/")
+    if not packet.payload.startswith(b"{") or short == "state":
+        return f"{short} ({len(packet.payload)} bytes)"
+    return f"{short} {packet.payload.decode()[:160]}"

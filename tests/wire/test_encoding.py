@@ -1,0 +1,174 @@
+"""How updates travel: what arrives, what is left for the next one, and what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import zstandard
+from torch import nn
+
+from fededge.errors import EgressError, WireError
+from fededge.flat import Layout
+from fededge.wire import tensors
+from fededge.wire.encoding import Encoding, compress, decompress
+
+LAYOUT = Layout.of(nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 3)))
+GENERATOR = torch.Generator().manual_seed(0)
+BASE = torch.randn(LAYOUT.size, generator=GENERATOR)
+MODEL = BASE + 0.01 * torch.randn(LAYOUT.size, generator=GENERATOR)
+
+EVERY = [
+    f"{numbers}{more}"
+    for numbers in ("float32", "float16", "bfloat16", "int8")
+    for more in ("", "+delta", "+zstd", "+delta+zstd")
+    if numbers != "int8" or "delta" in more
+]
+
+
+def sent(encoding: str, residue: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    """What arrives, and the residue."""
+    way = Encoding.parse(encoding)
+    payload, left = way.pack(LAYOUT, MODEL, BASE, residue)
+    arrived = way.unpack(LAYOUT, payload, BASE)
+    return arrived, torch.zeros_like(BASE) if left is None else left
+
+
+@pytest.mark.parametrize("text", EVERY)
+def test_an_encoding_is_written_as_it_is_read(text: str) -> None:
+    assert str(Encoding.parse(text)) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "float64",
+        "int8",
+        "int8+zstd",
+        "float32+gzip",
+        "float32+zstd+delta",
+        "int4+delta",
+        "+",
+        "x" * 2000,
+    ],
+)
+def test_another_encoding_is_refused_in_a_short_sentence(text: str) -> None:
+    with pytest.raises(WireError, match="encoding") as caught:
+        Encoding.parse(text)
+    assert len(str(caught.value)) < 250
+
+
+@pytest.mark.parametrize("text", ["float32", "float32+zstd"])
+def test_float32_arrives_bit_by_bit(text: str) -> None:
+    arrived, left = sent(text)
+    assert arrived.numpy().tobytes() == MODEL.numpy().tobytes()
+    assert not left.any()
+
+
+@pytest.mark.parametrize("text", EVERY)
+def test_what_arrives_and_what_is_left_make_the_update(text: str) -> None:
+    """Up to the rounding of one float32 addition: nothing is lost for good."""
+    arrived, left = sent(text)
+    torch.testing.assert_close(arrived + left, MODEL, rtol=0, atol=3e-7)
+
+
+@pytest.mark.parametrize("text", [e for e in EVERY if not e.startswith("float32")])
+def test_the_residue_goes_into_the_next_update(text: str) -> None:
+    """Sent again and again, the sum of what arrives is the sum of what was sent, but for one
+    residue; without feedback the error would grow with the number of updates.
+    """
+    way, residue, total = Encoding.parse(text), None, torch.zeros_like(BASE, dtype=torch.float64)
+    for _ in range(50):
+        payload, residue = way.pack(LAYOUT, MODEL, BASE, residue)
+        total += way.unpack(LAYOUT, payload, BASE).double()
+    assert residue is not None
+    one = (sent(text)[0] - MODEL).abs().max()
+    assert one > 0
+    assert (total - 50 * MODEL.double()).abs().max() < 3 * one + 1e-5
+
+
+def test_float16_is_numpys_and_saturates() -> None:
+    model = MODEL.clone()
+    model[0] = 1e9
+    way = Encoding.parse("float16")
+    payload, left = way.pack(LAYOUT, model, BASE)
+    arrived = way.unpack(LAYOUT, payload, BASE)
+    assert left is not None
+    assert (arrived[0].item(), left[0].item()) == (65504.0, (model[0] - 65504.0).item())
+    np.testing.assert_array_equal(arrived[1:], model[1:].numpy().astype(np.float16))
+
+
+def test_int8_has_a_scale_for_each_tensor() -> None:
+    """A tensor of large numbers takes no precision from one of small ones; zeros stay zeros."""
+    change = torch.zeros(LAYOUT.size)
+    big, small, empty = LAYOUT.entries[0], LAYOUT.entries[1], LAYOUT.entries[2]
+    change[big.span] = torch.linspace(-1000, 1000, big.size)
+    change[small.span] = torch.linspace(-0.001, 0.001, small.size)
+    way = Encoding.parse("int8+delta")
+    payload, _ = way.pack(LAYOUT, change, torch.zeros_like(change))
+    arrived = way.unpack(LAYOUT, payload, torch.zeros_like(change))
+    for entry in (big, small):
+        step = change[entry.span].abs().max() / 127
+        error = (arrived[entry.span] - change[entry.span]).abs().max()
+        assert 0 < error <= 0.5001 * step
+    assert not arrived[empty.span].any()
+    assert len(payload) < 2 * LAYOUT.size + 100 * len(LAYOUT.entries)
+
+
+def test_compression_makes_a_small_change_small() -> None:
+    sparse = torch.zeros(LAYOUT.size)
+    whole, _ = Encoding.parse("float32+delta").pack(LAYOUT, sparse, sparse)
+    squeezed, _ = Encoding.parse("float32+delta+zstd").pack(LAYOUT, sparse, sparse)
+    assert len(squeezed) < len(whole) / 2
+
+
+def test_one_encoding_is_not_taken_for_another() -> None:
+    for text in EVERY:
+        payload, _ = Encoding.parse(text).pack(LAYOUT, MODEL, BASE)
+        for other in EVERY:
+            if other.replace("+delta", "") != text.replace("+delta", ""):
+                with pytest.raises(WireError):
+                    Encoding.parse(other).unpack(LAYOUT, payload, BASE)
+
+
+def test_numbers_that_are_not_finite_do_not_leave_and_are_not_taken() -> None:
+    bad = MODEL.clone()
+    bad[3] = float("nan")
+    with pytest.raises(EgressError, match="not finite"):
+        Encoding.parse("int8+delta").pack(LAYOUT, bad, BASE)
+    way = Encoding.parse("float32+delta")
+    huge = torch.full_like(BASE, 3e38)
+    payload, _ = way.pack(LAYOUT, huge, torch.zeros_like(huge))
+    with pytest.raises(WireError, match="not finite"):
+        way.unpack(LAYOUT, payload, huge)
+    honest, _ = Encoding.parse("int8+delta").pack(LAYOUT, MODEL, BASE)
+    first, _ = tensors.spans(honest)["#scales"]
+    forged = honest[:first] + np.float32("inf").tobytes() + honest[first + 4 :]
+    with pytest.raises(WireError, match="not finite"):
+        Encoding.parse("int8+delta").unpack(LAYOUT, forged, BASE)
+
+
+def test_a_bomb_is_refused_before_it_is_unpacked() -> None:
+    bomb = compress(bytes(200_000_000))
+    assert len(bomb) < 20_000
+    for payload in (
+        bomb,
+        zstandard.ZstdCompressor(write_content_size=False).compress(bytes(1000)),
+        compress(b"honest")[:-1],
+        compress(b"honest") + b"more",
+        compress(b"honest") + compress(bytes(10_000)),
+        b"",
+        b"\x28\xb5\x2f\xfd",
+        b"PK\x03\x04",
+    ):
+        with pytest.raises(WireError):
+            decompress(payload, 10_000)
+    assert decompress(compress(b"honest"), 6) == b"honest"
+    with pytest.raises(WireError, match="claim to be 6"):
+        decompress(compress(b"honest"), 5)
+
+
+def test_the_ledger_counts_compressed_bytes_as_a_whole() -> None:
+    payload, _ = Encoding.parse("int8+delta+zstd").pack(LAYOUT, MODEL, BASE)
+    assert tensors.spans(payload) == {"all, compressed": (0, len(payload))}
