@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.fededge-ready
 SOURCES := pyproject.toml setup.py $(shell find csrc -type f)
 
-.PHONY: setup demo test lint sanitize sanitize-all clean distclean
+.PHONY: setup demo test lint fuzz sanitize sanitize-all clean distclean
 
 setup: $(READY)
 
@@ -43,6 +43,12 @@ lint: setup
 	@ln -sfn ../../device_agent build/mypy/fededge_agent
 	$(BIN)/mypy -p fededge -p fededge_server -p fededge_agent
 	$(BIN)/mypy setup.py benchmarks tests
+
+# Coverage-guided fuzzing of all that reads bytes from outside: `make fuzz N=1000000`, for each target.
+N ?= 100000
+fuzz: setup
+	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/python -m pip install 'atheris>=2.3'
+	$(BIN)/python tests/fuzz/run.py $(N)
 
 # The kernels and their tests once more, with every memory access and undefined operation watched.
 # The report of a find is on the terminal: pytest must not hold it back.

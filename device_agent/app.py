@@ -262,7 +262,7 @@ class Agent:
     def _prepare(self, state: State) -> None:
         try:
             self.work.prepare(state)
-        except MethodError as error:
+        except (MethodError, WireError) as error:
             self.inbox.put(events.Unable(state, _line(str(error))))
             return
         self.inbox.put(events.Prepared(state, self.work.most_bytes))
