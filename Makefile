@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.fededge-ready
 SOURCES := pyproject.toml setup.py $(shell find csrc -type f)
 
-.PHONY: setup demo test lint faults kills link sanitize sanitize-all clean distclean
+.PHONY: setup demo test lint faults fuzz kills link sanitize sanitize-all clean distclean
 
 setup: $(READY)
 
@@ -61,6 +61,12 @@ kills: setup
 link: setup
 	FEDEDGE_LINK_MODEL=resnet18-small FEDEDGE_LINK_SECONDS=3600 \
 	  $(BIN)/python -m pytest -s tests/integration/test_link.py $(PYTEST_ARGS)
+
+# Coverage-guided fuzzing of all that reads bytes from outside: `make fuzz N=1000000`, for each target.
+N ?= 100000
+fuzz: setup
+	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/python -m pip install 'atheris>=2.3'
+	$(BIN)/python tests/fuzz/run.py $(N)
 
 # The kernels and their tests once more, with every memory access and undefined operation watched.
 # The report of a find is on the terminal: pytest must not hold it back.

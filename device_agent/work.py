@@ -13,7 +13,7 @@ from torch import Tensor
 from fededge import methods
 from fededge.config import AgentConfig
 from fededge.data.local import device_examples
-from fededge.errors import LayoutError
+from fededge.errors import ConfigError, LayoutError, WireError
 from fededge.flat import FlatModel
 from fededge.methods import Hyper, Method
 from fededge.methods.own import sha256_of
@@ -91,7 +91,10 @@ class Work:
         spec = state.model
         if self.config.model is not None:
             spec = msgspec.structs.replace(spec, name=self.config.model.name)
-        net = FlatModel(build_for(spec, seed=0))
+        try:
+            net = FlatModel(build_for(spec, seed=0))
+        except ConfigError as error:
+            raise WireError(f"the federation's network cannot be built: {error}") from None
         method.needs(net.module)
         self.data = device_examples(self.config.data, spec)
         self.trainer = Trainer(self.config.device, net, Preprocess(spec), self.data, method)

@@ -23,7 +23,7 @@ COMMANDS = {
     "audit": "what has left this device",
     "predict": "ask a device's model about image files",
     "serve-model": "a device's model behind a local HTTP endpoint, for apps in any language",
-    "init": "write a commented configuration file",
+    "init": "write configuration files, certificates, a closed broker's files, keys",
     "partition": "show, and plot, how a label-skew split shares a data set among devices",
     "doctor": "say what this installation can do, and what is missing",
 }

@@ -11,6 +11,7 @@ import pytest
 from fededge.config import AgentConfig, DataConfig, ModelConfig
 from fededge.data.local import model_spec
 from fededge.methods import method
+from fededge.spec import ModelSpec
 from fededge.wire.messages import Manifest, State, Status, Training, decode, encode
 from fededge_agent.app import Agent
 from fededge_agent.events import Unable
@@ -35,6 +36,10 @@ STATE = State(
 )
 
 
+def network(**fields: Any) -> ModelSpec:
+    return msgspec.structs.replace(STATE.model, **fields)
+
+
 def answer(folder: Path, allowed: tuple[str, ...] = (), **announced: Any) -> Any:
     """What the worker tells the loop after an announcement."""
     config = AgentConfig(federation="gates", device="box", state=str(folder), methods=allowed)
@@ -52,6 +57,9 @@ def answer(folder: Path, allowed: tuple[str, ...] = (), **announced: Any) -> Any
         ({"method": "keepsake", "files": {"keepsake": HASH}}, "that this device does not have"),
         ({"method": "FILE:Keepsake"}, "is not of the form name or name(key=value, ...)"),
         ({"method": "a\nb\x1b" + "c" * 1900}, "method 'a?b?ccc"),
+        ({"model": network(name="nosuch")}, "network cannot be built: no network 'nosuch'"),
+        ({"model": network(shape=(1, 8192, 8192))}, "choose another network or smaller inputs"),
+        ({"model": network(shape=(1, 1, 1))}, "choose another network or larger images"),
     ],
 )
 def test_what_it_cannot_run_is_one_sentence_that_fits_into_a_status(
@@ -59,8 +67,8 @@ def test_what_it_cannot_run_is_one_sentence_that_fits_into_a_status(
 ) -> None:
     bomb = tmp_path / "bomb.py"
     bomb.write_text("raise RuntimeError('imported')")
-    announced["method"] = announced["method"].replace("FILE", str(bomb))
-    unable = answer(tmp_path, **announced)
+    named = announced.get("method", "fedavg").replace("FILE", str(bomb))
+    unable = answer(tmp_path, **{**announced, "method": named})
     assert isinstance(unable, Unable)
     assert sentence in unable.reason
     status = Status("i", True, device="box", activity="unable", problem=unable.reason)

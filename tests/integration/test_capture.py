@@ -89,7 +89,8 @@ class Capture:
         if address.kind == "update":
             self.chunks.setdefault(address.version, []).append(packet.payload)
         else:
-            kind = {"status": Status, "claim": Claim, "report": Report}[address.kind]
+            kinds: dict[str, type[Message]] = {"status": Status, "claim": Claim, "report": Report}
+            kind = kinds[address.kind]
             self.said[address.kind].append(decode(packet.payload, kind))
 
     @property

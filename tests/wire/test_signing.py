@@ -11,32 +11,13 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fededge.errors import ConfigError, WireError
-from fededge.spec import ModelSpec
-from fededge.wire.messages import Manifest, State, Training, decode, encode
+from fededge.wire.messages import State, Training, decode, encode
 from fededge.wire.signing import make_keys, read_signing_key, read_trusted_keys, sign, verify
+from tests.fuzz import targets
 
 KEY = Ed25519PrivateKey.generate()
 TRUSTED = (KEY.public_key(),)
-STATE = State(
-    federation="gates",
-    run="run",
-    seed=0,
-    round=3,
-    rounds=10,
-    phase="open",
-    version="000003-9f86d081884c7d65",
-    sha256="9f" * 32,
-    layout="60" * 32,
-    method="fedprox(mu=0.1)",
-    training=Training(epochs=1, batch_size=32, lr=0.01, momentum=0.9, weight_decay=1e-5),
-    model=ModelSpec("lenet", ("truck", "bicycle"), (1, 28, 28), (0.286,), (0.353,)),
-    manifest=Manifest(2, 262144, 265432, "fd" * 32),
-    deadline=599.999,
-    devices=("gate-6", "gate-7"),
-    accuracy=0.71,
-    files={"keepsake": "ab" * 32},
-    issued=1767225600000,
-)
+STATE = msgspec.structs.replace(targets.STATE, signature="", deadline=599.999)
 OTHER: dict[str, Any] = {
     "federation": "doors",
     "run": "another",
