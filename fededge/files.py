@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import IO
 
-from fededge.errors import StoreError
+from fededge.errors import DiskFullError, StoreError
 
 __all__ = ["disk_error", "fsync_folder", "lock_folder", "replace_file"]
 
@@ -58,6 +58,6 @@ def lock_folder(folder: Path, other: str) -> IO[str]:
 
 def disk_error(path: Path, error: OSError) -> StoreError:
     """One sentence for what the operating system said about a file."""
-    if error.errno == errno.ENOSPC:
-        return StoreError(f"{path}: the disk is full; free some space and start again")
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return DiskFullError(f"{path}: the disk is full; free some space and start again")
     return StoreError(f"{path}: cannot be written ({error.strerror})")

@@ -48,6 +48,7 @@ def test_the_faults_really_happen() -> None:
         "disk full",
         "damaged file",
         "clock leap",
+        "folded",
     }
 
 
