@@ -45,7 +45,7 @@ FAULTS = {
     "messages are lost, doubled, overtaken": Faults(lose=0.05, double=0.05, reorder=0.3),
     "links break": Faults(reconnect=0.02, partition=0.005, restart_broker=0.005, lose=0.02),
     "boxes misbehave": Faults(fill_disk=0.004, leap=0.01, slow=0.5, kill=0.003),
-    "files rot": Faults(kill=0.03, rot=1.0),
+    "files rot": Faults(steps=1000, kill=0.02, rot=1.0),
     "all at once": Faults(
         lose=0.02,
         double=0.03,
