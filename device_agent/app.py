@@ -10,13 +10,20 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from fededge import __version__
 from fededge.config import AgentConfig
-from fededge.errors import FedEdgeError, MethodError, RefusedError, TransportError, WireError
+from fededge.errors import (
+    DiskFullError,
+    FedEdgeError,
+    MethodError,
+    RefusedError,
+    TransportError,
+    WireError,
+)
 from fededge.training import prepare_threads
 from fededge.transport import session as mqtt
 from fededge.transport.presence import Holder, claim_name
@@ -223,7 +230,8 @@ class Agent:
             case events.Unfollow(version):
                 self.session.unsubscribe(self.topics.model(version))
             case events.Keep(version, offset, data):
-                self.store.keep(version, offset, data)
+                with self._unless_full(version):
+                    self.store.keep(version, offset, data)
             case events.CheckModel():
                 self._check_model(command)
             case events.Train(task, state):
@@ -239,12 +247,21 @@ class Agent:
                 log.info("%s", text)
 
     def _check_model(self, command: events.CheckModel) -> None:
+        with self._unless_full(command.version):
+            try:
+                self.work.check_model(command.version, command.manifest)
+            except WireError as error:
+                self._handle(events.Spoiled(command.version, str(error)))
+            else:
+                self._handle(events.Fetched(command.version))
+
+    @contextlib.contextmanager
+    def _unless_full(self, version: str) -> Iterator[None]:
+        """A full disk ends nothing: the turn failed, and the coordinator asks again later."""
         try:
-            self.work.check_model(command.version, command.manifest)
-        except WireError as error:
-            self._handle(events.Spoiled(command.version, str(error)))
-        else:
-            self._handle(events.Fetched(command.version))
+            yield
+        except DiskFullError as error:
+            self._handle(events.TurnFailed(version, _line(str(error))))
 
     def _send(self, only: tuple[int, ...] | None) -> None:
         turn = self.store.outgoing
@@ -283,6 +300,16 @@ class Agent:
             trained = self.work.train(task, state)
         except WireError as error:
             self.inbox.put(events.Spoiled(task.version, str(error)))
+            return
+        except (MethodError, DiskFullError) as error:
+            self.inbox.put(events.TurnFailed(task.version, _line(str(error))))
+            return
+        except Exception as error:  # a method may be anybody's: its bug must not end the agent
+            if isinstance(error, FedEdgeError):
+                raise
+            log.exception("the training failed")
+            reason = f"the training failed: {type(error).__name__}: {error}"
+            self.inbox.put(events.TurnFailed(task.version, _line(reason)))
             return
         self.inbox.put(events.Trained(Pending(state.run, task.version)))
         self.work.follow_up(trained)

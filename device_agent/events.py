@@ -33,11 +33,12 @@ __all__ = [
     "Tick",
     "Train",
     "Trained",
+    "TurnFailed",
     "Unable",
     "Unfollow",
 ]
 
-Activity = Literal["starting", "unable", "ready", "fetching", "training"]
+Activity = Literal["starting", "unable", "ready", "fetching", "training", "failed"]
 
 MOST_MODEL = 16 * 1024**3
 """Bytes of a model where the layout is not asked what it can honestly take."""
@@ -126,6 +127,14 @@ class Trained:
 
 
 @dataclass(frozen=True)
+class TurnFailed:
+    """A turn came to nothing: it could not be trained, or not be kept."""
+
+    version: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class Tick:
     """Time passed."""
 
@@ -142,6 +151,7 @@ Event = (
     | Fetched
     | Spoiled
     | Trained
+    | TurnFailed
     | Tick
 )
 
@@ -194,7 +204,7 @@ class CheckModel:
 
 @dataclass(frozen=True)
 class Train:
-    """Take the turn, save its update and private state, and answer with Trained."""
+    """Take the turn, save its update and private state; answer with Trained or TurnFailed."""
 
     task: TaskMessage
     state: State

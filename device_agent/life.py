@@ -37,6 +37,7 @@ from fededge_agent.events import (
     Tick,
     Train,
     Trained,
+    TurnFailed,
     Unable,
     Unfollow,
 )
@@ -79,6 +80,7 @@ class Life:
     fetch: Fetch | None = None
     checking: str = ""
     training: Pending | None = None
+    failure: str = ""
     sent: float = -math.inf
     patience: float = UNANSWERED
 
@@ -90,12 +92,14 @@ class Life:
             return "unable"
         if self.prepared is None or self.preparing is not None:
             return "starting"
+        if self.failure:
+            return "failed"
         return "fetching" if self.fetch is not None or self.checking else "ready"
 
     @property
     def problem(self) -> str:
-        """Why we are unable, for the status."""
-        return "" if self.unable is None else self.unable.reason
+        """Why we are unable, or have failed, for the status."""
+        return self.failure if self.unable is None else self.unable.reason
 
     def handle(self, event: Event, now: float) -> list[Command]:
         before = self.activity
@@ -129,6 +133,8 @@ class Life:
                 return self._spoiled(event, now)
             case Trained():
                 return self._trained(event.pending, now)
+            case TurnFailed():
+                return self._turn_failed(event)
             case ReplyCame():
                 return self._reply(event.reply, now)
             case Tick():
@@ -158,7 +164,7 @@ class Life:
         if self.state is None or task.version != self.state.version:
             self.early = task  # its state is on the way, or it is outdated
             return []
-        self.task = task
+        self.task, self.failure = task, ""
         asked_again = self.settled == Pending(self.state.run, task.version)
         return self._send(now) if asked_again or self.pending is not None else []
 
@@ -170,7 +176,7 @@ class Life:
         if self.unable is not None and _same_job(self.unable.state, state):
             return []
         if self.prepared is None or not _same_job(self.prepared, state):
-            self.preparing, self.unable = state, None
+            self.preparing, self.unable, self.failure = state, None, ""
             return [*self._stop_fetching(), Prepare(state)]
         stop: list[Command] = []
         if self.fetch is not None and (task is None or task.version != self.fetch.version):
@@ -225,6 +231,12 @@ class Life:
     def _stop_fetching(self) -> list[Command]:
         fetch, self.fetch = self.fetch, None
         return [] if fetch is None else [Unfollow(fetch.version)]
+
+    def _turn_failed(self, event: TurnFailed) -> list[Command]:
+        """Say so, and wait to be asked again: the coordinator knows when."""
+        self.training, self.checking, self.task = None, "", None
+        self.failure = event.reason
+        return [*self._stop_fetching(), Note(f"the turn failed: {event.reason}")]
 
     # The update goes
 

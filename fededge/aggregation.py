@@ -29,6 +29,7 @@ def aggregate(
     update: Callable[[str], Tensor],
     devices: int,
     layout: Layout,
+    mean: Tensor | None = None,
 ) -> tuple[Tensor, State]:
     """The next global model and the method's next state.
 
@@ -39,12 +40,15 @@ def aggregate(
         update: gives the model that a device sent; called once for each that counts.
         devices: how many devices the federation has, taking part or not.
         layout: of all these vectors.
+        mean: what to use instead of the weighted mean of the updates.
     """
     weights = {device: method.weight(reports[device]) for device in sorted(reports)}
     weights = {device: weight for device, weight in weights.items() if weight}
     if not weights:
         return w, state
-    mean, sums = _sums(method, w, weights, reports, update)
+    sums: dict[str, Tensor] = {}
+    if mean is None:
+        mean, sums = _sums(method, w, weights, reports, update)
     counted = {device: reports[device] for device in weights}
     merged = Merged(mean, counted, devices, layout, sums)
     model, state = method.step(w, merged, state)

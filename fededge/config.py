@@ -31,6 +31,7 @@ __all__ = [
     "CoordinatorConfig",
     "DataConfig",
     "ModelConfig",
+    "RobustConfig",
     "RoundsConfig",
     "TrainingConfig",
     "TransferConfig",
@@ -99,16 +100,74 @@ class TrainingConfig(Section, frozen=True):
 
 
 class RoundsConfig(Section, frozen=True):
-    """When a round begins, whom it asks, and when it ends."""
+    """When a round begins, whom it asks, when it ends, and what becomes of who is late or fails."""
 
     count: Annotated[int, _help("rounds to run", ge=1, le=100_000)] = 10
+    mode: Annotated[
+        Literal["synchronous", "buffered"],
+        _help("buffered (FedBuff): a new version with every so many updates, whoever sends them"),
+    ] = "synchronous"
+    buffer: Annotated[int, _help("if buffered: updates that make a version", ge=1)] = 10
     participants: Annotated[
         int, _help("devices whose updates a round wants; 0: all present", ge=0)
     ] = 0
+    share: Annotated[
+        float, _help("instead of participants: this share of the devices present", ge=0, le=1)
+    ] = 0.0
+    selection: Annotated[
+        Literal["random", "round-robin", "recency"],
+        _help("who is chosen: a seeded draw, one after the other, or who was heard longest ago"),
+    ] = "random"
     min_devices: Annotated[int, _help("wait for so many before a round", ge=1)] = 2
+    min_examples: Annotated[int, _help("devices with fewer examples sit out", ge=0)] = 0
     over_select: Annotated[float, _help("ask so many times more than wanted", ge=1, le=10)] = 1.0
     quorum: Annotated[int, _help("a deadline needs so many updates to end a round", ge=1)] = 1
     deadline: Annotated[float, _help("seconds that a round may take", gt=0, le=1e7)] = 600.0
+    grace: Annotated[
+        float, _help("seconds more at the deadline for who is sending already", ge=0, le=1e6)
+    ] = 0.0
+    late: Annotated[
+        Literal["refuse", "fold"],
+        _help("an update that comes after its round: refused, or folded into the next one"),
+    ] = "refuse"
+    max_staleness: Annotated[
+        int, _help("folded updates may be so many rounds old", ge=1, le=1000)
+    ] = 5
+    staleness_power: Annotated[
+        float, _help("a change that is s rounds old counts (1 + s) to minus this", ge=0, le=10)
+    ] = 0.5
+    retries: Annotated[int, _help("times that a failing device is asked again", ge=0)] = 2
+    backoff: Annotated[
+        float, _help("seconds that it rests before, then twice as long, …", ge=0, le=1e6)
+    ] = 30.0
+    quarantine_after: Annotated[
+        int, _help("refused updates in a row that put a device in quarantine; 0: none do", ge=0)
+    ] = 3
+    quarantine_seconds: Annotated[float, _help("how long it sits out", ge=0, le=1e9)] = 3600.0
+
+    @property
+    def folds(self) -> bool:
+        """Whether updates of earlier rounds are taken."""
+        return self.mode == "buffered" or self.late == "fold"
+
+
+class RobustConfig(Section, frozen=True):
+    """What the coordinator does about updates that are wrong on purpose or by accident."""
+
+    max_norm: Annotated[
+        float, _help("an update that changes the model by more is refused; 0: none is", ge=0)
+    ] = 0.0
+    clip_norm: Annotated[
+        float, _help("a longer change is scaled down to this norm; 0: none is", ge=0)
+    ] = 0.0
+    combine: Annotated[
+        Literal["mean", "median", "trimmed-mean", "krum"],
+        _help("how updates become one: the method's weighted mean, or one that a few cannot move"),
+    ] = "mean"
+    trim: Annotated[
+        float, _help("trimmed-mean leaves out this share at either end", ge=0, lt=0.5)
+    ] = 0.1
+    byzantine: Annotated[int, _help("krum expects so many hostile devices", ge=0)] = 1
 
 
 class TransferConfig(Section, frozen=True):
@@ -172,6 +231,10 @@ class CoordinatorConfig(Side, frozen=True, kw_only=True):
     model: ModelConfig = ModelConfig()
     training: TrainingConfig = TrainingConfig()
     rounds: RoundsConfig = RoundsConfig()
+    robust: RobustConfig = RobustConfig()
+    keep_versions: Annotated[
+        int, _help("model files of so many last versions are kept; 0: all", ge=0)
+    ] = 10
     transfer: TransferConfig = TransferConfig()
 
 
@@ -329,6 +392,8 @@ def _check_signing(config: Side) -> None:
 
 def _check_rounds(rounds: RoundsConfig) -> None:
     """A quorum that the devices asked cannot make would leave every round open for ever."""
+    if rounds.participants and rounds.share:
+        raise ConfigError("rounds.participants and rounds.share are both set; choose one")
     most = rounds.participants or rounds.min_devices
     if rounds.quorum > most:
         raise ConfigError(
@@ -339,6 +404,12 @@ def _check_rounds(rounds: RoundsConfig) -> None:
         raise ConfigError(
             f"rounds.participants is {rounds.participants}, but a round may begin with "
             f"rounds.min_devices = {rounds.min_devices} devices; raise rounds.min_devices"
+        )
+    if rounds.mode == "buffered" and rounds.buffer > rounds.min_devices:
+        raise ConfigError(
+            f"rounds.buffer is {rounds.buffer}, but there may be only rounds.min_devices = "
+            f"{rounds.min_devices} devices, and each counts once in a version; raise "
+            "rounds.min_devices, or lower the buffer"
         )
 
 

@@ -9,7 +9,8 @@ FedEdgeError
 ├── RefusedError     the federation refuses this coordinator or agent
 ├── WireError        drop this message: bytes from outside are not what they must be
 ├── EgressError      a bug: something outside the egress contract was about to leave
-├── StoreError       a file of our own is unreadable, locked, or the disk is full
+├── StoreError       a file of our own is unreadable or locked
+│   └── DiskFullError  free some space: what was to be written is not lost, it comes again
 └── ExportError      an exported model does not agree with the one it was made from
 """
 
@@ -18,6 +19,7 @@ from __future__ import annotations
 __all__ = [
     "ConfigError",
     "DataError",
+    "DiskFullError",
     "EgressError",
     "ExportError",
     "FedEdgeError",
@@ -62,6 +64,10 @@ class RefusedError(FedEdgeError):
 
 class StoreError(FedEdgeError):
     exit_code = 2
+
+
+class DiskFullError(StoreError):
+    pass
 
 
 class WireError(FedEdgeError):

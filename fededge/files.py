@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import IO
 
-from fededge.errors import ConfigError, StoreError
+from fededge.errors import ConfigError, DiskFullError, StoreError
 
 __all__ = [
     "check_private",
@@ -95,6 +95,6 @@ def write_private(path: Path, data: bytes) -> None:
 
 def disk_error(path: Path, error: OSError) -> StoreError:
     """One sentence for what the operating system said about a file."""
-    if error.errno == errno.ENOSPC:
-        return StoreError(f"{path}: the disk is full; free some space and start again")
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return DiskFullError(f"{path}: the disk is full; free some space and start again")
     return StoreError(f"{path}: cannot be written ({error.strerror})")

@@ -1,16 +1,41 @@
-"""Whom a round asks: a seeded draw among the devices that are there."""
+"""Whom a round asks: a seeded draw among the devices that are there, or in turn."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Literal
 
 __all__ = ["choose"]
 
+How = Literal["random", "round-robin", "recency"]
 
-def choose(devices: Iterable[str], count: int, seed: int, number: int) -> list[str]:
-    """`count` devices (0: all), fixed by seed, round and who is there; sorted."""
+
+def choose(
+    devices: Iterable[str],
+    count: int,
+    seed: int,
+    number: int,
+    how: How = "random",
+    last: Mapping[str, int] | None = None,
+) -> list[str]:
+    """`count` devices (0: all), fixed by seed, round and who is there; sorted.
+
+    Args:
+        number: of the round.
+        how: a draw; one after the other in the order of their ids; or who was heard longest ago,
+            a draw among equals.
+        last: the round in which each was heard last, for `recency`.
+    """
     present = sorted(devices)
     if not count or count >= len(present):
         return present
-    return sorted(random.Random(f"{seed}/{number}").sample(present, count))
+    draw = random.Random(f"{seed}/{number}")
+    if how == "round-robin":
+        first = number * count
+        return sorted(present[(first + index) % len(present)] for index in range(count))
+    if how == "recency":
+        heard = last or {}
+        draw.shuffle(present)
+        return sorted(sorted(present, key=lambda device: heard.get(device, -1))[:count])
+    return sorted(draw.sample(present, count))

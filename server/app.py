@@ -7,7 +7,7 @@ import logging
 import queue
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,9 @@ import msgspec
 from torch import Tensor
 
 from fededge import methods
-from fededge.aggregation import aggregate
 from fededge.config import CoordinatorConfig
 from fededge.data.local import evaluation_set, model_spec
-from fededge.errors import RefusedError, TransportError, WireError
+from fededge.errors import DiskFullError, RefusedError, TransportError, WireError
 from fededge.evaluation import accuracy
 from fededge.flat import FlatModel
 from fededge.models import Preprocess, build_for
@@ -41,6 +40,7 @@ from fededge.wire.messages import (
 from fededge.wire.signing import read_signing_key, sign, signed_by
 from fededge.wire.topics import Topics
 from fededge_server import events
+from fededge_server.merging import Current, Merging
 from fededge_server.rounds import Rounds
 from fededge_server.store import Progress, Store
 
@@ -49,6 +49,9 @@ __all__ = ["Coordinator"]
 log = logging.getLogger("coordinator")
 
 TICK = 0.5
+SPARE_UPDATES = 4
+"""A disk that was full takes updates again when so many fit."""
+
 CHUNK_EXPIRY = 7 * 24 * 3600
 SESSION_KEPT = 24 * 3600
 
@@ -139,6 +142,9 @@ class Coordinator:
             chunk_bytes=config.transfer.chunk_bytes,
             payload_limit=tensors.payload_limit(layout),
         )
+        self.merging = Merging(
+            self.store, layout, self.method, self.encoding, config.rounds, config.robust
+        )
         done, version = self.progress.rounds_done, self.progress.version
         self.rounds = Rounds(facts, config.rounds, done, version, self.store.memory())
         self.manifest = chunks.manifest(self._payload(), config.transfer.chunk_bytes)
@@ -179,7 +185,11 @@ class Coordinator:
                 self._take(self.inbox.get(timeout=max(0.0, next_tick - self.clock())))
             if self.clock() >= next_tick:
                 next_tick = self.clock() + TICK
-                self._handle(events.Tick())
+                self._tick()
+
+    def _tick(self) -> None:
+        self._look_for_space()
+        self._handle(events.Tick())
 
     def _take(self, event: Any) -> None:
         match event:
@@ -242,14 +252,22 @@ class Coordinator:
             case events.Answer(device, reply):
                 self._publish(self.topics.device(device, "reply"), reply)
             case events.Keep(device, version, offset, data):
-                self.store.keep(version, device, offset, data)
+                with self._unless_full():
+                    self.store.keep(version, device, offset, data)
             case events.Check(device, report):
                 self._check(device, report)
             case events.Discard(device, version):
                 self.store.discard(version, device)
+            case events.Refuse():
+                self.store.refuse(
+                    self.rounds.round,
+                    command.device,
+                    command.version,
+                    command.reason,
+                    command.quarantined,
+                )
             case events.Merge(number, reports, devices):
-                scalars = {device: dict(report.scalars) for device, report in reports.items()}
-                self._merge(number, scalars, devices)
+                self._merge(number, reports, devices)
             case events.Finish():
                 log.info("all %d rounds are done", self.config.rounds.count)
             case events.Note(text, device):
@@ -258,32 +276,42 @@ class Coordinator:
     # Commands that take more than a line
 
     def _check(self, device: str, report: Report) -> None:
-        try:
-            self.store.check(report.version, device, report.manifest, self._read_update)
-            self.method.check(report.scalars)
-        except WireError as error:
-            self._handle(events.Bad(device, str(error)))
-        else:
-            self.store.accept(device, report)
+        with self._unless_full():
+            try:
+                self.merging.check(device, report, self._current)
+            except WireError as error:
+                self._handle(events.Bad(device, str(error), report.version))
+                return
+            self.store.accept(device, report, self.rounds.round)
             self._handle(events.Stored(device, report))
 
-    def _read_update(self, payload: bytes) -> Tensor:
-        return self.encoding.unpack(self.net.layout, payload, self.model)
+    @contextlib.contextmanager
+    def _unless_full(self) -> Iterator[None]:
+        """A full disk ends nothing: no update is taken until there is space again."""
+        try:
+            yield
+        except DiskFullError as error:
+            log.error("%s", error)
+            self._handle(events.Full(True))
 
-    def _merge(self, number: int, reports: dict[str, dict[str, float]], devices: int) -> None:
-        old, layout = self.progress.version, self.net.layout
-        self.model, self.memory = aggregate(
-            self.method,
-            self.model,
-            self.memory,
-            reports,
-            lambda device: self.store.update(old, device, self._read_update),
-            devices=devices,
-            layout=layout,
-        )
+    def _look_for_space(self) -> None:
+        if self.rounds.full:
+            needed = SPARE_UPDATES * tensors.payload_limit(self.net.layout)
+            if self.store.free_bytes > needed:
+                self._handle(events.Full(False))
+                self._publish_state()  # who has an update asks about it at every state
+
+    @property
+    def _current(self) -> Current:
+        return Current(self.rounds.round, self.progress.version, self.model, self.memory)
+
+    def _merge(self, number: int, reports: Mapping[str, Report], devices: int) -> None:
+        old = self.progress.version
+        self.model, self.memory = self.merging.merge(reports, devices, self._current)
         seconds = self.clock() - self.opened.pop(number)
-        self._advance(number + 1, reports, seconds)
-        self.store.clear_spool(old)
+        scalars = {device: dict(report.scalars) for device, report in reports.items()}
+        self._advance(number + 1, scalars, seconds)
+        self._clean_up(reports)
         commands = self.rounds.handle(events.Merged(self.progress.version), self.clock())
         self._publish_model()
         if self.rounds.phase != "open":
@@ -291,6 +319,17 @@ class Coordinator:
         self._clear_model(old, self.manifest.chunks)
         for command in commands:
             self._do(command)
+
+    def _clean_up(self, reports: Mapping[str, Report]) -> None:
+        """Updates that are in a version, and models that are too old for any late one."""
+        config = self.config
+        for device, report in reports.items():
+            self.store.discard(report.version, device)
+        late = self.rounds.recent.keys() | {self.rounds.version}
+        self.store.clear_spool(keep=late if config.rounds.folds else ())
+        if config.keep_versions:
+            stale = config.rounds.max_staleness + 1 if config.rounds.folds else 1
+            self.store.prune(max(config.keep_versions, stale))
 
     def _advance(
         self, done: int, reports: dict[str, dict[str, float]], seconds: float | None

@@ -17,6 +17,7 @@ __all__ = [
     "Event",
     "Facts",
     "Finish",
+    "Full",
     "Invite",
     "Keep",
     "Memory",
@@ -24,6 +25,7 @@ __all__ = [
     "Merged",
     "Note",
     "Open",
+    "Refuse",
     "Remember",
     "ReportCame",
     "StatusCame",
@@ -64,10 +66,18 @@ class Stored:
 
 @dataclass(frozen=True)
 class Bad:
-    """A complete update did not pass its check."""
+    """A complete update did not pass its check. No version: that of the round."""
 
     device: str
     reason: str
+    version: str = ""
+
+
+@dataclass(frozen=True)
+class Full:
+    """The disk is full, or no longer: nothing is taken meanwhile."""
+
+    full: bool
 
 
 @dataclass(frozen=True)
@@ -82,7 +92,7 @@ class Tick:
     """Time passed."""
 
 
-Event = StatusCame | ReportCame | ChunkCame | Stored | Bad | Merged | Tick
+Event = StatusCame | ReportCame | ChunkCame | Stored | Bad | Merged | Full | Tick
 
 
 # Commands
@@ -137,6 +147,16 @@ class Check:
 
 
 @dataclass(frozen=True)
+class Refuse:
+    """Write down that an update was refused, and whether its device is quarantined for it."""
+
+    device: str
+    version: str
+    reason: str
+    quarantined: bool
+
+
+@dataclass(frozen=True)
 class Discard:
     """Forget what was kept of an update."""
 
@@ -148,6 +168,7 @@ class Discard:
 class Merge:
     """Make the next version of these updates, and answer with Merged.
 
+    A report that names an earlier version than the current one is of a late update.
     `devices` is how many the federation has, taking part or not.
     """
 
@@ -169,7 +190,9 @@ class Note:
     device: str = ""
 
 
-Command = Remember | Open | Invite | Answer | Keep | Check | Discard | Merge | Finish | Note
+Command = (
+    Remember | Open | Invite | Answer | Keep | Check | Refuse | Discard | Merge | Finish | Note
+)
 
 
 # What the rounds are told at their start
@@ -191,9 +214,13 @@ class Facts:
 class Memory:
     """What a coordinator that starts again knows: of the round that was open, and of its devices.
 
-    `accepted` holds each device's last accepted update, of this round or an earlier one.
+    `accepted` holds each device's last accepted update, of this round or an earlier one; `stored`
+    names those that no version has been made of yet. `recent` are the last versions, by round.
     """
 
     invited: frozenset[str] = frozenset()
     known: frozenset[str] = frozenset()
     accepted: Mapping[str, Report] = field(default_factory=dict)
+    stored: frozenset[str] = frozenset()
+    recent: Mapping[str, int] = field(default_factory=dict)
+    quarantined: frozenset[str] = frozenset()

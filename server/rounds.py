@@ -23,18 +23,21 @@ from fededge_server.events import (
     Event,
     Facts,
     Finish,
+    Full,
     Invite,
     Memory,
     Merge,
     Merged,
     Note,
     Open,
+    Refuse,
     Remember,
     ReportCame,
     StatusCame,
     Stored,
     Tick,
 )
+from fededge_server.fitness import Fitness
 from fededge_server.reports import flaw, foreign
 from fededge_server.transfers import Transfers
 
@@ -64,36 +67,45 @@ class Rounds:
     checking: set[str] = field(default_factory=set)
     stored: dict[str, Report] = field(default_factory=dict)
     accepted: dict[str, Report] = field(default_factory=dict)
+    recent: dict[str, int] = field(default_factory=dict)
+    full: bool = False
     deadline: float = math.inf
 
     def __post_init__(self) -> None:
         if self.round >= self.config.count:
             self.phase = "done"
+        self.fitness = Fitness(self.config)
         self.known |= self.memory.known
         self.accepted.update(self.memory.accepted)
-        self.stored = {d: r for d, r in self.accepted.items() if r.version == self.version}
+        self.recent.update(self.memory.recent)
+        unmerged = self.memory.stored
+        self.stored = {
+            d: r for d, r in self.accepted.items() if r.version == self.version or d in unmerged
+        }
 
     def handle(self, event: Event, now: float) -> list[Command]:
         match event:
             case ChunkCame():
                 return self._chunk(event, now)  # decides nothing by itself, and there are many
             case StatusCame():
-                commands = self._status(event.device, event.status)
+                commands = self._status(event.device, event.status, now)
             case ReportCame():
                 commands = self._report(event.device, event.report, now)
             case Stored():
                 commands = self._stored(event.device, event.report)
             case Bad():
-                commands = self._bad(event.device, event.reason)
+                commands = self._bad(event.device, event.reason, event.version, now)
             case Merged():
                 commands = self._merged(event.version)
+            case Full():
+                commands = self._full(event.full)
             case Tick():
-                commands = self.transfers.stalled(self.present, now)
+                commands = self.transfers.stalled(self.present, now) + self._retry(now)
         return commands + self._advance(now)
 
     # Presence
 
-    def _status(self, device: str, status: Status) -> list[Command]:
+    def _status(self, device: str, status: Status, now: float) -> list[Command]:
         if status.device != device:
             text = f"a status of device '{status.device}' came on this one's topic: dropped"
             return [Note(text, device)]
@@ -109,7 +121,9 @@ class Rounds:
             return self._stranger(device, status)
         self.present[device] = status
         self.known.add(device)
-        asked = self._ask_if_free(device, status)
+        if status.activity == "failed":
+            return self._failed(device, status, now)
+        asked = self._ask_if_free(device, status, now)
         if before is not None and before.instance == status.instance:
             return asked
         return [Note(f"joined with {status.examples} examples", device), *asked]
@@ -125,7 +139,27 @@ class Rounds:
         refused = Reply("refused", reason=reason, fatal=True)
         return [Note(f"refused: {reason}", device), Answer(device, refused)]
 
-    def _ask_if_free(self, device: str, status: Status) -> list[Command]:
+    def _failed(self, device: str, status: Status, now: float) -> list[Command]:
+        """A turn failed on the device: it rests, and is asked again, but not for ever."""
+        if device not in self.invited or device in self.failed or device in self.fitness.resting:
+            return []
+        again = self.fitness.failed(device, now)
+        if not again:
+            self.failed.add(device)
+        return [Note(f"failed, {'rests' if again else 'sits out'}: {status.problem}", device)]
+
+    def _retry(self, now: float) -> list[Command]:
+        """Ask those again that have rested after a failure."""
+        if self.phase != "open":
+            return []
+        waiting = self.invited - self.stored.keys() - self.failed
+        return self._invitations(
+            device
+            for device in sorted(waiting & self.fitness.resting.keys() & self.present.keys())
+            if self.fitness.rested(device, now)
+        )
+
+    def _ask_if_free(self, device: str, status: Status, now: float) -> list[Command]:
         """Ask a device that says it has nothing to do, if this round wants it.
 
         It may have joined since the round began, or its task was lost on the way.
@@ -135,7 +169,10 @@ class Rounds:
             return []
         if device in self.invited:
             return self._invitations([device])
-        if self._places and len(self.invited - self.failed) >= self._places:
+        places = self._places(len(self.invited))
+        if places and len(self.invited - self.failed) >= places:
+            return []
+        if not self.fitness.fit(device, status, now):
             return []
         self.invited.add(device)
         return [self._remember(), *self._invitations([device])]
@@ -143,34 +180,56 @@ class Rounds:
     # Updates
 
     def _report(self, device: str, report: Report, now: float) -> list[Command]:
-        reply = self._verdict(device, report)
+        reply = self._verdict(device, report, now)
         if reply is not None:
             text = f"update {reply.kind}: {reply.reason}" if reply.reason else "asked again"
             return [Note(text, device), Answer(device, reply)]
-        if self.phase == "waiting" or device in self.checking:
+        busy = self.full or device in self.checking or device in self.stored
+        if self.phase != "open" or busy:
             return []  # the device keeps its update, and is asked for it when the round opens
-        return self.transfers.begin(device, report, now)
+        begun = self.transfers.begin(device, report, now)
+        if begun and report.version != self.version:
+            begun += self.transfers.ask(device)  # it sends no more than the report by itself
+        return begun
 
-    def _verdict(self, device: str, report: Report) -> Reply | None:
-        """What can be said to a report at once; None if its chunks are wanted."""
+    def _verdict(self, device: str, report: Report, now: float) -> Reply | None:
+        """What can be said to a report at once; None if its chunks are wanted, now or later."""
         reason = foreign(self.facts, device, report)
         if reason:
             return Reply("refused", report.version, reason)
         last = self.accepted.get(device)
         if last is not None and last.version == report.version:
             return Reply("accepted", report.version)
-        current = report.version == self.version
-        if self.phase in ("merging", "done") if current else report.round < self.round:
-            return Reply("late", report.version, f"round {report.round + 1} is over")
-        if not current:
+        late = self._late(report)
+        if late:
+            return Reply("late", report.version, late)
+        if report.version != self.version and report.version not in self.recent:
             reason = f"trained from version {report.version}, wanted is {self.version}"
-        elif self.phase == "open" and device not in self.invited:
+        elif self._uninvited(device, report):
             reason = f"the device was not asked in round {self.round + 1}"
         elif device in self.failed:
             reason = "an update of this device was refused in this round"
+        elif self.fitness.out(device, now):
+            reason = "the device is in quarantine: too many of its updates had to be refused"
         else:
             reason = flaw(self.facts, report)
         return Reply("refused", report.version, reason) if reason else None
+
+    def _late(self, report: Report) -> str:
+        """Why it is too late for an update; empty if it is not."""
+        over = f"round {report.round + 1} is over"
+        if report.version == self.version:
+            closing = self.phase == "merging" and not self.config.folds
+            return over if closing or self.phase == "done" else ""
+        if report.round >= self.round:
+            return ""
+        fresh = self.round - report.round <= self.config.max_staleness
+        taken = self.config.folds and self.phase != "done" and report.version in self.recent
+        return "" if taken and fresh else over
+
+    def _uninvited(self, device: str, report: Report) -> bool:
+        current = report.version == self.version
+        return self.phase == "open" and current and device not in self.invited
 
     def _chunk(self, event: ChunkCame, now: float) -> list[Command]:
         commands = self.transfers.take(event, now)
@@ -180,42 +239,70 @@ class Rounds:
     def _stored(self, device: str, report: Report) -> list[Command]:
         self.checking.discard(device)
         self.stored[device] = self.accepted[device] = report
+        self.fitness.well(device)
         return [Answer(device, Reply("accepted", report.version))]
 
-    def _bad(self, device: str, reason: str) -> list[Command]:
+    def _bad(self, device: str, reason: str, version: str, now: float) -> list[Command]:
+        version = version or self.version
         self.checking.discard(device)
         self.failed.add(device)
+        quarantined = self.fitness.refused(device, now)
         return [
-            Note(f"update refused: {reason}", device),
-            Discard(device, self.version),
-            Answer(device, Reply("refused", self.version, reason)),
+            Note(f"update refused{', now in quarantine' * quarantined}: {reason}", device),
+            Discard(device, version),
+            Refuse(device, version, reason, quarantined),
+            Answer(device, Reply("refused", version, reason)),
         ]
+
+    def _full(self, full: bool) -> list[Command]:
+        """Take nothing while the disk is full: the devices keep their updates, and ask again."""
+        changed, self.full = full != self.full, full
+        dropped: list[Command] = []
+        if full:
+            dropped = [Discard(d, t.report.version) for d, t in self.transfers.open.items()]
+            self.transfers.open.clear()
+        text = "the disk is full: updates are not taken" if full else "there is space again"
+        return [*dropped, Note(text)] if changed else dropped
 
     # Rounds
 
     def _advance(self, now: float) -> list[Command]:
         if self.phase == "waiting" and (
-            self.memory.invited or len(self.present) >= self.config.min_devices
+            self.memory.invited or len(self._fit(now)) >= self.config.min_devices
         ):
             return self._open(now) + self._advance(now)
         if self.phase != "open" or self.checking:
             return []  # what is being checked came in time, and must not be acknowledged in vain
         if self._over(now):
             return self._close()
-        return self._extend(now) if now >= self.deadline else []
+        short = len(self.stored) < self.config.quorum
+        return self._extend(now) if now >= self.deadline and short else []
+
+    def _fit(self, now: float) -> list[str]:
+        return [d for d, status in self.present.items() if self.fitness.fit(d, status, now)]
 
     def _open(self, now: float) -> list[Command]:
         """Begin a round, or go on with the one that an earlier process had begun."""
+        for device in self.memory.quarantined:
+            self.fitness.quarantine(device, now)
         begun, self.memory = self.memory.invited, Memory()
-        chosen = begun or choose(self.present, self._places, self.facts.seed, self.round)
+        chosen = begun or self._choose(self._fit(now))
         self.invited = self.stored.keys() | chosen
         self.phase, self.deadline = "open", now + self.config.deadline
         return self._ask(self.invited & self.present.keys() - self.stored.keys())
 
-    @property
-    def _places(self) -> int:
+    def _choose(self, fit: list[str]) -> list[str]:
+        heard = {device: report.round for device, report in self.accepted.items()}
+        places, how = self._places(len(fit)), self.config.selection
+        return choose(fit, places, self.facts.seed, self.round, how, heard)
+
+    def _places(self, there: int) -> int:
         """How many a round asks; 0: all. 10 · 1.1 is 11.000000000000002, and 11 are meant."""
-        return math.ceil(round(self.config.participants * self.config.over_select, 6))
+        config = self.config
+        if config.mode == "buffered":
+            return 0
+        wanted = config.share * there if config.share else config.participants
+        return math.ceil(round(wanted * config.over_select, 6))
 
     def _ask(self, devices: Iterable[str]) -> list[Command]:
         announced = Open(self.round, tuple(sorted(self.invited)))
@@ -232,15 +319,29 @@ class Rounds:
         """Enough have answered, all have, or the deadline has come with a quorum."""
         if len(self.stored) < self.config.quorum:
             return False
-        wanted = self.config.participants or len(self.invited)
         waiting = self.invited - self.stored.keys() - self.failed
-        return len(self.stored) >= wanted or not waiting or now >= self.deadline
+        answered = len(self.stored.keys() & self.invited)
+        return answered >= self._wanted or not waiting or self._expired(now)
+
+    @property
+    def _wanted(self) -> int:
+        """Updates that end a round at once."""
+        if self.config.mode == "buffered":
+            return self.config.buffer
+        if self.config.share:
+            return math.ceil(round(len(self.invited) / self.config.over_select, 6))
+        return self.config.participants or len(self.invited)
+
+    def _expired(self, now: float) -> bool:
+        """The deadline has come; who is sending has a grace."""
+        sending = self.transfers.open.keys() & self.present.keys()
+        return now >= self.deadline + (self.config.grace if sending else 0.0)
 
     def _extend(self, now: float) -> list[Command]:
         """The deadline came without a quorum: keep what has come, ask all who are there again."""
         self.deadline = now + self.config.deadline
         self.failed.clear()
-        again = self.present.keys() - self.stored.keys() - self.transfers.open.keys()
+        again = set(self._fit(now)) - self.stored.keys() - self.transfers.open.keys()
         self.invited |= again
         note = Note(
             f"round {self.round + 1}: deadline with {len(self.stored)} of "
@@ -249,16 +350,21 @@ class Rounds:
         return [note, *self._ask(again)]
 
     def _close(self) -> list[Command]:
-        """Merge what has come; who is still sending hears at once that it is too late."""
-        reply = Reply("late", self.version, f"round {self.round + 1} is over")
-        late = [Answer(device, reply) for device in sorted(self.transfers.open)]
+        """Merge what has come; who is still sending goes on, or hears at once that it is late."""
+        late: list[Command] = []
+        if not self.config.folds or self.round + 1 == self.config.count:
+            reply = Reply("late", self.version, f"round {self.round + 1} is over")
+            late = [Answer(device, reply) for device in sorted(self.transfers.open)]
+            self.transfers.open.clear()
         reports = {device: self.stored[device] for device in sorted(self.stored)}
-        self.transfers.open.clear()
         self.phase, self.deadline = "merging", math.inf
         return [*late, Merge(self.round, reports, self.counted)]
 
     def _merged(self, version: str) -> list[Command]:
+        self.recent[self.version] = self.round
         self.round += 1
+        oldest = self.round - self.config.max_staleness
+        self.recent = {v: number for v, number in self.recent.items() if number >= oldest}
         self.version = version
         self.invited, self.failed, self.stored = set(), set(), {}
         self.phase = "waiting" if self.round < self.config.count else "done"

@@ -11,7 +11,7 @@ import hashlib
 import json
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,8 +52,16 @@ CREATE TABLE IF NOT EXISTS asked (
 CREATE TABLE IF NOT EXISTS accepted (
     device TEXT PRIMARY KEY,
     version TEXT NOT NULL,
-    report TEXT NOT NULL
+    report TEXT NOT NULL,
+    number INTEGER NOT NULL
 );
+CREATE TABLE IF NOT EXISTS refused (
+    number INTEGER NOT NULL,
+    device TEXT NOT NULL,
+    version TEXT NOT NULL,
+    reason TEXT NOT NULL
+);
+CREATE TABLE IF NOT EXISTS quarantined (device TEXT PRIMARY KEY);
 """
 Reader = Callable[[bytes], Tensor]
 """From the bytes of an update to the model in it; a WireError if they are none."""
@@ -209,11 +217,22 @@ class Store:
         with self._transaction() as journal:
             journal.execute("INSERT OR REPLACE INTO asked VALUES (1, ?, ?, ?)", row)
 
-    def accept(self, device: str, report: Report) -> None:
-        """Write down that an update, which `check` has made durable, is taken."""
-        row = (device, report.version, msgspec.json.encode(report).decode())
+    def accept(self, device: str, report: Report, number: int) -> None:
+        """Write down that an update, which `check` has made durable, is taken in this round."""
+        row = (device, report.version, msgspec.json.encode(report).decode(), number)
         with self._transaction() as journal:
-            journal.execute("INSERT OR REPLACE INTO accepted VALUES (?, ?, ?)", row)
+            journal.execute("INSERT OR REPLACE INTO accepted VALUES (?, ?, ?, ?)", row)
+            journal.execute("DELETE FROM quarantined WHERE device = ?", (device,))
+
+    def refuse(
+        self, number: int, device: str, version: str, reason: str, quarantined: bool
+    ) -> None:
+        """Write down why an update was refused, and whether its device sits out from now on."""
+        with self._transaction() as journal:
+            row = (number, device, version, reason)
+            journal.execute("INSERT INTO refused VALUES (?, ?, ?, ?)", row)
+            if quarantined:
+                journal.execute("INSERT OR REPLACE INTO quarantined VALUES (?)", (device,))
 
     def memory(self) -> Memory:
         """What an earlier process knew of the round that is open, and of its devices."""
@@ -221,13 +240,18 @@ class Store:
         done = 0 if progress is None else progress.rounds_done
         with self._transaction() as journal:
             row = journal.execute("SELECT number, invited, known FROM asked").fetchone()
-            reports = dict(journal.execute("SELECT device, report FROM accepted"))
+            taken = journal.execute("SELECT device, report, number FROM accepted").fetchall()
+            recent = dict(journal.execute("SELECT version, number FROM rounds"))
+            out = [device for (device,) in journal.execute("SELECT device FROM quarantined")]
         number, invited, known = row or (done, "[]", "[]")
         try:
             return Memory(
                 invited=frozenset(json.loads(invited) if number == done else ()),
                 known=frozenset(json.loads(known)),
-                accepted={d: msgspec.json.decode(r, type=Report) for d, r in reports.items()},
+                accepted={d: msgspec.json.decode(r, type=Report) for d, r, _ in taken},
+                stored=frozenset(d for d, _, round_ in taken if round_ == done),
+                recent={version: n for version, n in recent.items() if n < done},
+                quarantined=frozenset(out),
             )
         except (ValueError, msgspec.DecodeError) as error:
             raise StoreError(f"{self.path}: damaged ({error}); restore a backup") from None
@@ -263,18 +287,19 @@ class Store:
     def discard(self, version: str, device: str) -> None:
         self._update(version, device).unlink(missing_ok=True)
 
-    def clear_spool(self, version: str) -> None:
-        shutil.rmtree(self.spool / version, ignore_errors=True)
+    def clear_spool(self, keep: Container[str] = ()) -> None:
+        """Remove what is left of updates, but for those trained from these versions."""
+        for folder in self.spool.iterdir():
+            if folder.name not in keep:
+                shutil.rmtree(folder, ignore_errors=True)
 
     def _sweep_spool(self) -> None:
         """Keep the open round's accepted updates; of a damaged one, the sender has a copy."""
-        progress = self.progress()
-        version = "" if progress is None else progress.version
+        memory = self.memory()
         whole: set[Path] = set()
-        for device, report in self.memory().accepted.items():
-            if report.version != version:
-                continue
-            path = self._update(version, device)
+        for device in memory.stored:
+            report = memory.accepted[device]
+            path = self._update(report.version, device)
             try:
                 read_whole(path, report.manifest)
                 whole.add(path)
@@ -282,11 +307,28 @@ class Store:
                 with self._transaction() as journal:
                     journal.execute("DELETE FROM accepted WHERE device = ?", (device,))
         for folder in self.spool.iterdir():
+            if not folder.is_dir():
+                folder.unlink()  # rows of a merge that was cut short
+                continue
             for path in folder.iterdir():
                 if path not in whole:
                     path.unlink()
-            if folder.name != version:
+            if not any(folder.iterdir()):
                 folder.rmdir()
+
+    def prune(self, keep: int) -> None:
+        """Remove the models of all but the last versions; the journal remembers them all."""
+        with self._transaction() as journal:
+            rows = journal.execute(f"{VERSIONS} DESC LIMIT ?", (keep,)).fetchall()
+            kept = {path for _, v, *_ in rows for path in (self._model(v), self._state(v))}
+        for path in self.models.iterdir():
+            if path not in kept:
+                path.unlink(missing_ok=True)
+
+    @property
+    def free_bytes(self) -> int:
+        """What the disk has left."""
+        return shutil.disk_usage(self.folder).free
 
     def _model(self, version: str) -> Path:
         return self.models / f"{version}.safetensors"

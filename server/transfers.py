@@ -57,7 +57,11 @@ class Transfers:
         commands: list[Command] = []
         for device, transfer in self.open.items():
             if device in present and transfer.assembly.overdue(now):
-                missing = tuple(islice(transfer.assembly.missing(), MOST_ASKED))
-                reply = Reply("resend", transfer.report.version, chunks=missing)
-                commands.append(Answer(device, reply))
+                commands += self.ask(device)
         return commands
+
+    def ask(self, device: str) -> list[Command]:
+        """Ask a device for what is missing."""
+        transfer = self.open[device]
+        missing = tuple(islice(transfer.assembly.missing(), MOST_ASKED))
+        return [Answer(device, Reply("resend", transfer.report.version, chunks=missing))]

@@ -40,6 +40,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "fededge.export",
         "fededge.methods",
         "fededge.models",
+        "fededge.robust",
         "fededge.training",
         "fededge.transport",
     ),

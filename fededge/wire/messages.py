@@ -109,7 +109,9 @@ class Status(Presence, frozen=True):
     """A device's retained word about itself."""
 
     device: DeviceId = ""
-    activity: Literal["offline", "starting", "unable", "ready", "fetching", "training"] = "offline"
+    activity: Literal[
+        "offline", "starting", "unable", "ready", "fetching", "training", "failed"
+    ] = "offline"
     layout: Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?\Z")] = ""
     examples: Count = 0
     software: Text = ""

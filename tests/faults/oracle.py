@@ -19,21 +19,28 @@ Turn = tuple[str, str]
 """A device, and the version that it trained from."""
 
 
+Read = tuple[str, str]
+"""The version that an update was trained from, and the SHA-256 of its bytes."""
+
+
 class BrokenError(AssertionError):
     """An invariant does not hold."""
 
 
 @dataclass(frozen=True)
 class Merge:
-    """What became a version: the one before, and by device the SHA-256 of the update's bytes."""
+    """What became a version: the one before, and by device the update that was read."""
 
     base: str
     version: str
-    updates: Mapping[str, str]
+    updates: Mapping[str, Read]
 
 
 @dataclass
 class Oracle:
+    """Where updates may be folded, they may be of an earlier version than the round's."""
+
+    folds: bool = False
     progress: Progress | None = None
     merges: list[Merge] = field(default_factory=list)
     reports: dict[Turn, Report] = field(default_factory=dict)
@@ -41,6 +48,11 @@ class Oracle:
     acknowledged: set[Turn] = field(default_factory=set)
     merged: dict[Turn, str] = field(default_factory=dict)
     refused: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def folded(self) -> int:
+        """Updates that went into a later round than their own."""
+        return sum(b != merge.base for merge in self.merges for b, _ in merge.updates.values())
 
     def trained(self, report: Report) -> None:
         """An agent has saved a turn."""
@@ -64,20 +76,19 @@ class Oracle:
         _require(turn in self.reports, f"{turn} was acknowledged, but never trained")
         self.acknowledged.add(turn)
         over = {merge.base for merge in self.merges}
-        if turn[1] in over:
+        if turn[1] in over and not self.folds:
             _require(turn in self.merged, f"{turn} was acknowledged after a merge without it")
 
-    def resumed(self, version: str, stored: Collection[str]) -> None:
+    def resumed(self, stored: Collection[str]) -> None:
         """A coordinator has started again: what it had acknowledged must still be there."""
-        for device, base in self.acknowledged:
-            if base == version:
-                _require(device in stored, f"{device}'s update was acknowledged, and is lost")
+        for device, _ in self.acknowledged - self.merged.keys():
+            _require(device in stored, f"{device}'s update was acknowledged, and is lost")
 
     def advanced(
         self,
         progress: Progress,
         reports: Mapping[str, Mapping[str, float]],
-        read: Mapping[str, str],
+        read: Mapping[str, Read],
     ) -> None:
         """The journal has a new version, made of these updates."""
         before, self.progress = self.progress, progress
@@ -87,11 +98,12 @@ class Oracle:
         _require(progress.version > before.version, "a version does not follow the one before")
         _require(progress.rounds_done == before.rounds_done + 1, "a round was left out")
         self.merges.append(Merge(before.version, progress.version, dict(read)))
-        for device, sha256 in read.items():
-            self._merge(device, sha256, before.version, progress.version, reports[device])
+        for device, (base, sha256) in read.items():
+            mixed = base != before.version and not self.folds
+            _require(not mixed, f"{progress.version} mixes versions: {device} began from {base}")
+            self._merge(device, sha256, base, progress.version, reports[device])
         for turn in self.acknowledged:
-            if turn[1] == before.version:
-                _require(turn in self.merged, f"{turn} was acknowledged, and is in no merge")
+            _require(turn in self.merged, f"{turn} was acknowledged, and is in no merge")
 
     def _merge(
         self, device: str, sha256: str, base: str, version: str, scalars: Mapping[str, float]

@@ -198,7 +198,7 @@ class CoordinatorService(Service, server_app.Coordinator):
         self.process: SimulatedCoordinator = process
         self.link = None
         self.waiting = []
-        self.read: dict[str, str] = {}
+        self.read: dict[str, tuple[str, str]] = {}
 
     def begin(self) -> None:
         self._prepare_model()
@@ -206,7 +206,7 @@ class CoordinatorService(Service, server_app.Coordinator):
         self._resume()
         world = self.process.world
         if not world.faults.rot:
-            world.oracle.resumed(self.progress.version, self.rounds.stored)
+            world.oracle.resumed(self.rounds.stored)
         self._connect()
 
     def _prepare_model(self) -> None:
@@ -221,7 +221,7 @@ class CoordinatorService(Service, server_app.Coordinator):
         self._look_whether_done()
 
     def tick(self) -> None:
-        self._handle(rounds.Tick())
+        self._tick()
         self._look_whether_done()
 
     def _look_whether_done(self) -> None:
@@ -239,7 +239,7 @@ class CoordinatorService(Service, server_app.Coordinator):
 
         def update(version: str, device: str, *rest: Any) -> Tensor:
             path = self.store._update(version, device)
-            self.read[device] = hashlib.sha256(path.read_bytes()).hexdigest()
+            self.read[device] = version, hashlib.sha256(path.read_bytes()).hexdigest()
             return real(version, device, *rest)
 
         with mock.patch.object(self.store, "update", update):

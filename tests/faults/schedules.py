@@ -31,6 +31,10 @@ KINDS = {
         "int8+delta+zstd", min_devices=3, participants=3, over_select=1.3, quorum=2
     ),
     "any": config(min_devices=1),
+    "any, late ones folded": config(
+        "float16+delta", min_devices=3, participants=3, over_select=1.3, late="fold", grace=5.0
+    ),
+    "buffers of two": config(mode="buffered", buffer=2, min_devices=2),
 }
 FIXED = frozenset({"all", "all, rounded"})
 """Where all take part in every round: the last version does not depend on what went wrong."""
@@ -41,7 +45,7 @@ FAULTS = {
     "messages are lost, doubled, overtaken": Faults(lose=0.05, double=0.05, reorder=0.3),
     "links break": Faults(reconnect=0.02, partition=0.005, restart_broker=0.005, lose=0.02),
     "boxes misbehave": Faults(fill_disk=0.004, leap=0.01, slow=0.5, kill=0.003),
-    "files rot": Faults(kill=0.02, rot=0.5),
+    "files rot": Faults(steps=1000, kill=0.02, rot=1.0),
     "all at once": Faults(
         lose=0.02,
         double=0.03,
@@ -82,6 +86,7 @@ def run_seed(seed: int, trace: Callable[[str], None] | None = None) -> Counter[s
     repeated = [turn for turn, count in world.oracle.turns.items() if count > 1]
     if repeated:
         raise BrokenError(f"trained more than once: {repeated}")
+    oracle = world.oracle
     return world.counts + Counter(
-        merges=len(world.oracle.merges), acknowledged=len(world.oracle.acknowledged)
+        merges=len(oracle.merges), acknowledged=len(oracle.acknowledged), folded=oracle.folded
     )

@@ -80,9 +80,9 @@ def count_a_duplicate(monkeypatch: pytest.MonkeyPatch) -> None:
 def accept_a_stale_version(monkeypatch: pytest.MonkeyPatch) -> None:
     real = Rounds._verdict
 
-    def verdict(self: Rounds, device: str, report: Report) -> Reply | None:
+    def verdict(self: Rounds, device: str, report: Report, now: float) -> Reply | None:
         """What was trained from the version before is taken for this round."""
-        reply = real(self, device, report)
+        reply = real(self, device, report, now)
         stale = reply is not None and reply.kind == "late"
         return None if stale and self.phase == "open" else reply
 

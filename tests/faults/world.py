@@ -70,7 +70,7 @@ class World:
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
-        self.oracle = Oracle()
+        self.oracle = Oracle(self.config["rounds"].folds)
         self.broker = Broker(self.carried)
         self.topics = Topics(FEDERATION)
         self.disk = Disk(self.rng, self.write)

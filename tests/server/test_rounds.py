@@ -21,6 +21,7 @@ from fededge_server.events import (
     Discard,
     Facts,
     Finish,
+    Full,
     Invite,
     Keep,
     Memory,
@@ -28,6 +29,7 @@ from fededge_server.events import (
     Merged,
     Note,
     Open,
+    Refuse,
     Remember,
     ReportCame,
     StatusCame,
@@ -524,3 +526,187 @@ def test_an_update_accepted_by_an_earlier_process_in_an_earlier_round_stays_acce
     assert machine.stored == {}
     (answer,) = only(machine.handle(report("a", V0), 0.0), Answer)
     assert answer.reply == Reply("accepted", V0)
+
+
+# Whom it asks
+
+
+def asked(commands: list[Command]) -> list[str]:
+    return [invite.device for invite in only(commands, Invite)]
+
+
+def test_a_share_of_those_present_is_asked_and_enough_of_them_end_the_round() -> None:
+    driven = Driven(min_devices=4, share=0.5, over_select=1.5)
+    commands = driven(*(status(device) for device in "abcd"))
+    assert len(asked(commands)) == 3
+    first, second, _ = asked(commands)
+    driven.deliver(first)
+    assert only(driven.deliver(second), Merge)
+
+
+def test_devices_with_too_few_examples_sit_out() -> None:
+    driven = Driven(min_devices=2, min_examples=5)
+    driven(status("a"), status("poor", examples=4))
+    assert driven.machine.phase == "waiting"
+    assert asked(driven(status("b"))) == ["a", "b"]
+    assert asked(driven(status("poor", examples=4))) == []
+
+
+def test_by_recency_who_has_answered_last_waits() -> None:
+    driven = opened("a", "b", "c", participants=1, selection="recency", count=9)
+    heard: list[str] = []
+    for number in range(3):
+        (device,) = driven.machine.invited
+        version = driven.machine.version
+        driven.deliver(device, version)
+        heard.append(device)
+        driven(Merged(f"00000{number + 1}-0123456789abcdef"))
+    assert sorted(heard) == ["a", "b", "c"]
+
+
+# Who fails
+
+
+def failed(device: str) -> StatusCame:
+    return status(device, activity="failed", problem="the loss is nan")
+
+
+def test_a_device_that_failed_is_asked_again_after_a_rest_that_grows_but_not_for_ever() -> None:
+    driven = opened("a", "b", retries=2, backoff=10.0, deadline=1000.0)
+    assert asked(driven(failed("a"), at=0.0)) == []
+    assert asked(driven(Tick(), failed("a"), at=9.0)) == []
+    assert asked(driven(Tick(), at=10.0)) == ["a"]
+    assert asked(driven(Tick(), at=11.0)) == []
+    driven(failed("a"), at=12.0)
+    assert asked(driven(Tick(), at=31.0)) == []
+    assert asked(driven(Tick(), at=32.0)) == ["a"]
+    (note,) = only(driven(failed("a"), at=33.0), Note)
+    assert note == Note("failed, sits out: the loss is nan", "a")
+    assert asked(driven(Tick(), at=900.0)) == []
+    assert only(driven.deliver("b"), Merge), "nobody waits for it"
+
+
+def test_a_device_that_failed_rests_in_the_next_round_too_and_a_good_update_forgives() -> None:
+    driven = opened("a", "b", "c", min_devices=2, retries=0, backoff=100.0, count=9)
+    driven(failed("a"), at=0.0)
+    driven.deliver("b")
+    driven.deliver("c")
+    assert asked(driven(Merged(V1), at=1.0)) == ["b", "c"]
+    driven.deliver("b", V1)
+    driven.deliver("c", V1)
+    v2 = "000002-0123456789abcdef"
+    assert asked(driven(Merged(v2), at=200.0)) == ["a", "b", "c"]
+    driven.deliver("a", v2)
+    assert driven.machine.fitness.tries == {}
+
+
+def refused(driven: Driven, at: float) -> list[Command]:
+    """The device sends an update that does not pass its check."""
+    driven.machine.failed.clear()
+    driven(report("a"), at=at)
+    return driven(Bad("a", "not finite"))
+
+
+def test_a_device_that_keeps_sending_bad_updates_is_quarantined_and_let_out_again() -> None:
+    driven = opened("a", "b", quarantine_after=2, quarantine_seconds=50.0, deadline=1000.0)
+    assert only(refused(driven, 0.0), Refuse) == [Refuse("a", V0, "not finite", False)]
+    assert only(refused(driven, 1.0), Refuse) == [Refuse("a", V0, "not finite", True)]
+    driven.machine.failed.clear()
+    (answer,) = only(driven(report("a"), at=50.0), Answer)
+    assert (answer.reply.kind, "quarantine" in answer.reply.reason) == ("refused", True)
+    assert driven.replies(report("a"), at=51.5) == []
+
+
+def test_a_quarantine_outlives_the_coordinator() -> None:
+    driven = Driven(Memory(quarantined=frozenset("a")), min_devices=1)
+    driven(status("b"))
+    assert driven.machine.phase == "open"
+    assert asked(driven(status("a"))) == []
+
+
+# Who is late
+
+
+def test_who_is_sending_at_the_deadline_has_a_grace() -> None:
+    driven = opened("a", "b", "c", grace=20.0)
+    driven.deliver("a")
+    driven(report("b"), chunk("b", 0), at=59.0)
+    assert only(driven(Tick(), at=60.0), Merge) == []
+    assert only(driven(Tick(), at=79.0), Merge) == []
+    commands = driven(chunk("b", 1), chunk("b", 2), at=79.5)
+    (merge,) = only(driven(Tick(), at=79.6), Merge) or only(commands, Merge)
+    assert set(merge.reports) == {"a", "b"}
+
+
+def folding(**config: Any) -> Driven:
+    """Round 1 is open; b's update of round 0 has not come."""
+    driven = opened("a", "b", "c", participants=2, late="fold", **{"count": 9} | config)
+    driven.machine.invited = {"a", "b", "c"}
+    driven.deliver("a")
+    assert only(driven.deliver("c"), Merge)
+    driven(Merged(V1))
+    return driven
+
+
+def test_a_late_update_is_folded_into_the_next_round() -> None:
+    driven = folding()
+    (answer,) = only(driven(report("b")), Answer)
+    assert (answer.reply.kind, answer.reply.chunks) == ("resend", (0, 1, 2))
+    commands = driven(*(chunk("b", index) for index in range(3)))
+    assert [a.reply for a in only(commands, Answer)] == [Reply("accepted", V0)]
+    assert driven.machine.stored["b"].version == V0
+
+
+def test_a_device_whose_late_update_was_folded_keeps_its_next_one_for_the_next_round() -> None:
+    driven = folding()
+    driven.machine.invited = {"a", "b", "c"}
+    driven.deliver("b")
+    assert driven(report("b", V1)) == []
+    assert only(driven.deliver("a", V1), Merge)
+    v2 = "000002-0123456789abcdef"
+    driven(Merged(v2))
+    assert driven.replies(report("b", V1)) == [("b", "resend")]
+
+
+def test_an_update_that_is_older_than_the_limit_is_late() -> None:
+    driven = folding(max_staleness=1)
+    for device in ("a", "c"):
+        driven.machine.invited.add(device)
+        driven.deliver(device, V1)
+    driven(Merged("000002-0123456789abcdef"))
+    assert driven.replies(report("b")) == [("b", "late")]
+
+
+def test_who_is_sending_when_the_round_closes_goes_on_if_late_updates_are_folded() -> None:
+    driven = opened("a", "b", "c", participants=2, late="fold", count=9)
+    driven.machine.invited = {"a", "b", "c"}
+    driven(report("b"), chunk("b", 0))
+    driven.deliver("a")
+    driven.deliver("c")
+    driven(Merged(V1))
+    assert ("b", "accepted") in driven.replies(chunk("b", 1), chunk("b", 2))
+
+
+def test_a_buffer_is_full_after_so_many_updates_whoever_sends_them() -> None:
+    driven = opened("a", "b", "c", mode="buffered", buffer=2, min_devices=2, count=9)
+    driven.deliver("c")
+    (merge,) = only(driven.deliver("a"), Merge)
+    assert list(merge.reports) == ["a", "c"]
+    assert asked(driven(Merged(V1))) == ["a", "b", "c"]
+    driven.deliver("b")
+    (merge,) = only(driven.deliver("a", V1), Merge)
+    assert {d: r.version for d, r in merge.reports.items()} == {"a": V1, "b": V0}
+
+
+# A full disk
+
+
+def test_nothing_is_taken_while_the_disk_is_full_and_nothing_is_refused() -> None:
+    driven = opened("a", "b")
+    driven(report("a"), chunk("a", 0))
+    commands = driven(Full(True))
+    assert only(commands, Discard) == [Discard("a", V0)]
+    assert driven(report("a"), chunk("a", 1)) == []
+    driven(Full(False))
+    driven.deliver("a")
+    assert set(driven.machine.stored) == {"a"}

@@ -30,3 +30,16 @@ def test_over_many_rounds_everybody_is_asked_about_equally_often() -> None:
     counts = [asked.count(device) for device in DEVICES]
     assert min(counts) > 420
     assert max(counts) < 580
+
+
+def test_round_robin_goes_through_all_in_order() -> None:
+    asked = [choose("abcde", 2, 0, number, "round-robin") for number in range(5)]
+    assert asked == [["a", "b"], ["c", "d"], ["a", "e"], ["b", "c"], ["d", "e"]]
+
+
+def test_by_recency_those_who_were_heard_longest_ago_are_asked_first() -> None:
+    last = {"a": 3, "b": 1, "c": 2, "d": 3}
+    assert choose("abcd", 2, 0, 4, "recency", last) == ["b", "c"]
+    assert choose("abcde", 2, 0, 4, "recency", last) == ["b", "e"]
+    drawn = {tuple(choose("abcd", 1, seed, 0, "recency")) for seed in range(50)}
+    assert len(drawn) == 4

@@ -65,7 +65,7 @@ def receive(store: Store, device: str, of: Progress) -> Report:
     for offset in (1024, 0, 2048):
         store.keep(of.version, device, offset, data[offset : offset + 1024])
     store.check(of.version, device, report.manifest, READ)
-    store.accept(device, report)
+    store.accept(device, report, of.rounds_done)
     return report
 
 
@@ -260,7 +260,7 @@ def test_accepted_updates_and_who_was_asked_survive_a_kill(store: Store) -> None
     data = update_of("b")
     store.keep(of.version, "b", 0, data[:1024])
     memory = reopened(store).memory()
-    assert memory == Memory(frozenset("ab"), frozenset("abc"), {"a": report})
+    assert memory == Memory(frozenset("ab"), frozenset("abc"), {"a": report}, frozenset("a"))
     assert torch.equal(store.update(of.version, "a", READ), vector(ord("a")))
     assert [path.name for path in (store.spool / of.version).iterdir()] == ["a.safetensors"]
 
@@ -272,7 +272,8 @@ def test_what_belongs_to_an_earlier_round_is_remembered_but_not_kept(store: Stor
     report = receive(store, "a", of)
     advance(store, 1)
     memory = reopened(store).memory()
-    assert memory == Memory(frozenset(), frozenset("ab"), {"a": report})
+    recent = {of.version: 0}
+    assert memory == Memory(frozenset(), frozenset("ab"), {"a": report}, recent=recent)
     assert list(store.spool.iterdir()) == []
 
 
@@ -287,8 +288,8 @@ def test_a_damaged_update_is_forgotten_so_that_its_sender_is_asked_again(store: 
         store.update(of.version, "a", READ)
 
 
-def test_clearing_a_spool_that_is_not_there_is_no_error(store: Store) -> None:
-    store.clear_spool(version(0).version)
+def test_clearing_an_empty_spool_is_no_error(store: Store) -> None:
+    store.clear_spool()
 
 
 def test_an_empty_folder_has_nothing_to_remember(store: Store) -> None:
@@ -354,3 +355,43 @@ def counted(real: Any, left: list[int]) -> Any:
         return real(*arguments)
 
     return call
+
+
+def test_a_late_update_is_kept_until_the_round_that_takes_it_is_over(store: Store) -> None:
+    first = advance(store, 0)
+    advance(store, 1)
+    data, report = update_of("a"), report_of("a", first)
+    store.keep(first.version, "a", 0, data)
+    store.check(first.version, "a", report.manifest, READ)
+    store.accept("a", report, 1)
+    memory = reopened(store).memory()
+    assert memory.stored == {"a"}
+    assert memory.accepted["a"] == report
+    assert torch.equal(store.update(first.version, "a", READ), vector(ord("a")))
+    advance(store, 2)
+    assert reopened(store).memory().stored == frozenset()
+
+
+def test_a_refusal_and_a_quarantine_survive_until_a_good_update(store: Store) -> None:
+    of = advance(store, 0)
+    store.refuse(0, "a", of.version, "it is not finite", False)
+    assert reopened(store).memory().quarantined == frozenset()
+    store.refuse(0, "a", of.version, "it is not finite again", True)
+    assert reopened(store).memory().quarantined == {"a"}
+    with sqlite3.connect(store.path) as journal:
+        reasons = [reason for (reason,) in journal.execute("SELECT reason FROM refused")]
+    assert reasons == ["it is not finite", "it is not finite again"]
+    receive(store, "a", of)
+    assert reopened(store).memory().quarantined == frozenset()
+
+
+def test_pruning_leaves_the_last_versions_and_the_history(store: Store) -> None:
+    versions = [advance(store, number) for number in range(5)]
+    store.prune(2)
+    for progress in versions[-2:]:
+        store.load(progress.version, LAYOUT)
+    for progress in versions[:-2]:
+        with pytest.raises(StoreError, match="unreadable"):
+            store.load(progress.version, LAYOUT)
+    assert [entry.version for entry in store.history()] == [p.version for p in versions]
+    assert len(list(store.models.iterdir())) == 4
