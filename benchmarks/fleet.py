@@ -25,6 +25,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from torch import Tensor
+
 from fededge import methods
 from fededge.config import AgentConfig, BrokerConfig, CoordinatorConfig, template
 from fededge.flat import FlatModel
@@ -33,7 +35,7 @@ from fededge.models import build_for
 from fededge.processes import Child
 from fededge.transport.broker import Broker
 from fededge.wire import chunks, tensors
-from fededge.wire.messages import Manifest, Report, State, TaskMessage
+from fededge.wire.messages import Report, State, TaskMessage
 from fededge_agent.app import Agent
 from fededge_agent.work import Work
 
@@ -90,12 +92,12 @@ class Light(Work):
             if Light.shared is None:
                 Light.shared = FlatModel(build_for(state.model, seed=0))
 
-    def check_model(self, version: str, manifest: Manifest) -> None:
-        self.store.check_model(version, manifest, self._net.layout, ("model",))
+    def _read_model(self, payload: bytes) -> dict[str, Tensor]:
+        return tensors.decode(self._net.layout, payload, ("model",))
 
     def train(self, task: TaskMessage, state: State) -> None:  # type: ignore[override]
         layout = self._net.layout
-        payload = tensors.encode(layout, self.store.model(task.version, layout, ("model",)))
+        payload = tensors.encode(layout, self.store.model(task.version, self._read_model))
         report = Report(
             device=self.config.device,
             run=state.run,
