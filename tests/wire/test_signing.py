@@ -36,6 +36,7 @@ OTHER: dict[str, Any] = {
     "devices": ("gate-6",),
     "accuracy": None,
     "files": {"keepsake": "ac" * 32},
+    "encoding": "float16",
     "issued": 1767225600001,
 }
 
