@@ -11,9 +11,9 @@ from pathlib import Path
 
 from fededge.cli.models import add_model_options, open_model
 from fededge.errors import DataError
+from fededge.pictures import SUFFIXES
 from fededge.predictor import Prediction
 from fededge.predictor.endpoint import as_json
-from fededge.predictor.inputs import SUFFIXES
 
 __all__ = ["add_to"]
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fededge.choices import unknown
-from fededge.data.text import tokenise
+from fededge.text import tokenise
 from fededge.errors import ConfigError, DataError
 
 __all__ = [

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fededge.data import Dataset, load, tokenise
-from fededge.data.text import fnv1a
+from fededge.text import fnv1a
 from fededge.errors import ConfigError, DataError
 
 LABELS = ("World", "Sports", "Business", "Sci/Tech")
