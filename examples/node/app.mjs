@@ -1,6 +1,7 @@
 // Label pictures with a device's model: npm install, then node app.mjs [--json] STATE PICTURE...
 // STATE is the agent's state folder. Of FedEdge it takes only the two small files in ../web.
 
+import { webcrypto } from "node:crypto";
 import { readFileSync, realpathSync } from "node:fs";
 import { join } from "node:path";
 
@@ -8,6 +9,8 @@ import * as ort from "onnxruntime-node";
 import sharp from "sharp";
 
 import { classify, load } from "../web/model.mjs";
+
+globalThis.crypto ??= webcrypto; // Node.js 18 has it under this name only
 
 // The link is followed once, so that the two files belong together.
 async function current(state) {
