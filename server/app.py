@@ -426,6 +426,7 @@ class Coordinator:
             accuracy=self.progress.accuracy,
             files=self.method.files,
             encoding=str(self.encoding),
+            turns=config.rounds.expected_turns,
             issued=self.issued,
         )
         if self.key is not None:
