@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from fededge.cli.experiments import add_experiment_options, experiment
+from fededge.cli.experiments import add_experiment_options, check_writable, experiment
 from fededge.cli.simulate import bars, follow
 from fededge.config import DataConfig, ModelConfig
 from fededge.data.local import model_spec
@@ -68,8 +68,10 @@ def compare(options: argparse.Namespace) -> None:
         experiment(options, method=method)
     if options.last < 1:
         raise ConfigError(f"--last {options.last}: must be at least 1")
-    if len(set(options.methods)) < len(options.methods):
-        raise ConfigError("--methods names one twice")
+    for flag in ("methods", "seeds"):
+        if len(set(getattr(options, flag))) < len(getattr(options, flag)):
+            raise ConfigError(f"--{flag} names one twice")
+    check_writable(options.out / "results", options.json, options.csv)
     runs, failed = _run_all(options)
     console = Console(highlight=False, markup=False)
     if not runs:

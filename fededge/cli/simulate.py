@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from fededge.cli.experiments import add_experiment_options, experiment
+from fededge.cli.experiments import add_experiment_options, check_writable, experiment
 from fededge.files import replace_file
 from fededge.simulation.cost import turn_cost
 from fededge.simulation.experiment import Experiment, Measured, run
@@ -43,6 +43,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 
 def simulate(options: argparse.Namespace) -> None:
     chosen = experiment(options, method=options.method, seed=options.seed)
+    check_writable(options.json, options.csv)
     console = Console(highlight=False, markup=False)
     with bars(console) as progress:
         result = follow(chosen, options.workers, progress)
