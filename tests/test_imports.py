@@ -26,10 +26,13 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "fededge.flat",
         "fededge.logs",
         "fededge.ops",
+        "fededge.pictures",
         "fededge.predictor",
         "fededge.processes",
+        "fededge.scaling",
         "fededge.selection",
         "fededge.spec",
+        "fededge.text",
         "fededge.wire",
     ),
     "mid": (

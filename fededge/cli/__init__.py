@@ -21,7 +21,7 @@ COMMANDS = {
     "agent": "run the agent of a device",
     "status": "where a federation stands: its round, its model, its devices",
     "audit": "what has left this device",
-    "predict": "ask a device's model about image files",
+    "predict": "ask a device's model about files and folders",
     "serve-model": "a device's model behind a local HTTP endpoint, for apps in any language",
     "init": "write configuration files, certificates, a closed broker's files, keys",
     "partition": "show, and plot, how a label-skew split shares a data set among devices",
