@@ -26,7 +26,19 @@ __all__ = ["quantised"]
 # How many samples go through the network at once while the activations are measured.
 BATCH = 32
 # What is quantised; softmax and the normalisation of pixels are not: they lose, and save nothing.
-OPERATIONS = ("Conv", "Gemm", "MatMul", "Gather", "MaxPool", "AveragePool", "GlobalAveragePool", "Add", "Relu", "Flatten", "Reshape")
+OPERATIONS = (
+    "Conv",
+    "Gemm",
+    "MatMul",
+    "Gather",
+    "MaxPool",
+    "AveragePool",
+    "GlobalAveragePool",
+    "Add",
+    "Relu",
+    "Flatten",
+    "Reshape",
+)
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
@@ -48,7 +60,8 @@ def quantised(model: bytes, samples: Tensor) -> bytes:
             raise ExportError(f"the model cannot be quantised ({first_line(error)})") from error
         result = onnx.load_model(folder / "int8.onnx")
     _shorten(result, onnx.load_model_from_string(model))
-    return result.SerializeToString()
+    data: bytes = result.SerializeToString()
+    return data
 
 
 def _fold(model: bytes, target: Path) -> None:
