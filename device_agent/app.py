@@ -21,6 +21,7 @@ from fededge.errors import (
     FedEdgeError,
     MethodError,
     RefusedError,
+    StoreError,
     TransportError,
     WireError,
 )
@@ -59,6 +60,10 @@ def _line(text: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in text[:MOST_SAID])
 
 
+class Changed:
+    """The worker changed what the status says: the loop says it."""
+
+
 class Failure:
     """The worker met an error: the loop raises it."""
 
@@ -78,6 +83,7 @@ class Agent:
         self.store = AgentStore(Path(config.state))
         self.work = Work(config, self.store)
         self.trust = Trust(config)
+        self.models_problem = ""
         self.stopping = False
 
     def stop(self) -> None:
@@ -150,6 +156,7 @@ class Agent:
             examples=self.work.examples,
             software=__version__,
             problem=_line(self.life.problem or self.trust.problem) if online else "",
+            **self.work.promotion.describe(),
         )
 
     # The loop: one thread decides
@@ -161,6 +168,7 @@ class Agent:
                 self._take(self.inbox.get(timeout=max(0.0, next_tick - self.clock())))
             if self.clock() >= next_tick:
                 next_tick = self.clock() + TICK
+                self._look_at_models()
                 self._handle(events.Tick())
 
     def _take(self, event: Any) -> None:
@@ -179,6 +187,8 @@ class Agent:
                 raise TransportError(event.reason)
             case Failure():
                 raise event.error
+            case Changed():
+                self._do(events.Announce())
             case _:
                 self._handle(event)
 
@@ -203,10 +213,36 @@ class Agent:
         before = self.trust.problem
         try:
             self.trust.check(state)
+            self._follow_rollout(state)
             self._handle(events.StateCame(state))
         finally:
             if self.trust.problem != before:
                 self._do(events.Announce())
+
+    def _look_at_models(self) -> None:
+        """An app may have said that its model is bad: it must not wait for a training to end."""
+        with self._watching_models():
+            if self.work.promotion.look():
+                self._do(events.Announce())
+
+    def _follow_rollout(self, state: State) -> None:
+        """Withdraw at once what the coordinator withdraws; what it releases is judged first."""
+        with self._watching_models():
+            if self.work.promotion.follow(state):
+                self._do(events.Announce())
+        if state.rollout is not None:
+            self._job(self._release)
+
+    @contextlib.contextmanager
+    def _watching_models(self) -> Iterator[None]:
+        """Exported models that cannot be read or written end no training: it is said once."""
+        try:
+            yield
+            self.models_problem = ""
+        except StoreError as error:
+            if str(error) != self.models_problem:
+                log.error("%s", error)
+            self.models_problem = str(error)
 
     def _defend_name(self, status: Status) -> None:
         rival = self.holder.rival(status)
@@ -313,3 +349,9 @@ class Agent:
             return
         self.inbox.put(events.Trained(Pending(state.run, task.version)))
         self.work.follow_up(trained)
+        if self.work.exporting is not None:
+            self.inbox.put(Changed())
+
+    def _release(self) -> None:
+        if self.work.exporting is not None and self.work.promotion.release():
+            self.inbox.put(Changed())

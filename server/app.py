@@ -41,6 +41,7 @@ from fededge.wire.signing import read_signing_key, sign, signed_by
 from fededge.wire.topics import Topics
 from fededge_server import events
 from fededge_server.merging import Current, Merging
+from fededge_server.rollout import Plan, Planned, RoundsDone, Staging
 from fededge_server.rounds import Rounds
 from fededge_server.store import Progress, Store
 
@@ -148,6 +149,10 @@ class Coordinator:
         done, version = self.progress.rounds_done, self.progress.version
         self.rounds = Rounds(facts, config.rounds, done, version, self.store.memory())
         self.manifest = chunks.manifest(self._payload(), config.transfer.chunk_bytes)
+        self.staging = None
+        if config.rollout is not None:
+            plan, known = self.store.plan() or Plan.initial(done), {*self.store.memory().known}
+            self.staging = Staging(config.rollout, run, plan, known, done)
 
     def _claim(self) -> None:
         what = f"a coordinator of federation '{self.config.federation}'"
@@ -179,7 +184,8 @@ class Coordinator:
     def _loop(self) -> None:
         next_tick = self.clock() + TICK
         while not self.stopping:
-            if self.rounds.phase == "done" and self._announced:
+            settled = self.staging is None or self.staging.settled
+            if self.rounds.phase == "done" and self._announced and settled:
                 return
             with contextlib.suppress(queue.Empty):
                 self._take(self.inbox.get(timeout=max(0.0, next_tick - self.clock())))
@@ -234,7 +240,19 @@ class Coordinator:
         if rival is not None:
             self._publish_presence()
 
+    def _roll_out(self, event: events.StatusCame | events.Tick | RoundsDone) -> None:
+        if self.staging is None:
+            return
+        for command in self.staging.handle(event, self.clock()):
+            if isinstance(command, Planned):
+                self.store.keep_plan(command.plan)
+                self._publish_state()
+            else:
+                self._do(command)
+
     def _handle(self, event: events.Event) -> None:
+        if isinstance(event, events.StatusCame | events.Tick):
+            self._roll_out(event)
         for command in self.rounds.handle(event, self.clock()):
             self._do(command)
 
@@ -319,6 +337,7 @@ class Coordinator:
         self._clear_model(old, self.manifest.chunks)
         for command in commands:
             self._do(command)
+        self._roll_out(RoundsDone(number + 1))
 
     def _clean_up(self, reports: Mapping[str, Report]) -> None:
         """Updates that are in a version, and models that are too old for any late one."""
@@ -427,6 +446,7 @@ class Coordinator:
             files=self.method.files,
             encoding=str(self.encoding),
             turns=config.rounds.expected_turns,
+            rollout=None if self.staging is None else self.staging.rollout,
             issued=self.issued,
         )
         if self.key is not None:

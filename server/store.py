@@ -27,6 +27,7 @@ from fededge.wire import tensors
 from fededge.wire.messages import Manifest, Report
 from fededge.wire.pieces import read_whole, write_piece
 from fededge_server.events import Memory
+from fededge_server.rollout import Plan
 
 __all__ = ["Progress", "Store"]
 
@@ -62,6 +63,10 @@ CREATE TABLE IF NOT EXISTS refused (
     reason TEXT NOT NULL
 );
 CREATE TABLE IF NOT EXISTS quarantined (device TEXT PRIMARY KEY);
+CREATE TABLE IF NOT EXISTS rollout (
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    plan TEXT NOT NULL
+);
 """
 Reader = Callable[[bytes], Tensor]
 """From the bytes of an update to the model in it; a WireError if they are none."""
@@ -254,6 +259,22 @@ class Store:
                 quarantined=frozenset(out),
             )
         except (ValueError, msgspec.DecodeError) as error:
+            raise StoreError(f"{self.path}: damaged ({error}); restore a backup") from None
+
+    # The rollout of personal models
+
+    def keep_plan(self, plan: Plan) -> None:
+        """Write down where the rollout stands: before anybody is told."""
+        with self._transaction() as journal:
+            row = (msgspec.json.encode(plan).decode(),)
+            journal.execute("INSERT OR REPLACE INTO rollout VALUES (1, ?)", row)
+
+    def plan(self) -> Plan | None:
+        with self._transaction() as journal:
+            row = journal.execute("SELECT plan FROM rollout").fetchone()
+        try:
+            return None if row is None else msgspec.json.decode(row[0], type=Plan)
+        except msgspec.DecodeError as error:
             raise StoreError(f"{self.path}: damaged ({error}); restore a backup") from None
 
     # The spool: one file per device, written chunk by chunk.
