@@ -211,6 +211,7 @@ class CoordinatorService(Service, server_app.Coordinator):
 
     def _prepare_model(self) -> None:
         self.method = methods.method(self.config.method)
+        self.key = None
         self.encoding = Encoding.parse(self.config.transfer.encoding)
         self.spec = SPEC
         self.test = None
@@ -274,6 +275,7 @@ class AgentService(Service, agent_app.Agent):
 
     def begin(self) -> None:
         self.store.open()
+        self.trust.open()
         self._connect()
 
     def take(self, event: Any) -> None:
