@@ -24,11 +24,11 @@ from fededge.errors import StoreError, WireError
 from fededge.files import disk_error, fsync_folder, lock_folder, replace_file
 from fededge.methods.private import Private, Value
 from fededge.wire.messages import Manifest, Report
-from fededge.wire.pieces import read_whole, write_piece
+from fededge.wire.pieces import arrived, expect, expected, forget, read_whole, write_piece
 
 __all__ = ["AgentStore", "Turn"]
 
-SUFFIXES = frozenset({".update", ".accepted", ".private", ".part", ".safetensors", ".new"})
+SUFFIXES = frozenset({".update", ".accepted", ".private", ".safetensors", ".new"})
 """Files that are removed once nothing names them."""
 
 
@@ -116,6 +116,22 @@ class AgentStore:
 
     # The global model
 
+    def expect(self, version: str, manifest: Manifest) -> None:
+        """A model is to come, and no other: what had come of one is not needed any more."""
+        for part in self.folder.glob("*.coming"):
+            forget(part.with_suffix(".part"))
+        expect(self._part(version), manifest)
+
+    def coming(self) -> tuple[str, Manifest, frozenset[int]] | None:
+        """The model that was on its way when the process before this one ended."""
+        for listed in self.folder.glob("*.coming"):
+            part = listed.with_suffix(".part")
+            manifest = expected(part, Manifest)
+            if manifest is not None and listed.stem != self.index.held:
+                return listed.stem, manifest, arrived(part, manifest)
+            forget(part)
+        return None
+
     def keep(self, version: str, offset: int, data: bytes) -> None:
         """Write a piece of a model that is coming in."""
         write_piece(self._part(version), offset, data)
@@ -126,7 +142,7 @@ class AgentStore:
         try:
             read(read_whole(part, manifest))
         except WireError:
-            part.unlink(missing_ok=True)
+            forget(part)
             raise
         try:
             os.replace(part, self._model(version))
@@ -134,6 +150,7 @@ class AgentStore:
         except OSError as error:
             raise disk_error(part, error) from None
         self._change(held=version, held_sha256=manifest.sha256)
+        forget(part)
         self._sweep()
 
     def model(self, version: str, read: Reader) -> dict[str, torch.Tensor]:

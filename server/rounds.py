@@ -82,6 +82,9 @@ class Rounds:
         self.stored = {
             d: r for d, r in self.accepted.items() if r.version == self.version or d in unmerged
         }
+        for device, (report, have) in self.memory.coming.items():
+            if not self._late(report) and not self._outdated(device, report):
+                self.transfers.resume(device, report, have)
 
     def handle(self, event: Event, now: float) -> list[Command]:
         match event:
@@ -100,7 +103,8 @@ class Rounds:
             case Full():
                 commands = self._full(event.full)
             case Tick():
-                commands = self.transfers.stalled(self.present, now) + self._retry(now)
+                commands = self._checked(self.transfers.stalled(self.present, now))
+                commands += self._retry(now)
         return commands + self._advance(now)
 
     # Presence
@@ -186,11 +190,8 @@ class Rounds:
             return [Note(text, device), Answer(device, reply)]
         busy = self.full or device in self.checking or device in self.stored
         if self.phase != "open" or busy:
-            return []  # the device keeps its update, and is asked for it when the round opens
-        begun = self.transfers.begin(device, report, now)
-        if begun and report.version != self.version:
-            begun += self.transfers.ask(device)  # it sends no more than the report by itself
-        return begun
+            return []  # the device keeps its update, and asks again when the round opens
+        return self.transfers.begin(device, report, now)
 
     def _verdict(self, device: str, report: Report, now: float) -> Reply | None:
         """What can be said to a report at once; None if its chunks are wanted, now or later."""
@@ -203,7 +204,9 @@ class Rounds:
         late = self._late(report)
         if late:
             return Reply("late", report.version, late)
-        if report.version != self.version and report.version not in self.recent:
+        if self._outdated(device, report):
+            reason = "a later update of this device was accepted: this one is a repetition"
+        elif report.version != self.version and report.version not in self.recent:
             reason = f"trained from version {report.version}, wanted is {self.version}"
         elif self._uninvited(device, report):
             reason = f"the device was not asked in round {self.round + 1}"
@@ -227,12 +230,20 @@ class Rounds:
         taken = self.config.folds and self.phase != "done" and report.version in self.recent
         return "" if taken and fresh else over
 
+    def _outdated(self, device: str, report: Report) -> bool:
+        """Whether the device has gone on since: this update was decided on long ago."""
+        last = self.accepted.get(device)
+        return last is not None and report.round <= last.round
+
     def _uninvited(self, device: str, report: Report) -> bool:
         current = report.version == self.version
         return self.phase == "open" and current and device not in self.invited
 
     def _chunk(self, event: ChunkCame, now: float) -> list[Command]:
-        commands = self.transfers.take(event, now)
+        return self._checked(self.transfers.take(event, now))
+
+    def _checked(self, commands: list[Command]) -> list[Command]:
+        """The same commands; no round ends before what they check is decided on."""
         self.checking |= {command.device for command in commands if isinstance(command, Check)}
         return commands
 
