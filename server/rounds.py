@@ -103,8 +103,7 @@ class Rounds:
             case Full():
                 commands = self._full(event.full)
             case Tick():
-                commands = self._checked(self.transfers.stalled(self.present, now))
-                commands += self._retry(now)
+                commands = self._stalled(now) + self._retry(now)
         return commands + self._advance(now)
 
     # Presence
@@ -242,6 +241,12 @@ class Rounds:
     def _chunk(self, event: ChunkCame, now: float) -> list[Command]:
         return self._checked(self.transfers.take(event, now))
 
+    def _stalled(self, now: float) -> list[Command]:
+        """Ask for chunks that do not come, and for a turn: the device may have lost its update."""
+        asked = self._checked(self.transfers.stalled(self.present, now))
+        silent = (c for c in asked if isinstance(c, Answer) and c.reply.version == self.version)
+        return asked + self._invitations(c.device for c in silent if c.device in self.invited)
+
     def _checked(self, commands: list[Command]) -> list[Command]:
         """The same commands; no round ends before what they check is decided on."""
         self.checking |= {command.device for command in commands if isinstance(command, Check)}
@@ -364,12 +369,18 @@ class Rounds:
         """Merge what has come; who is still sending goes on, or hears at once that it is late."""
         late: list[Command] = []
         if not self.config.folds or self.round + 1 == self.config.count:
-            reply = Reply("late", self.version, f"round {self.round + 1} is over")
-            late = [Answer(device, reply) for device in sorted(self.transfers.open)]
-            self.transfers.open.clear()
+            late = self._give_up([*self.transfers.open])
         reports = {device: self.stored[device] for device in sorted(self.stored)}
         self.phase, self.deadline = "merging", math.inf
         return [*late, Merge(self.round, reports, self.counted)]
+
+    def _give_up(self, devices: Iterable[str]) -> list[Command]:
+        """Their updates are of no use any more, and need not be sent to the end."""
+        dropped = {device: self.transfers.open.pop(device).report for device in sorted(devices)}
+        return [
+            Answer(device, Reply("late", report.version, f"round {report.round + 1} is over"))
+            for device, report in dropped.items()
+        ]
 
     def _merged(self, version: str) -> list[Command]:
         self.recent[self.version] = self.round
@@ -379,4 +390,5 @@ class Rounds:
         self.version = version
         self.invited, self.failed, self.stored = set(), set(), {}
         self.phase = "waiting" if self.round < self.config.count else "done"
-        return [Finish()] if self.phase == "done" else []
+        stale = [d for d, t in self.transfers.open.items() if self._late(t.report)]
+        return [*self._give_up(stale), *([Finish()] if self.phase == "done" else [])]

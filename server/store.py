@@ -281,7 +281,12 @@ class Store:
         expect(self._update(report.version, device), report)
 
     def keep(self, version: str, device: str, offset: int, data: bytes) -> None:
-        write_piece(self._update(version, device), offset, data)
+        path = self._update(version, device)
+        try:
+            path.parent.mkdir(exist_ok=True)
+        except OSError as error:
+            raise disk_error(path, error) from None
+        write_piece(path, offset, data)
 
     def coming(self) -> dict[str, tuple[Report, frozenset[int]]]:
         """The updates that were on their way when the process before this one ended."""
@@ -324,15 +329,17 @@ class Store:
         """Of an accepted update that is damaged the sender has a copy: it is asked for it again."""
         self.rows.unlink(missing_ok=True)  # of a merge that was cut short
         memory = self.memory()
-        for device in memory.stored:
-            report = memory.accepted[device]
+        for device, report in memory.accepted.items():
             path = self._update(report.version, device)
-            try:
-                read_whole(path, report.manifest)
-            except WireError:
+            if device not in memory.stored:
+                forget(path)  # it is in a version
+            elif not _whole(path, report.manifest):
                 forget(path)
                 with self._transaction() as journal:
                     journal.execute("DELETE FROM accepted WHERE device = ?", (device,))
+        for folder in self.spool.iterdir():
+            if not any(folder.iterdir()):
+                folder.rmdir()
 
     def prune(self, keep: int) -> None:
         """Remove the models of all but the last versions; the journal remembers them all."""
@@ -361,3 +368,11 @@ class Store:
 
     def _update(self, version: str, device: str) -> Path:
         return self.spool / version / f"{device}.safetensors"
+
+
+def _whole(path: Path, facts: Manifest) -> bool:
+    try:
+        read_whole(path, facts)
+    except WireError:
+        return False
+    return True

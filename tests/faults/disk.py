@@ -98,10 +98,10 @@ class Disk:
         self._roll_back(self.root / name)
 
     def rot(self, name: str) -> Path | None:
-        """Damage a model or an accepted update: what can be had again. Which, if there was any."""
-        found = sorted((self.root / name).glob("spool/*/*.safetensors")) + sorted(
-            (self.root / name).glob("private/*.safetensors")
-        )
+        """Damage a model, an update or an index: what can be had again. Which, if any is there."""
+        folder, kinds = self.root / name, ("*.safetensors", "*.update", "agent.json")
+        found = sorted(folder.glob("spool/*/*.safetensors"))
+        found += sorted(path for kind in kinds for path in folder.glob(f"private/{kind}"))
         if not found:
             return None
         path = self.rng.choice(found)
