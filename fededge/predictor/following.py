@@ -49,6 +49,7 @@ class Predictor:
         provider: str | None = None,
         variant: str | None = None,
         threads: int = 1,
+        trusted_key: str | os.PathLike[str] | None = None,
         resize: bool = True,
     ) -> None:
         """Load the model.
@@ -60,10 +61,12 @@ class Predictor:
                 the first of these three that starts.
             variant: `fp32`, `fp16` or `int8`; without it, the one that the agent has chosen.
             threads: of ONNX Runtime for one call; one is best for small networks.
+            trusted_key: a file with a public key; models that it did not sign are refused.
             resize: scale images of another size than the model's; else they are refused.
         """
         self._path = _model_folder(Path(path))
-        self._wanted, self._resize = Wanted(provider, variant, threads), resize
+        key = None if trusted_key is None else Path(trusted_key)
+        self._wanted, self._resize = Wanted(provider, variant, threads, key), resize
         self._loading = threading.Lock()
         self._reporting = threading.Lock()
         self._next_look = 0.0
