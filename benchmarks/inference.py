@@ -4,9 +4,10 @@ python benchmarks/inference.py [--models lenet] [--threads 1] [--turns 60] [--js
 
 One uint8 image or one text's tokens in, probabilities out, as an app asks for it: batch 1, on the
 CPU, the same weights everywhere. torch runs in inference mode, with images once in its own memory
-order and once with channels last, and the faster of the two counts. The candidates take turns, ten calls each, so that a busy machine disturbs all alike, and none finds the
-caches full of another's data at every call. p50 and p95 are latencies; the ratios are
-those of the medians of the CPU's time, which other programs do not take part in.
+order and once with channels last, and the faster of the two counts. The candidates take turns, ten
+calls each, so that a busy machine disturbs all alike, and none finds the caches full of another's
+data at every call. p50 and p95 are latencies; the ratios are those of the medians of the CPU's
+time, which other programs do not take part in.
 
 Also: how long `import fededge; fededge.Predictor` takes beyond onnxruntime's own import.
 """
