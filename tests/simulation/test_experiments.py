@@ -148,11 +148,11 @@ def test_an_interrupted_comparison_goes_on(
     flags = [*FLAGS, "--methods", "fedavg", "fedprox(mu=1)", "--seeds", "0", "--out", str(out)]
     ran: list[str] = []
 
-    def failing(chosen: Experiment, workers: int, progress: Any) -> Result:
+    def failing(chosen: Experiment, workers: int, *progress: Any) -> Result:
         ran.append(chosen.method)
         if len(ran) == 2:
             raise KeyboardInterrupt
-        return follow(chosen, workers, progress)
+        return follow(chosen, workers, *progress)
 
     monkeypatch.setattr("fededge.cli.compare.follow", failing)
     assert main(["compare", *flags]) == 130
