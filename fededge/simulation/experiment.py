@@ -128,6 +128,7 @@ def _measured(experiment: Experiment, setup: Setup, crew: Crew) -> Iterator[Meas
     simulation = Simulation(setup, experiment.participants, crew)
     shares = label_shares(torch.stack([data.counts for data in setup.devices.values()]))
     personal: dict[str, float] = {}
+    seen = [math.nan]
     for done in simulation.rounds(experiment.rounds):
         personal |= {d: answer.personal_accuracy for d, answer in done.answers.items()}
         if simulation.method.refreshes:
@@ -136,6 +137,8 @@ def _measured(experiment: Experiment, setup: Setup, crew: Crew) -> Iterator[Meas
         number = done.number + 1
         (accuracies,) = crew.measure([done.model])
         values = _values(accuracies, shares, personal) | _mean_scalars(done)
+        seen.append(values["personal_accuracy"])
+        values["personal_best"] = max(seen, key=lambda score: (score == score, score))
         classes: dict[str, list[float]] = {}
         if number % experiment.measure_every == 0 or number == experiment.rounds:
             trained = torch.stack(crew.measure([a.upload for a in done.answers.values()]))

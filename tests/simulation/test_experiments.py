@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from torch import nn
 
+from fededge import methods, models
 from fededge.cli import main
 from fededge.cli.simulate import follow
 from fededge.errors import ConfigError
@@ -37,6 +38,8 @@ def result() -> Result:
 def test_a_run_measures_every_round(result: Result) -> None:
     assert [row["round"] for row in result.rounds] == [1, 2]
     assert result.final["global_accuracy"] == result.rounds[-1]["global_accuracy"]
+    personal = [row["personal_accuracy"] or 0.0 for row in result.rounds]
+    assert [row["personal_best"] for row in result.rounds] == [personal[0], max(personal)]
     assert len(result.per_class) == 10
     assert len(result.personal) <= 4
     assert result.final.keys() >= {
@@ -181,8 +184,17 @@ def test_a_method_that_diverges_is_left_out_and_named(
 
 def test_every_preset_is_an_experiment() -> None:
     for name in presets():
-        settings = preset(name)
-        assert Experiment(**settings).rounds >= 20
+        chosen = Experiment(**preset(name))
+        net = models.sketch(chosen.model, chosen.head)
+        methods.method(chosen.method).needs(net)
+        assert models.takes_texts(net) == (chosen.source == "agnews")
+        assert chosen.rounds >= 20
+
+
+def test_fedalas_presets_learn_as_fast_as_its_authors_have_it() -> None:
+    rates = {preset(n)["source"]: preset(n)["lr"] for n in presets() if n.startswith("fedala-")}
+    slow = dict.fromkeys(("cifar10", "cifar100", "tiny-imagenet"), 0.005)
+    assert rates == slow | dict.fromkeys(("mnist", "agnews"), 0.1)
 
 
 def test_maps_presets_clip_as_its_authors_do() -> None:
