@@ -23,6 +23,7 @@ from fededge.evaluation import (
     wrong_spread,
 )
 from fededge.methods import Hyper
+from fededge.methods.own import telling_lines
 from fededge.simulation.crew import Alone, Crew, Setup, Workers
 from fededge.simulation.loop import SimulatedRound, Simulation
 
@@ -119,7 +120,8 @@ def run(experiment: Experiment, workers: int = 1, setup: Setup | None = None) ->
     setup = setup or experiment.setup()
     crew: Crew = Alone(setup) if workers == 1 else Workers(setup, workers)
     try:
-        yield from _measured(experiment, setup, crew)
+        with telling_lines():
+            yield from _measured(experiment, setup, crew)
     finally:
         crew.stop()
 
