@@ -181,7 +181,11 @@ def _local_values(
 
 
 def _mean_scalars(done: SimulatedRound) -> dict[str, float]:
-    """The mean over the devices of what they reported, beside counts and their own accuracy."""
+    """The mean over the devices of what they reported, beside counts and their own accuracy; and
+    of how far they moved the model.
+    """
     reports = [answer.scalars for answer in done.answers.values()]
     names = set.intersection(*map(set, reports)) - {"examples", "steps", "personal_accuracy"}
-    return {name: sum(r[name] for r in reports) / len(reports) for name in sorted(names)}
+    moves = [torch.dist(a.upload, done.task.received) for a in done.answers.values()]
+    means = {name: sum(r[name] for r in reports) / len(reports) for name in sorted(names)}
+    return {**means, "update_norm": float(torch.stack(moves).mean())}

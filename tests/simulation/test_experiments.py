@@ -45,7 +45,16 @@ def test_a_run_measures_every_round(result: Result) -> None:
     assert result.final.keys() >= {
         *("global_accuracy", "client_accuracy", "personal_accuracy", "average_risk", "kl"),
         *("learning_present", "learning_absent", "personal_std", "personal_worst_tenth", "loss"),
+        "update_norm",
     }
+
+
+def test_a_turn_moves_the_model_by_its_rate() -> None:
+    """One step a turn, without momentum and decay: ten times the rate, ten times the way."""
+    step = {**SMALL, "rounds": 1, "batch_size": 1000, "momentum": 0.0, "weight_decay": 0.0}
+    (slow,), (fast,) = (run(Experiment(**step, lr=lr)) for lr in (0.001, 0.01))
+    assert fast.values["update_norm"] == pytest.approx(10 * slow.values["update_norm"], rel=1e-3)
+    assert slow.values["update_norm"] > 0
 
 
 def test_local_models_are_measured_in_some_rounds_and_the_last() -> None:
