@@ -34,7 +34,7 @@ class Experiment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything that decides a run's result."""
 
     method: str = "fedavg"
-    seed: Annotated[int, Meta(ge=0)] = 0
+    seed: Annotated[int, Meta(ge=0, le=2**53)] = 0
     source: str = "embedded"
     root: str = ""
     split: str = "dirichlet:0.1"

@@ -220,6 +220,7 @@ def test_an_unknown_preset_is_named() -> None:
     ("flags", "sentence"),
     [
         (["simulate", "--devices", "0"], "devices = 0: expected int >= 1"),
+        (["simulate", "--seed", "9" * 20], f"seed = {'9' * 20}: expected int <= {2**53}"),
         (["simulate", "--lr", "inf"], "lr = inf: expected float <= 1000000.0"),
         (["simulate", "--json", "/dev/null/run.json"], "/dev/null/run.json: cannot be written"),
         (["compare", "--methods", "fedavg", "--seeds", "1", "1"], "--seeds names one twice"),
