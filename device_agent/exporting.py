@@ -9,27 +9,40 @@ from pathlib import Path
 
 from fededge.config import AgentConfig
 from fededge.errors import ExportError
-from fededge.export import Models, Origin, Template
+from fededge.export import Draft, Origin, Samples, Template, compared, predict_all
 from fededge.spec import ModelSpec
 from fededge.training import Answer, Trainer
 from fededge.wire.messages import State, TaskMessage
+from fededge.wire.signing import read_signing_key
+from fededge_agent.promotion import Promotion
 
 __all__ = ["Exporting"]
 
 log = logging.getLogger("agent")
 
-COMPARED = 256
-"""Images on which an exported model is compared with torch."""
+LEAST_COMPARED, MOST_COMPARED = 16, 64
+"""Samples on which an exported model is compared with torch: the fewer, the larger it is."""
+
+COMPARED_NUMBERS = 4_000_000
+"""Numbers of the model times samples, about: the comparison takes as long for every network."""
+
+CALIBRATED = 256
+"""Training samples on which the activations of an int8 model are measured."""
 
 
 class Exporting:
     """The exported models of one device: `<state>/models/current/model.onnx`."""
 
-    def __init__(self, config: AgentConfig, spec: ModelSpec, trainer: Trainer) -> None:
+    def __init__(
+        self, config: AgentConfig, spec: ModelSpec, trainer: Trainer, promotion: Promotion
+    ) -> None:
         self.config = config
         self.spec = spec
         self.trainer = trainer
-        self.models = Models(Path(config.state) / "models")
+        self.promotion = promotion
+        self.scores: dict[str, float | None] = {}
+        signing_key = config.export.signing_key
+        self.key = read_signing_key(Path(signing_key)) if signing_key else None
 
     def warm_up(self) -> None:
         """Trace the network, which takes seconds, before the first round instead of in it."""
@@ -42,25 +55,42 @@ class Exporting:
             log.warning("there will be no ONNX model: %s", error)
 
     def publish(self, answer: Answer, task: TaskMessage, state: State) -> None:
-        """Export the personal model, unless the current one does better on our held-out data."""
+        """Export the personal model, and offer it for promotion."""
         if self.template is None:
-            return
-        accuracy = answer.personal_accuracy
-        current = self.models.current()
-        if current is not None and current.accuracy is not None and accuracy < current.accuracy:
-            log.info("personal model %.1f%%: the current one stays", 100 * accuracy)
             return
         self.net.load(answer.personal)
         data = self.trainer.data
-        images = data.held_x if len(data.held_x) else data.x
+        inputs = data.held_x if len(data.held_x) else data.x
+        count = COMPARED_NUMBERS // max(1, self.template.layout.size)
+        inputs = inputs[: max(LEAST_COMPARED, min(MOST_COMPARED, count))]
         try:
-            self.models.export(
-                self.net, self.template, self._origin(answer, task, state), images[:COMPARED]
-            )
+            draft = compared(self.net, self.template, self._origin(answer, task, state), inputs)
+            outcome = self.promotion.offer(draft, self._complete)
         except ExportError as error:
             log.error("%s", error)
             return
-        log.info("personal model %.1f%%: exported", 100 * accuracy)
+        log.info("personal model %.1f%%: %s", 100 * answer.personal_accuracy, outcome)
+
+    def score(self, number: int) -> float | None:
+        """The accuracy of a model on what is held out now; its manifest may tell of other data."""
+        models, data = self.promotion.models, self.trainer.data
+        weights = models.manifest(number).weights
+        if weights not in self.scores and len(data.held_y):
+            model = (models.path(number) / "model.onnx").read_bytes()
+            right = predict_all(model, data.held_x).argmax(1) == data.held_y
+            self.scores = {weights: right.double().mean().item()}
+        return self.scores.get(weights)
+
+    def _complete(self, draft: Draft) -> Draft:
+        """The variants, the choice among them, and the signature."""
+        assert self.template is not None
+        config, data = self.config.export, self.trainer.data
+        if config.made:
+            weights = [entry.name for entry in self.template.layout.entries]
+            samples = Samples(data.x[:CALIBRATED], data.held_x, data.held_y)
+            draft = draft.with_variants(config.made, weights, samples)
+        draft = draft.preferring(config.prefer, config.max_drop)
+        return draft if self.key is None else draft.signed(self.key)
 
     def _origin(self, answer: Answer, task: TaskMessage, state: State) -> Origin:
         accuracy = answer.personal_accuracy
@@ -68,6 +98,7 @@ class Exporting:
             federation=self.config.federation,
             device=self.config.device,
             method=state.method,
+            run=state.run,
             version=task.version,
             round=task.round,
             accuracy=None if math.isnan(accuracy) else accuracy,

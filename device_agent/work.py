@@ -14,6 +14,7 @@ from fededge import methods
 from fededge.config import AgentConfig
 from fededge.data.local import device_examples
 from fededge.errors import ConfigError, LayoutError, WireError
+from fededge.export import Models
 from fededge.flat import FlatModel
 from fededge.methods import Hyper, Method
 from fededge.methods.own import sha256_of
@@ -24,6 +25,7 @@ from fededge.wire.encoding import RESIDUE, Encoding, decompress
 from fededge.wire.messages import Manifest, Report, State, TaskMessage
 from fededge_agent.exporting import Exporting
 from fededge_agent.metrics import Diary, turn_metrics
+from fededge_agent.promotion import Promotion
 from fededge_agent.store import AgentStore
 
 __all__ = ["Trained", "Work"]
@@ -54,6 +56,8 @@ class Work:
         self.exporting: Exporting | None = None
         self.encoding = Encoding()
         self.diary = Diary(Path(config.state))
+        models = Models(Path(config.state) / "models", config.export.keep)
+        self.promotion = Promotion(models, config.device, config.export.margin, self._score)
 
     @property
     def layout_hash(self) -> str:
@@ -101,7 +105,7 @@ class Work:
         if net.layout.hash != state.layout:
             log.error("our layout %s is not the federation's %s", net.layout.hash, state.layout)
             return  # the coordinator refuses our status, with both hashes
-        self.exporting = Exporting(self.config, spec, self.trainer)
+        self.exporting = Exporting(self.config, spec, self.trainer, self.promotion)
         self.exporting.warm_up()
         log.info("ready: %d examples, network %s, method %s", self.examples, spec.name, method)
 
@@ -145,6 +149,9 @@ class Work:
             report,
         )
         return Trained(task, state, received, answer, time.monotonic() - start)
+
+    def _score(self, number: int) -> float | None:
+        return None if self.exporting is None else self.exporting.score(number)
 
     def follow_up(self, trained: Trained) -> None:
         """What need not keep the update waiting: the personal model, and a row of metrics."""

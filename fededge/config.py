@@ -32,8 +32,10 @@ __all__ = [
     "BrokerConfig",
     "CoordinatorConfig",
     "DataConfig",
+    "ExportConfig",
     "ModelConfig",
     "RobustConfig",
+    "RolloutConfig",
     "RoundsConfig",
     "TrainingConfig",
     "TransferConfig",
@@ -192,6 +194,44 @@ class TransferConfig(Section, frozen=True):
     ] = "float32"
 
 
+class RolloutConfig(Section, frozen=True):
+    """New personal models reach the fleet in stages; left out, each device decides for itself."""
+
+    stages: Annotated[
+        tuple[Annotated[float, Meta(gt=0, le=1)], ...],
+        _help("shares of the devices that may use them, one stage after the other", min_length=1),
+    ] = (0.05, 0.25, 1.0)
+    soak: Annotated[float, _help("seconds that a stage lasts at least", ge=0, le=1e7)] = 3600.0
+    abort: Annotated[
+        float, _help("more than this share of a stage's devices says bad or worse: abort", ge=0)
+    ] = 0.2
+
+
+class ExportConfig(Section, frozen=True):
+    """The personal model as files for apps: their variants, and when a new one takes over."""
+
+    variants: Annotated[
+        tuple[Literal["fp16", "int8"], ...], _help("made beside float32: fp16, int8")
+    ] = ("int8",)
+    prefer: Annotated[
+        Literal["fp32", "fp16", "int8"], _help("what apps get, if it loses no more than max_drop")
+    ] = "fp32"
+    max_drop: Annotated[
+        float, _help("points of accuracy that the preferred variant may lose", ge=0, le=100)
+    ] = 0.5
+    margin: Annotated[
+        float, _help("points by which a new model may be worse than the current", ge=0, le=100)
+    ] = 0.0
+    keep: Annotated[int, _help("so many last models stay on disk", ge=1, le=1000)] = 3
+    signing_key: Annotated[str, _help("file of the key that signs manifests; empty: none")] = ""
+
+    @property
+    def made(self) -> tuple[str, ...]:
+        """The variants to make: those asked for, and the preferred one."""
+        wanted = {*self.variants, self.prefer}
+        return tuple(name for name in ("fp16", "int8") if name in wanted)
+
+
 class DataConfig(Section, frozen=True):
     """Labelled examples: a device's own, or the coordinator's for evaluation."""
 
@@ -248,6 +288,9 @@ class CoordinatorConfig(Side, frozen=True, kw_only=True):
         int, _help("model files of so many last versions are kept; 0: all", ge=0)
     ] = 10
     transfer: TransferConfig = TransferConfig()
+    rollout: Annotated[
+        RolloutConfig | None, _help("release new personal models in stages; left out: at once")
+    ] = None
 
 
 class AgentConfig(Side, frozen=True, kw_only=True):
@@ -263,6 +306,7 @@ class AgentConfig(Side, frozen=True, kw_only=True):
     model: Annotated[
         ModelConfig | None, _help("insist on a network; left out: the federation's")
     ] = None
+    export: ExportConfig = ExportConfig()
 
 
 S = TypeVar("S", bound=Side)
@@ -321,9 +365,14 @@ def _finished(config: S, folder: Path, environment: Mapping[str, str]) -> S:
     check_name("federation", config.federation)
     if isinstance(config, AgentConfig):
         check_name("device", config.device)
-        config = replace(config, methods=tuple(located(m, folder) for m in config.methods))
+        config = replace(
+            config,
+            methods=tuple(located(m, folder) for m in config.methods),
+            export=_located(config.export, folder, KEY_FILES),
+        )
     if isinstance(config, CoordinatorConfig):
         _check_rounds(config.rounds)
+        _check_rollout(config.rollout)
         config = replace(config, method=located(config.method, folder))
     data = config.data
     if data.root:
@@ -400,6 +449,19 @@ def _check_signing(config: Side) -> None:
         signing.read_signing_key(Path(config.signing_key))
     if isinstance(config, AgentConfig) and config.trusted_key:
         signing.read_trusted_keys(Path(config.trusted_key))
+    if isinstance(config, AgentConfig) and config.export.signing_key:
+        signing.read_signing_key(Path(config.export.signing_key))
+
+
+def _check_rollout(rollout: RolloutConfig | None) -> None:
+    """The last stage must reach everybody: else the others would never get a new model."""
+    if rollout is None:
+        return
+    if list(rollout.stages) != sorted(set(rollout.stages)) or rollout.stages[-1] != 1:
+        raise ConfigError(
+            f"rollout.stages is {list(rollout.stages)}: each must be larger than the one before, "
+            "and the last must be 1.0"
+        )
 
 
 def _check_rounds(rounds: RoundsConfig) -> None:

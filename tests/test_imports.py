@@ -26,10 +26,14 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "fededge.flat",
         "fededge.logs",
         "fededge.ops",
+        "fededge.pictures",
         "fededge.predictor",
         "fededge.processes",
+        "fededge.rollout",
+        "fededge.scaling",
         "fededge.selection",
         "fededge.spec",
+        "fededge.text",
         "fededge.wire",
     ),
     "mid": (
@@ -51,7 +55,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
 # Who may import a package: nobody else does.
 ONLY: dict[str, tuple[str, ...]] = {
     "amqtt": ("fededge.transport",),
-    "cryptography": ("fededge.transport", "fededge.wire"),
+    "cryptography": ("fededge.predictor", "fededge.transport", "fededge.wire"),
     "fededge._C": ("fededge.ops",),
     "fededge._cuda": ("fededge.ops",),
     "fededge_agent": ("fededge_agent", "fededge.cli"),
@@ -69,6 +73,7 @@ ONLY: dict[str, tuple[str, ...]] = {
 # Who imports what inside functions only: heavy, optional, or not to be known at import time.
 LAZY: dict[str, tuple[str, ...]] = {
     "PIL": ("fededge",),
+    "cryptography": ("fededge.predictor",),
     "fededge_agent": ("fededge.cli",),
     "fededge_server": ("fededge.cli",),
     "onnxruntime": ("fededge.predictor",),

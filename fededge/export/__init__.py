@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from fededge.export.manifest import Facts, Input, Manifest, Origin
+from fededge.export.draft import VARIANTS, Draft, Samples, compared
+from fededge.export.manifest import Facts, Input, Manifest, Origin, Variant
 from fededge.export.models import Models
-from fededge.export.parity import Parity, check, predict, session
+from fededge.export.parity import Parity, check, predict, predict_all, session
+from fededge.export.record import Entry, Record
 from fededge.export.template import Template
 
 __all__ = [
+    "VARIANTS",
+    "Draft",
+    "Entry",
     "Facts",
     "Input",
     "Manifest",
     "Models",
     "Origin",
     "Parity",
+    "Record",
+    "Samples",
     "Template",
+    "Variant",
     "check",
+    "compared",
     "predict",
+    "predict_all",
     "session",
 ]

@@ -8,15 +8,18 @@ from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta, Struct
+from torch import Tensor
 
 from fededge import __version__
 from fededge.errors import StoreError
+from fededge.export.tracing import input_name
 from fededge.flat import Layout
 from fededge.spec import ModelSpec
 
-__all__ = ["Facts", "Input", "Manifest", "Origin"]
+__all__ = ["Facts", "Input", "Manifest", "Origin", "Variant"]
 
 Count = Annotated[int, Meta(ge=0)]
+Share = Annotated[float, Meta(ge=0, le=1)]
 Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 
 
@@ -26,36 +29,49 @@ class Origin(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     federation: str
     device: str
     method: str
+    run: str = ""
     version: str
     round: Count
-    accuracy: Annotated[float, Meta(ge=0, le=1)] | None
+    accuracy: Share | None
     created: Annotated[datetime, Meta(tz=True)]
 
 
 class Input(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What an app feeds: `shape` is channels, height and width; the batch comes before it."""
+    """What an app feeds: `shape` is that of one image or text; the batch comes before it."""
 
     name: str = "image"
     shape: tuple[int, ...]
-    dtype: Literal["uint8"] = "uint8"
+    dtype: Literal["uint8", "int64"] = "uint8"
     range: tuple[int, int] = (0, 255)
+
+    @classmethod
+    def of(cls, spec: ModelSpec) -> Input:
+        if spec.kind == "image":
+            return cls(shape=spec.shape)
+        most = spec.vocabulary - 1
+        return cls(name=input_name(spec), shape=spec.shape, dtype="int64", range=(0, most))
 
 
 class Facts(Origin, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is known before the file is written, and so can stand in it."""
+    """What is known before the file is written, and so can stand in it.
+
+    `weights` is the hash of the model's numbers: it is the same whenever they are written.
+    """
 
     labels: tuple[str, ...]
     input: Input
     layout: Sha256
+    weights: Sha256
     fededge: str
 
     @classmethod
-    def of(cls, origin: Origin, spec: ModelSpec, layout: Layout) -> Facts:
+    def of(cls, origin: Origin, spec: ModelSpec, layout: Layout, vector: Tensor) -> Facts:
         return cls(
             **msgspec.structs.asdict(origin),
             labels=spec.labels,
-            input=Input(shape=spec.shape),
+            input=Input.of(spec),
             layout=layout.hash,
+            weights=layout.sha256(vector),
             fededge=__version__,
         )
 
@@ -67,13 +83,29 @@ class Facts(Origin, frozen=True, kw_only=True, forbid_unknown_fields=True):
         }
 
 
+class Variant(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A smaller file of the same model, with what was measured on the device.
+
+    `difference` is the largest one of a probability to the float32 file, on held-out data.
+    """
+
+    file: str
+    sha256: Sha256
+    size: Count
+    accuracy: Share | None
+    difference: Annotated[float, Meta(ge=0)]
+
+
 class Manifest(Facts, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`manifest.json`: the facts, and what is known only of the finished and compared file."""
+    """`manifest.json`: the facts, and what is known only of the finished and compared files."""
 
     sha256: Sha256
     size: Count
     compared: Count
     difference: Annotated[float, Meta(ge=0)]
+    variants: dict[str, Variant] = {}
+    use: str = "fp32"
+    signature: Annotated[str, Meta(pattern="^([0-9a-f]{128})?$")] = ""
 
     def encode(self) -> bytes:
         return msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n"

@@ -2,100 +2,254 @@
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
+import fcntl
+import json
 import os
 import shutil
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 from torch import Tensor
 
-from fededge.errors import ExportError
-from fededge.export.manifest import Facts, Manifest, Origin
-from fededge.export.parity import Parity, check
+from fededge.errors import ExportError, StoreError
+from fededge.export.draft import Draft, compared
+from fededge.export.manifest import Manifest, Origin
+from fededge.export.record import Answered, Event, Record
 from fededge.export.template import Template
 from fededge.files import disk_error, fsync_folder, replace_file
 from fededge.flat import FlatModel
 
 __all__ = ["Models"]
 
-MODEL, MANIFEST, CURRENT = "model.onnx", "manifest.json", "current"
+MANIFEST, CURRENT, INDEX, BAD = "manifest.json", "current", "index.json", "bad.json"
+LARGEST_REPORT = 1 << 16
+# The current model, and the one that a rollback leads to.
+STEPS_BACK = 2
+
+Fits = Callable[[Manifest], bool]
+
+
+def _any(_: Manifest) -> bool:
+    return True
+
+
+def _usable(manifest: Manifest, record: Record, fits: Fits) -> bool:
+    return manifest.weights not in record.bad and fits(manifest)
+
+
+def _refuse_bad(record: Record, number: int, manifest: Manifest) -> None:
+    if manifest.weights in record.bad:
+        raise ExportError(f"model {number} was reported bad: it is not made current again")
 
 
 @dataclass(frozen=True)
 class Models:
-    """`<folder>/<n>/model.onnx` and `manifest.json`, and `<folder>/current` -> `<n>`.
+    """`<folder>/<n>/model.onnx`, its variants and `manifest.json`; `<folder>/current` -> `<n>`.
 
-    One process writes. Whatever moment it dies at, `current` is absent (before the first model)
-    or leads to a complete, compared model.
+    The agent and `fededge export` may write at the same time, from any thread: each change is made
+    under a lock. Whatever moment a writer dies at, `current` is absent (before the first model) or
+    leads to a complete, compared model.
     """
 
     folder: Path
     keep: int = 3
 
-    def export(
-        self, flat: FlatModel, template: Template, origin: Origin, images: Tensor
-    ) -> Manifest:
-        """Write a model to ONNX, compare it with torch on these images, and make it current."""
-        facts = Facts.of(origin, template.spec, template.layout)
-        model = template.fill(flat.vector, facts.metadata())
-        parity = check(model, flat.module, template.spec, images)
-        return self.publish(model, parity, facts)
-
-    def publish(self, model: bytes, parity: Parity, facts: Facts) -> Manifest:
-        """Make these bytes current; the comparison must have been made with exactly them."""
-        digest = hashlib.sha256(model).hexdigest()
-        if parity.sha256 != digest:
-            raise ExportError("this model is not the one that was compared: it is not published")
-        manifest = Manifest(
-            **msgspec.structs.asdict(facts),
-            sha256=digest,
-            size=len(model),
-            compared=parity.samples,
-            difference=parity.difference,
-        )
-        try:
-            self._swap(self._write(model, manifest))
-            self._prune()
-        except OSError as error:
-            raise disk_error(self.folder, error) from error
-        return manifest
+    # Asking
 
     def current(self) -> Manifest | None:
         """The manifest of the model that apps use now; None before the first."""
-        folder = self.folder / CURRENT
-        return Manifest.read(folder / MANIFEST) if folder.is_symlink() else None
+        number = self.number()
+        return None if number is None else self.manifest(number)
 
-    def _write(self, model: bytes, manifest: Manifest) -> str:
-        """Write both files into a new numbered folder, which appears complete or not at all."""
-        draft = self.folder / ".new"
-        shutil.rmtree(draft, ignore_errors=True)
+    def number(self) -> int | None:
+        """Where `current` leads."""
         try:
-            replace_file(draft / MODEL, model)
-            replace_file(draft / MANIFEST, manifest.encode())
-            number = str(max(self._numbers(), default=0) + 1)
-            draft.rename(self.folder / number)
+            return int((self.folder / CURRENT).readlink().name)
+        except (OSError, ValueError):
+            return None
+
+    def manifest(self, number: int) -> Manifest:
+        if not self.path(number).is_dir():
+            there = ", ".join(map(str, self.numbers())) or "none"
+            raise StoreError(f"{self.folder}: there is no model {number}; there are: {there}")
+        return Manifest.read(self.path(number) / MANIFEST)
+
+    def path(self, number: int) -> Path:
+        return self.folder / str(number)
+
+    def numbers(self) -> list[int]:
+        """The models that are kept, oldest first."""
+        if not self.folder.is_dir():
+            return []
+        return sorted(int(path.name) for path in self.folder.iterdir() if path.name.isdecimal())
+
+    def record(self) -> Record:
+        return Record.read(self.folder / INDEX).at(self.number())
+
+    def is_bad(self, weights: str) -> bool:
+        return weights in Record.read(self.folder / INDEX).bad
+
+    # Writing
+
+    def export(
+        self, flat: FlatModel, template: Template, origin: Origin, inputs: Tensor
+    ) -> Manifest:
+        """Write a model to ONNX, compare it with torch on these inputs, and make it current."""
+        return self.publish(compared(flat, template, origin, inputs))
+
+    def publish(self, draft: Draft) -> Manifest:
+        """Write a model and make it current."""
+        self.promote(self.add(draft))
+        return draft.manifest
+
+    def add(self, draft: Draft, spare: Iterable[int] = ()) -> int:
+        """Write a model under the next number, and remove old ones, but for those to spare."""
+        with self._changing():
+            number = self._write(draft)
+            self._note("added", number)
+            self._prune(spare)
+        return number
+
+    def promote(self, number: int, reason: str = "") -> bool:
+        """Make a model current; False if `current` is pinned to another."""
+        with self._changing():
+            record, manifest = self.record(), self.manifest(number)
+            _refuse_bad(record, number, manifest)
+            if record.pinned not in (None, number):
+                self._note("held", number, f"current is pinned to {record.pinned}")
+                return False
+            self._swap(number)
+            self._note("promoted", number, reason)
+        return True
+
+    def roll_back(self, reason: str = "", fits: Fits = _any) -> int | None:
+        """Make the last model before the current one current; None if none is left that fits."""
+        with self._changing():
+            record, kept = msgspec.structs.replace(self.record(), pinned=None), self.numbers()
+            for number in reversed(record.trail[:-1]):
+                if number in kept and _usable(self.manifest(number), record, fits):
+                    self._swap(number)
+                    record.noting("rolled back", number, reason).at(number).write(self._index)
+                    return number
+        return None
+
+    def mark_bad(self, number: int, reason: str, fits: Fits = _any) -> int | None:
+        """Never promote a model again; if it is current, roll back. Where `current` leads then.
+
+        The only model stays current until there is another: an app needs one.
+        """
+        with self._changing():
+            record, weights = self.record(), self.manifest(number).weights
+            bad = (*record.bad, *({weights} - {*record.bad}))
+            pinned = None if record.pinned == number else record.pinned
+            marked = msgspec.structs.replace(record, bad=bad, pinned=pinned)
+            marked.noting("bad", number, reason).write(self._index)
+        if self.number() == number:
+            self.roll_back(reason, fits)
+        return self.number()
+
+    def pin(self, number: int) -> None:
+        """Make a model current, and keep it so until it is unpinned or reported bad."""
+        with self._changing():
+            record = self.record()
+            _refuse_bad(record, number, self.manifest(number))
+            self._swap(number)
+            pinned = msgspec.structs.replace(record, pinned=number)
+            pinned.noting("pinned", number).at(number).write(self._index)
+
+    def unpin(self) -> None:
+        with self._changing():
+            record = self.record()
+            if record.pinned is not None:
+                free = msgspec.structs.replace(record, pinned=None)
+                free.noting("unpinned", record.pinned).write(self._index)
+
+    def note(self, event: Event, number: int, reason: str = "") -> None:
+        """Write into the history what changes nothing else."""
+        with self._changing():
+            self._note(event, number, reason)
+
+    def answer(self, run: str, rollout: int, state: str) -> None:
+        """Remember what this device says to a rollout."""
+        answered = Answered(run, rollout, state)
+        with self._changing():
+            record = self.record()
+            if record.answered != answered:
+                msgspec.structs.replace(record, answered=answered).write(self._index)
+
+    def reported(self) -> list[tuple[int, str]]:
+        """Models that an app has newly reported bad, by their numbers, and why."""
+        bad = Record.read(self.folder / INDEX).bad
+        found = []
+        for number in self.numbers():
+            reason = self._report(number)
+            if reason is not None and self.manifest(number).weights not in bad:
+                found.append((number, reason))
+        return found
+
+    # Files
+
+    @property
+    def _index(self) -> Path:
+        return self.folder / INDEX
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        """One writer at a time; others wait, for each holds it for moments only."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with (self.folder / ".lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                yield
+        except OSError as error:
+            raise disk_error(self.folder, error) from error
+
+    def _note(self, event: Event, number: int, reason: str = "") -> None:
+        self.record().noting(event, number, reason).write(self._index)
+
+    def _report(self, number: int) -> str | None:
+        """Why an app says that a model is bad; None if it does not, or means another file."""
+        try:
+            with (self.path(number) / BAD).open("rb") as file:
+                report = json.loads(file.read(LARGEST_REPORT))
+            fits = report["sha256"] == self.manifest(number).sha256
+            return str(report.get("reason", ""))[:1000] if fits else None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return None
+
+    def _write(self, draft: Draft) -> int:
+        """Write all files into a new numbered folder, which appears complete or not at all."""
+        new = self.folder / ".new"
+        shutil.rmtree(new, ignore_errors=True)
+        try:
+            for name, data in draft.files.items():
+                replace_file(new / name, data)
+            replace_file(new / MANIFEST, draft.manifest.encode())
+            used = (entry.number for entry in self.record().history)
+            number = max([*self.numbers(), *used], default=0) + 1
+            new.rename(self.path(number))
         finally:
-            shutil.rmtree(draft, ignore_errors=True)
+            shutil.rmtree(new, ignore_errors=True)
         fsync_folder(self.folder)
         return number
 
-    def _swap(self, number: str) -> None:
+    def _swap(self, number: int) -> None:
         link = self.folder / ".current.new"
         link.unlink(missing_ok=True)
-        link.symlink_to(number)
+        link.symlink_to(str(number))
         os.replace(link, self.folder / CURRENT)
         fsync_folder(self.folder)
 
-    def _prune(self) -> None:
+    def _prune(self, spare: Iterable[int]) -> None:
         """Remove old models; an app that has just followed `current` still finds its files."""
-        for number in sorted(self._numbers())[: -self.keep]:
+        record = self.record()
+        kept = {*self.numbers()[-self.keep :], *record.trail[-STEPS_BACK:], record.pinned, *spare}
+        for number in set(self.numbers()) - kept:
             # Renamed first, so that no numbered folder is ever half there.
             old = self.folder / ".old"
             shutil.rmtree(old, ignore_errors=True)
-            (self.folder / str(number)).rename(old)
+            self.path(number).rename(old)
             shutil.rmtree(old)
-
-    def _numbers(self) -> list[int]:
-        return [int(path.name) for path in self.folder.iterdir() if path.name.isdecimal()]

@@ -12,15 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from fededge.errors import DataError, ExportError
-from fededge.export.tracing import INPUT, OUTPUT, Deployed, first_line
+from fededge.export.tracing import OUTPUT, Deployed, first_line
 from fededge.spec import ModelSpec
 
 if TYPE_CHECKING:
     import onnxruntime
 
-__all__ = ["Parity", "check", "predict", "session"]
+__all__ = ["Parity", "check", "predict", "predict_all", "session"]
 
-# How many images go through the two networks at once: bounds the memory, changes no result.
+# How many inputs go through the two networks at once: bounds the memory, changes no result.
 BATCH = 64
 
 
@@ -62,21 +62,27 @@ def session(model: bytes | Path, threads: int = 1) -> onnxruntime.InferenceSessi
         raise ExportError(f"{name}: ONNX Runtime cannot load it ({first_line(error)})") from error
 
 
-def predict(loaded: onnxruntime.InferenceSession, images: Tensor) -> Tensor:
-    """The probabilities that ONNX Runtime gives for uint8 images [N, C, H, W]."""
-    pixels = images.detach().cpu().contiguous().numpy()
+def predict(loaded: onnxruntime.InferenceSession, inputs: Tensor) -> Tensor:
+    """The probabilities that ONNX Runtime gives for images [N, C, H, W] or tokens [N, length]."""
+    array = inputs.detach().cpu().contiguous().numpy()
     try:
-        (probabilities,) = loaded.run([OUTPUT], {INPUT: pixels})
+        (probabilities,) = loaded.run([OUTPUT], {loaded.get_inputs()[0].name: array})
     except Exception as error:  # as above
         raise ExportError(
-            f"ONNX Runtime cannot run the model on images {tuple(images.shape)} of "
-            f"{images.dtype} ({first_line(error)})"
+            f"ONNX Runtime cannot run the model on inputs {tuple(inputs.shape)} of "
+            f"{inputs.dtype} ({first_line(error)})"
         ) from error
     return torch.from_numpy(probabilities)
 
 
+def predict_all(model: bytes, inputs: Tensor) -> Tensor:
+    """What an ONNX file gives for any number of inputs."""
+    loaded = session(model)
+    return torch.cat([predict(loaded, batch) for batch in _batches(inputs)])
+
+
 def check(
-    model: bytes | Path, module: nn.Module, spec: ModelSpec, images: Tensor, atol: float = 1e-4
+    model: bytes | Path, module: nn.Module, spec: ModelSpec, inputs: Tensor, atol: float = 1e-4
 ) -> Parity:
     """Compare an exported model with the module it was made from.
 
@@ -87,26 +93,26 @@ def check(
         model: the ONNX file or its bytes.
         module: the network, with its weights; it is neither changed nor moved.
         spec: what the network takes and gives.
-        images: the device's own samples, uint8 [N, C, H, W].
+        inputs: the device's own samples: uint8 [N, C, H, W], or tokens int64 [N, length].
         atol: the largest difference of a probability that passes.
 
     Raises:
         ExportError: they do not agree, or there is nothing to compare.
     """
-    _check_images(images, spec)
+    _check_inputs(inputs, spec)
     data = model if isinstance(model, bytes) else _read(model)
-    loaded, deployed = session(data), Deployed(module, spec)
+    deployed = Deployed(module, spec)
     with torch.inference_mode():
-        torchs = torch.cat([deployed(batch) for batch in _batches(images)])
-    onnxs = torch.cat([predict(loaded, batch) for batch in _batches(images)])
+        torchs = torch.cat([deployed(batch) for batch in _batches(inputs)])
+    onnxs = predict_all(data, inputs)
     return _compare(data, torchs, onnxs, atol)
 
 
-def _batches(images: Tensor) -> Iterator[Tensor]:
-    """One image alone, as an app sends it, and the others together: both sizes must work."""
-    yield images[:1].cpu()
-    for start in range(1, len(images), BATCH):
-        yield images[start : start + BATCH].cpu()
+def _batches(inputs: Tensor) -> Iterator[Tensor]:
+    """One input alone, as an app sends it, and the others together: both sizes must work."""
+    yield inputs[:1].cpu()
+    for start in range(1, len(inputs), BATCH):
+        yield inputs[start : start + BATCH].cpu()
 
 
 def _compare(model: bytes, torchs: Tensor, onnxs: Tensor, atol: float) -> Parity:
@@ -126,14 +132,17 @@ def _compare(model: bytes, torchs: Tensor, onnxs: Tensor, atol: float) -> Parity
     return Parity(digest, len(predicted), difference, same, predicted)
 
 
-def _check_images(images: Tensor, spec: ModelSpec) -> None:
-    if images.dtype != torch.uint8 or tuple(images.shape[1:]) != spec.shape:
+def _check_inputs(inputs: Tensor, spec: ModelSpec) -> None:
+    dtype = torch.int64 if spec.kind == "text" else torch.uint8
+    if inputs.dtype != dtype or tuple(inputs.shape[1:]) != spec.shape:
         raise ExportError(
-            f"an export is compared on uint8 images of shape {spec.shape}, "
-            f"these are {images.dtype} {tuple(images.shape)}"
+            f"an export is compared on {dtype} {spec.kind}s of shape {spec.shape}, "
+            f"these are {inputs.dtype} {tuple(inputs.shape)}"
         )
-    if not len(images):
-        raise ExportError("an export is compared on the device's own images, and there are none")
+    if not len(inputs):
+        raise ExportError(
+            f"an export is compared on the device's own {spec.kind}s, and there are none"
+        )
 
 
 def _read(path: Path) -> bytes:

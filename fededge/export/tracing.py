@@ -26,22 +26,37 @@ __all__ = [
     "EXPORTERS",
     "INPUT",
     "OUTPUT",
+    "TOKENS",
     "Deployed",
     "Exporter",
     "dry_run",
+    "examples",
     "first_line",
+    "input_name",
     "open_graph",
 ]
 
-INPUT, OUTPUT, BATCH = "image", "probabilities", "batch"
+INPUT, TOKENS, OUTPUT, BATCH = "image", "tokens", "probabilities", "batch"
 
 # 17 is the last opset that TensorRT 8.6 reads (the one of JetPack 6.0), and IR 8 belongs to it:
 # ONNX Runtime has read both since 2022. Later opsets add nothing that an image classifier uses.
 OPSET, IR_VERSION = 17, 8
 
 
+def input_name(spec: ModelSpec) -> str:
+    """How the ONNX file calls what an app feeds."""
+    return TOKENS if spec.kind == "text" else INPUT
+
+
+def examples(spec: ModelSpec, count: int) -> Tensor:
+    """So many random inputs of this kind, the same ones every time."""
+    generator = torch.Generator().manual_seed(0)
+    most, dtype = (spec.vocabulary, torch.int64) if spec.kind == "text" else (256, torch.uint8)
+    return torch.randint(0, most, (count, *spec.shape), generator=generator, dtype=dtype)
+
+
 class Deployed(nn.Module):
-    """What an app runs: pixels in, probabilities out. A copy on the CPU, in evaluation mode."""
+    """What an app runs: pixels or tokens in, probabilities out. On the CPU, in evaluation mode."""
 
     def __init__(self, module: nn.Module, spec: ModelSpec) -> None:
         super().__init__()
@@ -49,8 +64,8 @@ class Deployed(nn.Module):
         self.network = copy.deepcopy(module).cpu()
         self.eval()
 
-    def forward(self, image: Tensor) -> Tensor:
-        return torch.softmax(self.network(self.preprocess(image)), dim=1)
+    def forward(self, inputs: Tensor) -> Tensor:
+        return torch.softmax(self.network(self.preprocess(inputs)), dim=1)
 
 
 class Open(nn.Module):
@@ -60,9 +75,10 @@ class Open(nn.Module):
     with inputs of the graph it can do none of it, and the layout's names stay.
     """
 
-    def __init__(self, deployed: Deployed) -> None:
+    def __init__(self, deployed: Deployed, name: str = INPUT) -> None:
         super().__init__()
         self.deployed = deployed
+        self.name = name
         self.layout = Layout.of(deployed.network)
         self.places = list(_places(deployed.network, self.layout))
         for _, owner, attribute in self.places:
@@ -73,11 +89,11 @@ class Open(nn.Module):
             owner._parameters.pop(attribute, None)
             owner._buffers.pop(attribute, None)
 
-    def forward(self, image: Tensor, *tensors: Tensor) -> Tensor:
+    def forward(self, inputs: Tensor, *tensors: Tensor) -> Tensor:
         for index, owner, attribute in self.places:
             setattr(owner, attribute, tensors[index])
         try:
-            probabilities: Tensor = self.deployed(image)
+            probabilities: Tensor = self.deployed(inputs)
         finally:
             for _, owner, attribute in self.places:
                 vars(owner).pop(attribute, None)
@@ -88,32 +104,30 @@ Exporter = Callable[[Open, tuple[Tensor, ...]], "onnx.ModelProto"]
 
 
 def dry_run(module: nn.Module, spec: ModelSpec) -> None:
-    """Refuse a network that does not give one number a label for images of the spec's shape."""
-    images = torch.zeros(2, *spec.shape, dtype=torch.uint8)
+    """Refuse a network that does not give one number a label for inputs of the spec's shape."""
     try:
         with torch.inference_mode():
-            given = tuple(Deployed(module, spec)(images).shape)
+            given = tuple(Deployed(module, spec)(examples(spec, 2)).shape)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise ExportError(
-            f"'{spec.name}' does not take images of shape {spec.shape} ({first_line(error)})"
+            f"'{spec.name}' does not take {spec.kind}s of shape {spec.shape} ({first_line(error)})"
         ) from error
     if given != (2, spec.classes):
         raise ExportError(
-            f"'{spec.name}' gives {given} for 2 images, it must be (2, {spec.classes}): "
+            f"'{spec.name}' gives {given} for 2 {spec.kind}s, it must be (2, {spec.classes}): "
             f"there are {spec.classes} labels"
         )
 
 
 def open_graph(module: nn.Module, spec: ModelSpec, exporter: Exporter) -> onnx.ModelProto:
-    """Trace a network; of the inputs only the image remains, the weights' names dangle."""
-    network = Open(Deployed(module, spec))
+    """Trace a network; of the inputs only the image or text remains, the weights' names dangle."""
+    network = Open(Deployed(module, spec), input_name(spec))
     _check_names(network.layout)
-    # Two images: torch's exporter takes a batch of one for a constant.
-    images = torch.zeros(2, *spec.shape, dtype=torch.uint8)
     tensors = (torch.zeros(entry.shape) for entry in network.layout.entries)
     try:
         with _quiet(), torch.no_grad():
-            model = exporter(network, (images, *tensors))
+            # Two inputs: torch's exporter takes a batch of one for a constant.
+            model = exporter(network, (examples(spec, 2), *tensors))
     except Exception as error:  # which ones an exporter raises differs between torch's releases
         reason = first_line(error.__cause__ or error)
         raise ExportError(f"'{spec.name}' cannot be traced to ONNX ({reason})") from error
@@ -136,7 +150,7 @@ def torchscript(network: Open, example: tuple[Tensor, ...]) -> onnx.ModelProto:
         opset_version=OPSET,
         input_names=_input_names(network),
         output_names=[OUTPUT],
-        dynamic_axes={INPUT: {0: BATCH}, OUTPUT: {0: BATCH}},
+        dynamic_axes={network.name: {0: BATCH}, OUTPUT: {0: BATCH}},
     )
     return onnx.load_model_from_string(file.getvalue())
 
@@ -144,7 +158,7 @@ def torchscript(network: Open, example: tuple[Tensor, ...]) -> onnx.ModelProto:
 def dynamo(network: Open, example: tuple[Tensor, ...]) -> onnx.ModelProto:
     """Torch's newer exporter: no opset below 18, and before torch 2.6 no batch of any size."""
     batch = {0: torch.export.Dim(BATCH)}
-    shapes = {"image": batch, "tensors": tuple(None for _ in example[1:])}
+    shapes = {"inputs": batch, "tensors": tuple(None for _ in example[1:])}
     program = torch.export.export(network, example, dynamic_shapes=shapes, strict=False)
     # In some releases `args` has no default, and a program needs none.
     result = torch.onnx.export(
@@ -166,7 +180,7 @@ EXPORTERS: tuple[Exporter, ...] = (torchscript, dynamo)
 
 
 def _input_names(network: Open) -> list[str]:
-    return [INPUT, *(entry.name for entry in network.layout.entries)]
+    return [network.name, *(entry.name for entry in network.layout.entries)]
 
 
 def _places(network: nn.Module, layout: Layout) -> Iterator[tuple[int, nn.Module, str]]:
@@ -179,10 +193,10 @@ def _places(network: nn.Module, layout: Layout) -> Iterator[tuple[int, nn.Module
 
 def _check_names(layout: Layout) -> None:
     for entry in layout.entries:
-        if entry.name in (INPUT, OUTPUT):
+        if entry.name in (INPUT, TOKENS, OUTPUT):
             raise ExportError(
                 f"a tensor of the network is called '{entry.name}', as the ONNX file's own "
-                f"'{INPUT}' and '{OUTPUT}' are: rename it"
+                f"'{INPUT}', '{TOKENS}' and '{OUTPUT}' are: rename it"
             )
 
 
@@ -194,9 +208,9 @@ def _tidy(model: onnx.ModelProto, spec: ModelSpec) -> None:
     for part in (model, graph, *graph.input, *graph.output, *graph.node, *graph.initializer):
         part.ClearField("metadata_props")
         part.ClearField("doc_string")
-    (image,) = (value for value in graph.input if value.name == INPUT)
-    closed = type(image)()
-    closed.CopyFrom(image)
+    (fed,) = (value for value in graph.input if value.name == input_name(spec))
+    closed = type(fed)()
+    closed.CopyFrom(fed)
     del graph.input[:], graph.value_info[:]
     graph.input.append(closed)
     graph.name = spec.name

@@ -17,6 +17,7 @@ __all__ = [
     "Presence",
     "Reply",
     "Report",
+    "Rollout",
     "State",
     "Status",
     "TaskMessage",
@@ -66,6 +67,20 @@ class Training(Message, frozen=True):
     clip_norm: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
 
 
+class Rollout(Message, frozen=True):
+    """Which personal models devices may use, by the round that they were trained in.
+
+    Those of rounds before `released` are for all; those of rounds from `after` to before `until`
+    for the devices whose place is below `cut`. `number` counts the rollouts of a run.
+    """
+
+    number: Count
+    released: Count
+    after: Count
+    until: Count
+    cut: Annotated[float, Meta(ge=0, le=1)]
+
+
 class State(Message, frozen=True):
     """The coordinator's retained word: where the federation stands and what it trains.
 
@@ -91,6 +106,7 @@ class State(Message, frozen=True):
     files: Annotated[dict[MethodName, Hash], Meta(max_length=64)] = {}
     encoding: Text = "float32"
     turns: Annotated[int, Meta(ge=1, le=2**53)] = 1
+    rollout: Rollout | None = None
     issued: Count = 0
     signature: Annotated[str, Meta(pattern=r"^([0-9a-f]{128})?\Z")] = ""
 
@@ -107,7 +123,11 @@ class Presence(Message, frozen=True):
 
 
 class Status(Presence, frozen=True):
-    """A device's retained word about itself."""
+    """A device's retained word about itself.
+
+    `model_round` is the round that its app's model was trained in, -1 without one. `model_state`
+    is what became of the newest model, within rollout number `rollout` if that is not 0.
+    """
 
     device: DeviceId = ""
     activity: Literal[
@@ -117,6 +137,11 @@ class Status(Presence, frozen=True):
     examples: Count = 0
     software: Text = ""
     problem: Line = ""
+    model_round: Annotated[int, Meta(ge=-1, le=2**53)] = -1
+    model_state: Literal[
+        "none", "idle", "promoted", "held", "rejected", "rolled-back", "bad", "pinned"
+    ] = "none"
+    rollout: Count = 0
 
 
 class Claim(Message, frozen=True):

@@ -17,8 +17,9 @@ from torch import Tensor, nn
 
 from fededge import __version__
 from fededge.errors import ExportError, StoreError
-from fededge.export import Facts, Manifest, Models, Origin, Template, check, session
+from fededge.export import Draft, Facts, Manifest, Models, Origin, Template, check, session
 from fededge.flat import FlatModel
+from fededge.models import build
 from fededge.spec import ModelSpec
 
 
@@ -51,12 +52,13 @@ def test_the_manifest_tells_app_and_operator_what_the_model_is(
 ) -> None:
     Models(tmp_path).export(flat, template, origin, images)
     written = json.loads((tmp_path / "current" / "manifest.json").read_text("utf-8"))
-    for key in ("sha256", "size", "compared", "difference"):
+    for key in ("sha256", "size", "compared", "difference", "variants", "use", "signature"):
         del written[key]
     assert written == {
         "federation": "yard",
         "device": "camera-7",
         "method": "fedavg+map",
+        "run": "",
         "version": "000012-0123456789abcdef",
         "round": 34,
         "accuracy": 0.875,
@@ -64,6 +66,7 @@ def test_the_manifest_tells_app_and_operator_what_the_model_is(
         "labels": ["truck", "bicycle", "päckchen"],
         "input": {"name": "image", "shape": [3, 8, 8], "dtype": "uint8", "range": [0, 255]},
         "layout": flat.layout.hash,
+        "weights": flat.layout.sha256(flat.vector),
         "fededge": __version__,
     }
 
@@ -74,10 +77,12 @@ def test_the_metadata_inside_the_file_says_the_same_as_the_manifest(
     Models(tmp_path).export(flat, template, origin, images)
     manifest = json.loads((tmp_path / "current" / "manifest.json").read_text("utf-8"))
     inside = {p.key: p.value for p in onnx.load(tmp_path / "current/model.onnx").metadata_props}
-    texts = {"federation", "device", "method", "version", "created", "layout", "fededge"}
+    texts = {"federation", "device", "method", "run", "version", "created", "layout", "weights"}
+    texts.add("fededge")
     for key, value in inside.items():
         assert manifest[key] == (value if key in texts else json.loads(value)), key
-    assert manifest.keys() - inside.keys() == {"sha256", "size", "compared", "difference"}
+    beside = {"sha256", "size", "compared", "difference", "variants", "use", "signature"}
+    assert manifest.keys() - inside.keys() == beside
     assert session(tmp_path / "current/model.onnx").get_modelmeta().custom_metadata_map == inside
 
 
@@ -97,19 +102,18 @@ def test_an_export_that_disagrees_is_not_published(
     with pytest.raises(ExportError, match="differs from torch"):
         models.export(flat, wrong, origin, images)
     assert models.current() == before
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "current"]
+    assert names(tmp_path) == ["1", "current"]
 
 
 def test_bytes_that_were_not_compared_are_not_published(
-    flat: FlatModel, template: Template, origin: Origin, images: Tensor, tmp_path: Path
+    flat: FlatModel, template: Template, origin: Origin, images: Tensor
 ) -> None:
-    facts = Facts.of(origin, template.spec, template.layout)
+    facts = Facts.of(origin, template.spec, template.layout, flat.vector)
     model = template.fill(flat.vector, facts.metadata())
     parity = check(model, flat.module, template.spec, images)
     other = template.fill(torch.zeros_like(flat.vector), facts.metadata())
     with pytest.raises(ExportError, match="not the one that was compared"):
-        Models(tmp_path).publish(other, parity, facts)
-    assert not list(tmp_path.iterdir())
+        Draft.of(other, parity, facts)
 
 
 def test_the_last_few_models_are_kept(
@@ -118,7 +122,7 @@ def test_the_last_few_models_are_kept(
     models = Models(tmp_path, keep=2)
     for number in range(12):
         models.export(flat, template, msgspec.structs.replace(origin, round=number), images)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["11", "12", "current"]
+    assert names(tmp_path) == ["10", "11", "12", "current"]  # 10 was current when 12 came
     current = models.current()
     assert current is not None
     assert current.round == 11
@@ -134,7 +138,7 @@ def test_what_a_crash_left_behind_is_cleared(
     (tmp_path / "4").mkdir()  # written, but the link was not swapped any more
     manifest = Models(tmp_path).export(flat, template, origin, images)
     assert Models(tmp_path).current() == manifest
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["4", "5", "current"]
+    assert names(tmp_path) == ["4", "5", "current"]
 
 
 def test_before_the_first_export_nothing_is_current(tmp_path: Path) -> None:
@@ -165,65 +169,98 @@ def test_an_accuracy_may_be_unknown_and_a_time_has_a_zone(origin: Origin) -> Non
         msgspec.json.decode(encoded.replace(b"12:30:00Z", b"12:30:00"), type=Origin)
 
 
-# Imports once, then forks a writer whenever it is told to: each is killed by the test.
+def names(folder: Path) -> list[str]:
+    """The models and the link; the record and the lock are beside them."""
+    return sorted({path.name for path in folder.iterdir()} - {"index.json", ".lock"})
+
+
+# Imports once, then forks a writer whenever it is told to: each is killed by the test. Some make
+# whole exports, with variants; some only write, promote and roll back, as fast as they can.
 WRITERS = """
-import os, sys
+import hashlib, os, sys
 from itertools import count
 from pathlib import Path
-import msgspec
-from fededge.export import Facts, Models, Parity
-facts = msgspec.json.decode(sys.stdin.buffer.readline(), type=Facts)
-paths = [Path(p) for p in sys.argv[2:]]
-models = Models(Path(sys.argv[1]))
-ready = [(p.read_bytes(), Parity(p.stem, 1, 0.0, 1, None)) for p in paths]
-for _ in sys.stdin.buffer:
+import msgspec, torch
+import onnxruntime.quantization
+from fededge.export import Draft, Facts, Models, Origin, Parity, Samples, Template, compared
+from fededge.flat import FlatModel
+from fededge.models import build
+torch.set_num_threads(1)
+folder, kept = map(Path, sys.argv[1:])
+origin = msgspec.json.decode(sys.stdin.buffer.readline(), type=Origin)
+template, models = Template.load(kept), Models(folder)
+images = torch.randint(0, 256, (8, 1, 28, 28), dtype=torch.uint8)
+
+def whole(i):
+    flat = FlatModel(build("lenet", 3, (1, 28, 28), seed=i))
+    samples = Samples(images, images, torch.zeros(8, dtype=torch.int64))
+    names = [entry.name for entry in template.layout.entries]
+    draft = compared(flat, template, origin, images)
+    return draft.with_variants(("fp16", "int8"), names, samples).preferring("int8", 100.0)
+
+def ready(i):
+    vector = torch.full((template.layout.size,), 0.01 * i)
+    facts = Facts.of(origin, template.spec, template.layout, vector)
+    model = template.fill(vector, facts.metadata())
+    return Draft.of(model, Parity(hashlib.sha256(model).hexdigest(), 1, 0.0, 1, None), facts)
+
+for line in sys.stdin.buffer:
     child = os.fork()
     if not child:
-        for i in count():
-            models.publish(*ready[i % 2], facts)
-            if i == 2:
+        for i in count(1):
+            models.publish(whole(i) if line == b"whole\\n" else ready(i))
+            if i == 1:
                 print("under way", flush=True)
+            if line == b"write\\n" and i % 3 == 0:
+                models.roll_back()
+            if line == b"write\\n" and i % 5 == 0:
+                models.mark_bad(models.number(), "why not")
     print(child, flush=True)
     os.waitpid(child, 0)
     print("gone", flush=True)
 """
+KILLS = 50
 
 
+@pytest.mark.slow
 def test_current_is_loadable_whenever_the_writer_is_killed(
-    flat: FlatModel, template: Template, origin: Origin, images: Tensor, tmp_path: Path
+    spec: ModelSpec, origin: Origin, tmp_path: Path
 ) -> None:
-    """Ten writers are killed with SIGKILL at random moments while they publish in a loop."""
-    facts = Facts.of(origin, template.spec, template.layout)
-    paths = [stored(tmp_path, template.fill(flat.vector * f, facts.metadata())) for f in (1, 2)]
-    folder = tmp_path / "models"
-    command = [sys.executable, "-c", WRITERS, str(folder), *map(str, paths)]
-    moments = random.Random(5)
+    """50 writers are killed with SIGKILL at random moments: what `current` leads to is whole."""
+    spec = ModelSpec("lenet", spec.labels, (1, 28, 28), (0.5,), (0.25,))
+    lenet = build("lenet", spec.classes, spec.shape, seed=0)
+    Template.trace(lenet, spec).save(tmp_path / "template")
+    folder, moments = tmp_path / "models", random.Random(5)
+    command = [sys.executable, "-c", WRITERS, folder, tmp_path / "template"]
     seen = set()
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writers:
         assert writers.stdin is not None
         assert writers.stdout is not None
-        writers.stdin.write(msgspec.json.encode(facts) + b"\n")
-        for _ in range(10):
-            writers.stdin.write(b"go\n")
+        writers.stdin.write(msgspec.json.encode(origin) + b"\n")
+        for number in range(KILLS):
+            writers.stdin.write(b"whole\n" if number % 2 else b"write\n")
             writers.stdin.flush()
             lines = {writers.stdout.readline().strip(), writers.stdout.readline().strip()}
             (child,) = lines - {b"under way"}
-            time.sleep(moments.uniform(0, 0.03))
+            time.sleep(moments.uniform(0, 0.4 if number % 2 else 0.05))
             subprocess.run(["kill", f"-{signal.SIGKILL.value}", child], check=True)
             assert writers.stdout.readline() == b"gone\n"
-            model = (folder / "current" / "model.onnx").read_bytes()
-            session(model).get_inputs()
-            manifest = Models(folder).current()
-            assert manifest is not None
-            assert manifest.sha256 == hashlib.sha256(model).hexdigest()
+            check_loadable(Models(folder))
             seen.add((folder / "current").readlink().name)
         writers.stdin.close()
     assert writers.returncode == 0
-    assert len(seen) == 10
+    assert len(seen) > KILLS / 2
 
 
-def stored(folder: Path, model: bytes) -> Path:
-    """Write a model to a file that is named by its hash."""
-    path = folder / f"{hashlib.sha256(model).hexdigest()}.onnx"
-    path.write_bytes(model)
-    return path
+def check_loadable(models: Models) -> None:
+    """Every file of the current model has its hash and loads, and the record can be read."""
+    manifest, number = models.current(), models.number()
+    assert manifest is not None
+    assert number is not None
+    files = {"model.onnx": manifest.sha256}
+    files |= {variant.file: variant.sha256 for variant in manifest.variants.values()}
+    for name, digest in files.items():
+        data = (models.path(number) / name).read_bytes()
+        assert hashlib.sha256(data).hexdigest() == digest
+        session(data).get_inputs()
+    assert models.record().trail[-1] == number

@@ -135,7 +135,7 @@ def test_an_exporter_that_loses_the_batch_is_refused(network: nn.Module, spec: M
         )
         return model
 
-    with pytest.raises(ExportError, match="ONNX Runtime cannot run the model on images"):
+    with pytest.raises(ExportError, match="ONNX Runtime cannot run the model on inputs"):
         Template.trace(network, spec, exporters=[fixed])
 
 

@@ -1,0 +1,199 @@
+"""Which of a device's models is current: better ones take over, bad and withdrawn ones give way.
+
+Called from two threads, the loop's and the worker's: every change is made under the folder's lock.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from fededge.errors import StoreError
+from fededge.export import Draft, Manifest, Models
+from fededge.rollout import may_use
+from fededge.wire.messages import Rollout, State
+
+__all__ = ["Promotion"]
+
+log = logging.getLogger("agent")
+
+Score = Callable[[int], float | None]
+"""The accuracy of a model on the data that is held out now; None if there is none."""
+
+STATES = {"added": "held", "unpinned": "promoted", "rolled back": "rolled-back"}
+
+
+class Promotion:
+    """Decides what `current` leads to, by the device's own data, its apps and the coordinator."""
+
+    def __init__(self, models: Models, device: str, margin: float, score: Score) -> None:
+        self.models = models
+        self.device = device
+        self.margin = margin
+        self.score = score
+        self.run = ""
+        self.rollout: Rollout | None = None
+
+    # The device's own data decides
+
+    def worse(self, accuracy: float | None) -> str:
+        """Why a model of this accuracy must not replace the current one; empty if it may."""
+        number = self.models.number()
+        if number is None or self.models.is_bad(self.models.manifest(number).weights):
+            return ""
+        current = self.score(number)
+        if accuracy is None or current is None or accuracy >= current - self.margin / 100 - 1e-9:
+            return ""
+        return f"{accuracy:.1%} on held-out data, the current one has {current:.1%}"
+
+    def offer(self, draft: Draft, complete: Callable[[Draft], Draft]) -> str:
+        """Take a new model in; what became of it. `complete` adds what only a kept one needs."""
+        manifest = draft.manifest
+        if self.models.is_bad(manifest.weights):
+            return self._rejected(manifest, "these weights were reported bad")
+        held = not self._allowed(manifest)
+        reason = "" if held else self.worse(manifest.accuracy)
+        if reason:
+            return self._rejected(manifest, reason)
+        number = self.models.add(complete(draft), self._spared())
+        if held:
+            self.models.note("held", number, "the rollout has not reached it")
+            return "held: the rollout has not reached it"
+        return "promoted" if self._promote(number) else "held: another one is pinned"
+
+    def _promote(self, number: int) -> bool:
+        promoted = self.models.promote(number)
+        self._answer(self.models.manifest(number), "promoted" if promoted else "held")
+        return promoted
+
+    def _rejected(self, manifest: Manifest, reason: str) -> str:
+        self.models.note("rejected", 0, reason)
+        self._answer(manifest, "rejected")
+        return f"rejected: {reason}"
+
+    # The apps decide
+
+    def look(self) -> bool:
+        """Roll back from models that an app has reported bad; whether anything changed."""
+        found = self.models.reported()
+        for number, reason in found:
+            manifest, was = self.models.manifest(number), self.models.number()
+            now = self.models.mark_bad(number, reason)
+            self._answer(manifest, "bad")
+            log.warning("model %d was reported bad (%s): current is %s", number, reason, now)
+            if was == now == number:
+                log.error("there is no other model: %d stays current until there is one", number)
+        return bool(found)
+
+    # The coordinator decides
+
+    def follow(self, state: State) -> bool:
+        """Go by the rollout of this state; whether models had to be withdrawn."""
+        self.run, self.rollout = state.run, state.rollout
+        withdrawn = [number for number in self.models.numbers() if self._aborted(number)]
+        for number in withdrawn:
+            manifest, was = self.models.manifest(number), self.models.number()
+            now = self.models.mark_bad(number, "its rollout was aborted", self._allowed)
+            if was == number:
+                log.warning(
+                    "model %d is withdrawn: its rollout was aborted; current is %s", was, now
+                )
+                self._answer(manifest, "rolled-back")
+        return bool(withdrawn)
+
+    def _aborted(self, number: int) -> bool:
+        """Whether a model lies in the gap that an aborted rollout leaves, and is not yet marked."""
+        manifest, rollout = self.models.manifest(number), self.rollout
+        return (
+            rollout is not None
+            and manifest.run == self.run
+            and rollout.released <= manifest.round < rollout.after
+            and not self.models.is_bad(manifest.weights)
+        )
+
+    def release(self) -> bool:
+        """Let the newest model that the rollout has reached take over; whether one was judged."""
+        rollout = self.rollout
+        if rollout is None or self._answered() not in ("", "idle"):
+            return False
+        number = self._candidate(self._allowed)
+        if number is None:
+            before = self._answered()
+            self.models.answer(self.run, rollout.number, "idle")
+            return before != "idle"
+        manifest = self.models.manifest(number)
+        reason = self.worse(self.score(number))
+        outcome = self._rejected(manifest, reason) if reason else self._promote(number)
+        log.info("rollout %d, model %d: %s", rollout.number, number, outcome)
+        return True
+
+    def _candidate(self, fits: Callable[[Manifest], bool]) -> int | None:
+        """The newest model of this run after the current one that fits, and is not bad."""
+        current = self.models.number() or 0
+        for number in reversed(self.models.numbers()):
+            if number <= current:
+                break
+            manifest = self.models.manifest(number)
+            ours = manifest.run == self.run and not self.models.is_bad(manifest.weights)
+            if ours and fits(manifest):
+                return number
+        return None
+
+    def _spared(self) -> list[int]:
+        """What a rollout may still lead to: forward to its candidate, or back to what is free."""
+        rollout = self.rollout
+        if rollout is None:
+            return []
+        ahead = self._candidate(lambda m: m.round < rollout.until)
+        back = [
+            number
+            for number in self.models.record().trail
+            if number in self.models.numbers() and self._free(self.models.manifest(number))
+        ]
+        return [*back[-1:], *([ahead] if ahead else [])]
+
+    def _free(self, manifest: Manifest) -> bool:
+        rollout = self.rollout
+        return rollout is None or manifest.run != self.run or manifest.round < rollout.released
+
+    def _allowed(self, manifest: Manifest) -> bool:
+        """A model of another run was there before: no rollout of this run is about it."""
+        return manifest.run != self.run or may_use(
+            self.rollout, self.run, self.device, manifest.round
+        )
+
+    # What is said about it
+
+    def _answered(self) -> str:
+        """What we have said to the rollout that is on; empty if nothing."""
+        answered, rollout = self.models.record().answered, self.rollout
+        if rollout is None or answered is None:
+            return ""
+        fits = (answered.run, answered.rollout) == (self.run, rollout.number)
+        return answered.state if fits else ""
+
+    def _answer(self, manifest: Manifest, state: str) -> None:
+        """Answer the rollout, if the model is one of those that it is about."""
+        rollout = self.rollout
+        if rollout is None or manifest.run != self.run:
+            return
+        if state == "rolled-back" or rollout.after <= manifest.round < rollout.until:
+            self.models.answer(self.run, rollout.number, state)
+
+    def describe(self) -> dict[str, Any]:
+        """For the status: three scalars, and nothing else leaves about the models."""
+        try:
+            record, current = self.models.record(), self.models.current()
+        except StoreError as error:
+            log.error("%s", error)
+            return {}
+        last = record.history[-1].event if record.history else "none"
+        state = "pinned" if record.pinned is not None else STATES.get(last, last)
+        answered = self._answered()
+        rollout = self.rollout.number if self.rollout is not None and answered else 0
+        return {
+            "model_round": -1 if current is None else current.round,
+            "model_state": answered if rollout else state,
+            "rollout": rollout,
+        }

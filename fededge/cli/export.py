@@ -1,0 +1,156 @@
+"""`fededge export`: the models that a device has exported, and which of them apps get."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from fededge.errors import ConfigError, StoreError
+from fededge.export import Manifest, Models, Record
+
+__all__ = ["add_to"]
+
+TEXT = """\
+Say which models a device has exported, and choose which one its apps get. The agent may run
+meanwhile: it goes by what is chosen here. A new model replaces the current one only if it is not
+worse on the device's held-out data; a pinned one stays until it is unpinned; one that was reported
+bad is never used again.
+
+examples:
+  fededge export state                       # the models, the current one marked
+  fededge export state --list --json
+  fededge export state --rollback            # to the model before the current one
+  fededge export state --pin 41              # apps get 41, whatever is trained meanwhile
+  fededge export state --unpin
+  fededge export state --bad "calls every bus a truck"
+"""
+
+
+def add_to(parser: argparse.ArgumentParser) -> None:
+    parser.description = TEXT
+    parser.add_argument(
+        "state", type=Path, metavar="STATE", help="an agent's state folder, or its models folder"
+    )
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--list", action="store_true", help="the models and what became of them")
+    what.add_argument("--rollback", action="store_true", help="go back to the model before")
+    what.add_argument("--pin", type=int, metavar="N", help="make model N current, and keep it so")
+    what.add_argument("--unpin", action="store_true", help="let better models take over again")
+    what.add_argument(
+        "--bad", metavar="REASON", help="the current model is bad: roll back, never use it again"
+    )
+    parser.add_argument("--json", action="store_true", help="as one JSON object")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> None:
+    models = Models(_folder(options.state))
+    said = _change(models, options)
+    if options.json:
+        print(json.dumps(_described(models), indent=1))
+    elif said:
+        print(said)
+    else:
+        _show(models, Console(highlight=False, markup=False))
+
+
+def _folder(given: Path) -> Path:
+    """The models of a device, from its state folder, theirs, or the link itself."""
+    for folder in (given / "models", given, given.parent):
+        if Models(folder).numbers():
+            return folder
+    raise StoreError(
+        f"{given}: there are no exported models here; give an agent's state folder, after its "
+        "first training"
+    )
+
+
+def _change(models: Models, options: argparse.Namespace) -> str:
+    """Do what is asked; a sentence about it, or nothing if the list is wanted."""
+    if options.rollback:
+        if models.roll_back("by hand") is None:
+            raise StoreError(f"{models.folder}: there is no earlier model to go back to")
+        return _now(models)
+    if options.pin is not None:
+        models.pin(options.pin)
+        return f"{_now(models)}, and stays so until --unpin"
+    if options.unpin:
+        models.unpin()
+        return f"{_now(models)}, until a model that is not worse comes"
+    if options.bad is not None:
+        return _mark(models, options.bad)
+    return ""
+
+
+def _mark(models: Models, reason: str) -> str:
+    number = models.number()
+    if number is None:
+        raise StoreError(f"{models.folder}: no model is current")
+    if not reason.strip():
+        raise ConfigError("--bad needs a reason: it is kept with the model's history")
+    if models.mark_bad(number, reason[:1000]) == number:
+        return f"model {number} is bad, but there is no other: it stays current until there is one"
+    return f"model {number} is bad and not used again; {_now(models)}"
+
+
+def _now(models: Models) -> str:
+    current = models.current()
+    assert current is not None
+    return f"current is model {models.number()}, of round {current.round + 1}"
+
+
+def _described(models: Models) -> dict[str, Any]:
+    record = models.record()
+    rows = [
+        {"number": n, "state": _state(n, m, record), **msgspec.to_builtins(m)}
+        for n, m in _manifests(models)
+    ]
+    return {
+        "current": models.number(),
+        "pinned": record.pinned,
+        "models": rows,
+        "history": msgspec.to_builtins(record.history),
+    }
+
+
+def _manifests(models: Models) -> list[tuple[int, Manifest]]:
+    return [(number, models.manifest(number)) for number in models.numbers()]
+
+
+def _state(number: int, manifest: Manifest, record: Record) -> str:
+    if manifest.weights in record.bad:
+        return "bad"
+    if record.trail and number == record.trail[-1]:
+        return "pinned" if record.pinned == number else "current"
+    return "earlier" if number in record.trail else "held"
+
+
+def _show(models: Models, console: Console) -> None:
+    record = models.record()
+    table = Table()
+    for name in ("model", "state", "round", "accuracy", "bytes", "apps use", "created"):
+        table.add_column(name, justify="right" if name in ("model", "round", "bytes") else "left")
+    for number, manifest in _manifests(models):
+        accuracy = "–" if manifest.accuracy is None else f"{manifest.accuracy:.1%}"
+        variant = manifest.variants.get(manifest.use)
+        size = manifest.size if variant is None else variant.size
+        table.add_row(
+            str(number),
+            _state(number, manifest, record),
+            str(manifest.round + 1),
+            accuracy,
+            f"{size:,}",
+            manifest.use,
+            f"{manifest.created:%Y-%m-%d %H:%M}",
+        )
+    console.print(table)
+    for entry in record.history[-5:]:
+        reason = f" ({entry.reason})" if entry.reason else ""
+        which = f"model {entry.number}" if entry.number else "a new model"
+        console.print(f"{entry.time:%Y-%m-%d %H:%M:%S}  {which} {entry.event}{reason}")

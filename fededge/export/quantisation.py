@@ -1,0 +1,154 @@
+"""From a float32 ONNX file to an int8 one: static QDQ, calibrated on samples, one scale a channel.
+
+ONNX Runtime itself folds batch norm into the convolutions before, and measures the activations.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch import Tensor
+
+from fededge.errors import ExportError
+from fededge.export.tracing import first_line
+
+if TYPE_CHECKING:
+    import onnx
+
+__all__ = ["quantised"]
+
+# How many samples go through the network at once while the activations are measured.
+BATCH = 32
+# What is quantised; softmax and the normalisation of pixels are not: they lose, and save nothing.
+OPERATIONS = (
+    "Conv",
+    "Gemm",
+    "MatMul",
+    "Gather",
+    "MaxPool",
+    "AveragePool",
+    "GlobalAveragePool",
+    "Add",
+    "Relu",
+    "Flatten",
+    "Reshape",
+)
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+def quantised(model: bytes, samples: Tensor) -> bytes:
+    """The model with int8 weights and activations.
+
+    Args:
+        model: the float32 ONNX file.
+        samples: what its activations are measured on; training samples, never held-out ones.
+    """
+    import onnx
+
+    with tempfile.TemporaryDirectory(prefix="fededge-") as name, _quiet():
+        folder = Path(name)
+        try:
+            _fold(model, folder / "folded.onnx")
+            _quantise(folder / "folded.onnx", folder / "int8.onnx", samples)
+        except Exception as error:  # ONNX Runtime's exceptions have no common base
+            raise ExportError(f"the model cannot be quantised ({first_line(error)})") from error
+        result = onnx.load_model(folder / "int8.onnx")
+    _shorten(result, onnx.load_model_from_string(model))
+    data: bytes = result.SerializeToString()
+    return data
+
+
+def _fold(model: bytes, target: Path) -> None:
+    """Constants computed, batch norm folded, written by ONNX Runtime."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options.optimized_model_filepath = str(target)
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+def _quantise(source: Path, target: Path, samples: Tensor) -> None:
+    from onnxruntime import quantization as q
+
+    q.quantize_static(
+        source,
+        target,
+        _Samples(samples, source),
+        quant_format=q.QuantFormat.QDQ,
+        op_types_to_quantize=list(OPERATIONS),
+        per_channel=True,
+        activation_type=q.QuantType.QUInt8,
+        weight_type=q.QuantType.QInt8,
+        calibrate_method=q.CalibrationMethod.MinMax,
+    )
+
+
+class _Samples:
+    """What ONNX Runtime asks for samples, batch by batch."""
+
+    def __init__(self, samples: Tensor, model: Path) -> None:
+        import onnx
+
+        name = onnx.load_model(model).graph.input[0].name
+        self.batches = ({name: part.numpy()} for part in samples.cpu().split(BATCH))
+
+    def get_next(self) -> dict[str, np.ndarray] | None:
+        return next(self.batches, None)
+
+
+def _shorten(model: onnx.ModelProto, original: onnx.ModelProto) -> None:
+    """Short names inside the graph, and the head of the original.
+
+    ONNX Runtime writes long names for every scale, several times: a third of a small network.
+    """
+    graph = model.graph
+    kept = {value.name for value in (*graph.input, *graph.output)}
+    names: dict[str, str] = {"": ""} | {name: name for name in kept}
+
+    def short(name: str) -> str:
+        return names.setdefault(name, _word(len(names)))
+
+    for tensor in graph.initializer:
+        tensor.name = short(tensor.name)
+        tensor.ClearField("doc_string")
+    for node in graph.node:
+        node.ClearField("name")
+        node.ClearField("doc_string")
+        node.ClearField("metadata_props")
+        for values in (node.input, node.output):
+            values[:] = [short(name) for name in values]
+    del graph.value_info[:], model.metadata_props[:], model.opset_import[:]
+    for field in ("ir_version", "producer_name", "producer_version"):
+        setattr(model, field, getattr(original, field))
+    model.opset_import.extend(original.opset_import)
+    model.metadata_props.extend(original.metadata_props)
+    graph.name = original.graph.name
+
+
+def _word(number: int) -> str:
+    word = ""
+    while number:
+        number, rest = divmod(number, len(LETTERS))
+        word += LETTERS[rest]
+    return f"_{word}"
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """ONNX Runtime's advice about its own pre-processing goes to the root logger."""
+    root: Any = logging.getLogger()
+    before = root.level
+    root.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        root.setLevel(before)
