@@ -79,7 +79,7 @@ class Staging:
     def handle(self, event: Event, now: float) -> list[Command]:
         match event:
             case StatusCame(device, status):
-                if status.device == device:
+                if status.device == device and status.online:  # a last will knows of no model
                     self.known.add(device)
                     self.said[device] = status
             case RoundsDone(count):
