@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.fededge-ready
 SOURCES := pyproject.toml setup.py $(shell find csrc -type f)
 
-.PHONY: setup demo test lint faults fuzz kills link sanitize sanitize-all clean distclean
+.PHONY: setup demo test lint examples faults fuzz kills link sanitize sanitize-all clean distclean
 
 setup: $(READY)
 
@@ -43,6 +43,14 @@ lint: setup
 	@ln -sfn ../../device_agent build/mypy/fededge_agent
 	$(BIN)/mypy -p fededge -p fededge_server -p fededge_agent
 	$(BIN)/mypy setup.py benchmarks tests
+
+# What the apps in examples/ need beside Python; where it is missing, their tests are skipped.
+# onnxruntime-node would else fetch CUDA, and both packages hold all that a CPU needs.
+examples:
+	npm install --ignore-scripts --no-audit --no-fund --prefix examples/node
+	npm install --ignore-scripts --no-audit --no-fund --prefix examples/web
+	@test -d /usr/include/onnxruntime || $(MAKE) -C examples/cpp headers || \
+	  echo "The C++ app is not built: ONNX Runtime's headers cannot be had" >&2
 
 # Seeded schedules of faults: SEEDS of them, beginning FROM one; or REPLAY one of them with a trace.
 SEEDS ?= 1000

@@ -10,7 +10,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +28,13 @@ from fededge.errors import (
 from fededge.training import prepare_threads
 from fededge.transport import session as mqtt
 from fededge.transport.presence import Holder, claim_name
+from fededge.wire.chunks import Assembly
 from fededge.wire.messages import Claim, Reply, State, Status, TaskMessage, decode, encode
 from fededge.wire.topics import Topics
 from fededge_agent import events
 from fededge_agent.egress import Egress
 from fededge_agent.events import Pending
-from fededge_agent.life import Life
+from fededge_agent.life import Fetch, Life
 from fededge_agent.store import AgentStore, Turn
 from fededge_agent.trust import Trust
 from fededge_agent.work import Work
@@ -121,7 +122,7 @@ class Agent:
         index = self.store.index
         turn, settled = _pending(index.turn), _pending(index.settled)
         held = "" if self.trust.fresh else index.held  # it came before we trusted a key
-        self.life = Life(device, held=held, pending=turn, settled=settled)
+        self.life = Life(device, held=held, pending=turn, settled=settled, fetch=self._coming())
         will = mqtt.Will(self._status_topic, encode(self._status(online=False)))
         # Nobody else knows the instance: who took our client id would throw us off the broker.
         name = f"fededge-{config.federation}-{device}-{index.instance[:16]}"
@@ -135,6 +136,14 @@ class Agent:
             self.session.subscribe(topics.device(device, kind))
         self.session.start()
         log.info("connected to %s as device '%s'", self.session.address, device)
+
+    def _coming(self) -> Fetch | None:
+        """The model that an earlier process was fetching."""
+        coming = None if self.trust.fresh else self.store.coming()
+        if coming is None:
+            return None
+        version, manifest, have = coming
+        return Fetch(version, Assembly(manifest, self.clock(), have=set(have)))
 
     def _claim(self) -> None:
         config, instance = self.config, self.store.index.instance
@@ -179,8 +188,10 @@ class Agent:
                 except WireError as error:
                     log.warning("%s: message dropped: %s", event.topic, error)
                 event.ack()
-            case mqtt.Connected():
-                self._handle(events.Connected())
+            case mqtt.Connected(resumed):
+                self._handle(events.Connected(resumed))
+            case mqtt.Delivered():
+                self.session.delivered(event)
             case mqtt.Lost():
                 log.warning("connection to %s lost (%s)", self.session.address, event.reason)
             case mqtt.Failed():
@@ -261,10 +272,13 @@ class Agent:
                 self.egress.status(self._status(online=True, answers=answers))
             case events.Prepare(state):
                 self._job(lambda: self._prepare(state))
-            case events.Follow(version):
-                self.session.subscribe(self.topics.model(version))
-            case events.Unfollow(version):
-                self.session.unsubscribe(self.topics.model(version))
+            case events.Expect(version, manifest):
+                with self._unless_full(version):
+                    self.store.expect(version, manifest)
+            case events.Follow(version, chunks):
+                self.session.subscribe(*self._topics(version, chunks), lasting=False)
+            case events.Unfollow(version, chunks):
+                self.session.unsubscribe(*self._topics(version, chunks))
             case events.Keep(version, offset, data):
                 with self._unless_full(version):
                     self.store.keep(version, offset, data)
@@ -272,9 +286,10 @@ class Agent:
                 self._check_model(command)
             case events.Train(task, state):
                 self._job(lambda: self._train(task, state))
-            case events.SendUpdate(only):
-                self._send(only)
+            case events.SendUpdate(chunks):
+                self._send(chunks)
             case events.Settle(accepted):
+                self.egress.drop()
                 self.store.settle(accepted)
                 log.info("update %s", "accepted" if accepted else "dropped")
             case events.Halt(reason):
@@ -299,10 +314,17 @@ class Agent:
         except DiskFullError as error:
             self._handle(events.TurnFailed(version, _line(str(error))))
 
-    def _send(self, only: tuple[int, ...] | None) -> None:
+    def _topics(self, version: str, chunks: Iterable[int]) -> list[str]:
+        return [self.topics.model(version, index) for index in chunks]
+
+    def _send(self, chunks: tuple[int, ...]) -> None:
         turn = self.store.outgoing
-        if turn is not None:
-            self.egress.update(turn.report, self.store.update(), self.work.scalars, only)
+        if turn is None:
+            return
+        if chunks:
+            self.egress.chunks(turn.report, self.store.update(), chunks)
+        else:
+            self.egress.report(turn.report, self.work.scalars)
 
     # The worker: what takes long
 

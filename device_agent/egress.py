@@ -7,6 +7,7 @@ update leaves: after a crash the ledger may say too much, never too little.
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from collections import Counter
@@ -17,6 +18,7 @@ import msgspec
 
 from fededge.errors import EgressError, StoreError
 from fededge.files import replace_file
+from fededge.transport.outbox import Parcel
 from fededge.transport.session import Session, Will
 from fededge.wire import chunks, tensors
 from fededge.wire.messages import Claim, Manifest, Report, Status, encode
@@ -64,31 +66,32 @@ class Egress:
         self.save()
         return words
 
-    def update(
-        self,
-        report: Report,
-        payload: bytes,
-        allowed: frozenset[str],
-        only: tuple[int, ...] | None = None,
-    ) -> None:
-        """Send a report and all chunks of its update.
+    def report(self, report: Report, allowed: frozenset[str]) -> None:
+        """Say that there is an update; `allowed` are the method's scalars."""
+        words = self._report(report, allowed)
+        self.save()
+        self.session.publish(self.topics.device(self.device, "report"), words)
 
-        `only` names the chunks to send again, without the report; empty, the report goes alone.
-        """
+    def chunks(self, report: Report, payload: bytes, wanted: Iterable[int]) -> None:
+        """Send these chunks of an update, but for those that are on their way already."""
         manifest = report.manifest
         if len(payload) != manifest.bytes:
             raise EgressError(f"{len(payload)} bytes are not the update that the report describes")
-        words = self._report(report, allowed) if not only else b""
-        every = range(manifest.chunks)
-        indices = every if only is None else sorted(set(only) & set(every))
+        topics = {i: self.topics.update(self.device, report.version, i) for i in wanted}
+        indices = sorted(
+            index
+            for index, topic in topics.items()
+            if index < manifest.chunks and not self.session.sending(topic)
+        )
         self._count(manifest, indices, tensors.spans(payload))
         self.save()
-        if words:
-            self.session.publish(self.topics.device(self.device, "report"), words)
         for index in indices:
-            topic = self.topics.update(self.device, report.version, index)
-            chunk = chunks.pack(payload, manifest, index)
-            self.session.publish(topic, chunk, expiry=CHUNK_EXPIRY)
+            make = functools.partial(chunks.pack, payload, manifest, index)
+            self.session.send(Parcel(topics[index], make, expiry=CHUNK_EXPIRY))
+
+    def drop(self) -> None:
+        """No more chunks: the coordinator has decided."""
+        self.session.drop(self.topics.device(self.device, "update"))
 
     def _words(self, status: Status) -> Will:
         payload = encode(status)

@@ -16,6 +16,7 @@ __all__ = [
     "Command",
     "Connected",
     "Event",
+    "Expect",
     "Fetched",
     "Follow",
     "Halt",
@@ -57,7 +58,9 @@ class Pending:
 
 @dataclass(frozen=True)
 class Connected:
-    """The broker took us in, for the first time or again."""
+    """The broker took us in; `resumed`: it still has what we follow, and what came meanwhile."""
+
+    resumed: bool = False
 
 
 @dataclass(frozen=True)
@@ -174,15 +177,25 @@ class Prepare:
 
 
 @dataclass(frozen=True)
-class Follow:
-    """Subscribe to the chunks of a version."""
+class Expect:
+    """The chunks of a version are to come: write down how to check them."""
 
     version: str
+    manifest: Manifest
+
+
+@dataclass(frozen=True)
+class Follow:
+    """Subscribe to chunks of a version."""
+
+    version: str
+    chunks: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Unfollow:
     version: str
+    chunks: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -212,9 +225,9 @@ class Train:
 
 @dataclass(frozen=True)
 class SendUpdate:
-    """Send the saved update: report and all chunks (None), the report alone (), or these chunks."""
+    """Send these chunks of the saved update; none: its report, which asks which are wanted."""
 
-    chunks: tuple[int, ...] | None = None
+    chunks: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -241,6 +254,7 @@ class Note:
 Command = (
     Announce
     | Prepare
+    | Expect
     | Follow
     | Unfollow
     | Keep

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import islice
 
 from fededge.errors import WireError
 from fededge.wire.chunks import Assembly, check_manifest
-from fededge.wire.messages import Reply, State, TaskMessage
+from fededge.wire.messages import Manifest, Reply, State, TaskMessage
 from fededge_agent.events import (
     Activity,
     Announce,
@@ -20,6 +21,7 @@ from fededge_agent.events import (
     Command,
     Connected,
     Event,
+    Expect,
     Fetched,
     Follow,
     Halt,
@@ -42,7 +44,7 @@ from fededge_agent.events import (
     Unfollow,
 )
 
-__all__ = ["Life"]
+__all__ = ["Fetch", "Life"]
 
 UNANSWERED = 10.0
 """Seconds without an answer after which the coordinator is asked for one; then twice that, …"""
@@ -51,10 +53,23 @@ MOST_PATIENCE = 320.0
 """… but not more. The link may be gone for a day: not much must pile up meanwhile."""
 
 
+MOST_FOLLOWED = 16
+"""Chunks that the broker is asked for at a time: a task or a reply waits behind no more."""
+
+
 @dataclass
 class Fetch:
+    """A version on its way to us, and the chunks of it that the broker was asked for."""
+
     version: str
     assembly: Assembly
+    followed: tuple[int, ...] = ()
+
+    def follow(self) -> list[Command]:
+        """Ask for the next chunks that are missing, and for no others."""
+        before, self.followed = self.followed, tuple(islice(self.assembly.missing(), MOST_FOLLOWED))
+        left: list[Command] = [Unfollow(self.version, before)] if before else []
+        return [*left, Follow(self.version, self.followed)]
 
 
 @dataclass
@@ -77,6 +92,7 @@ class Life:
     preparing: State | None = None
     unable: Unable | None = None
     most_bytes: int = 0
+    dishonest: Manifest | None = None
     fetch: Fetch | None = None
     checking: str = ""
     training: Pending | None = None
@@ -111,7 +127,8 @@ class Life:
     def _take(self, event: Event, now: float) -> list[Command]:
         match event:
             case Connected():
-                return self._inquire(now)
+                asked = self._inquire(now)
+                return asked if event.resumed else [*asked, *self._follow_again(now)]
             case ClaimCame():
                 return [Announce(event.instance)]
             case StateCame():
@@ -156,7 +173,7 @@ class Life:
 
     def _prepared(self, event: Prepared, now: float) -> list[Command]:
         self.prepared, self.preparing, self.most_bytes = event.state, None, event.most_bytes
-        return self._send(now) if self.pending is not None else []
+        return self._inquire(now)
 
     def _task(self, task: TaskMessage, now: float) -> list[Command]:
         if task.device != self.device:
@@ -166,7 +183,7 @@ class Life:
             return []
         self.task, self.failure = task, ""
         asked_again = self.settled == Pending(self.state.run, task.version)
-        return self._send(now) if asked_again or self.pending is not None else []
+        return self._say(SendUpdate(), now) if asked_again or self.pending is not None else []
 
     def _next(self, now: float) -> list[Command]:
         """What to do now, from all that is known; nothing while the worker is busy."""
@@ -177,13 +194,15 @@ class Life:
             return []
         if self.prepared is None or not _same_job(self.prepared, state):
             self.preparing, self.unable, self.failure = state, None, ""
-            return [*self._stop_fetching(), Prepare(state)]
-        stop: list[Command] = []
-        if self.fetch is not None and (task is None or task.version != self.fetch.version):
-            stop = self._stop_fetching()
-        if task is None or self.pending is not None or self.fetch is not None or self.checking:
+            return [*self._leave_outdated(state), Prepare(state)]
+        stop = self._leave_outdated(state)
+        if self.fetch is not None and self.fetch.assembly.complete:
+            return self._complete(self.fetch)
+        if self.pending is not None or self.fetch is not None or self.checking:
             return stop
-        return stop + self._begin(task, state, now)
+        if task is not None:
+            return stop + self._begin(task, state, now)
+        return stop if self.held or self.failure else stop + self._fetch(state, now)
 
     def _begin(self, task: TaskMessage, state: State, now: float) -> list[Command]:
         """Train if we hold the version, fetch it if not."""
@@ -193,15 +212,37 @@ class Life:
         if self.held == task.version:
             self.training = turn
             return [Train(task, state)]
+        return self._fetch(state, now)
+
+    # The model comes: for a task, or because we have none at all
+
+    def _fetch(self, state: State, now: float) -> list[Command]:
+        if self.dishonest == state.manifest:
+            return []
         try:
             check_manifest(state.manifest, self.most_bytes)
         except WireError as error:
-            self.task = None
-            return [Note(f"model {task.version} is not fetched: {error}")]
-        self.fetch = Fetch(task.version, Assembly(state.manifest, now))
-        return [Follow(task.version)]
+            self.task, self.dishonest = None, state.manifest
+            return [Note(f"model {state.version} is not fetched: {error}")]
+        self.fetch = Fetch(state.version, Assembly(state.manifest, now))
+        return [Expect(state.version, state.manifest), *self.fetch.follow()]
 
-    # The model comes
+    def _follow_again(self, now: float) -> list[Command]:
+        """The broker has forgotten what we follow."""
+        if self.fetch is None:
+            return []
+        self.fetch.assembly.touched, self.fetch.followed = now, ()
+        return self.fetch.follow()
+
+    def _leave_outdated(self, state: State) -> list[Command]:
+        """The chunks of another version are cleared from the broker: they will not come."""
+        fetch = self.fetch
+        if fetch is None or (fetch.version, fetch.assembly.facts) == (
+            state.version,
+            state.manifest,
+        ):
+            return []
+        return self._stop_fetching()
 
     def _chunk(self, event: ChunkCame, now: float) -> list[Command]:
         fetch = self.fetch
@@ -214,23 +255,27 @@ class Life:
         if piece is None:
             return []
         keep = Keep(event.version, *piece)
-        if not fetch.assembly.complete:
-            return [keep]
-        self.fetch, self.checking = None, event.version
-        return [keep, Unfollow(event.version), CheckModel(event.version, fetch.assembly.facts)]
+        come = fetch.assembly.have.issuperset(fetch.followed)
+        return [keep, *fetch.follow()] if come and not fetch.assembly.complete else [keep]
+
+    def _complete(self, fetch: Fetch) -> list[Command]:
+        self.checking = fetch.version
+        return [*self._stop_fetching(), CheckModel(fetch.version, fetch.assembly.facts)]
 
     def _spoiled(self, event: Spoiled, now: float) -> list[Command]:
         """Fetch it again, but not at once: what is damaged at the broker stays so for a while."""
         self.checking = ""
         if self.held == event.version:
             self.held, self.training = "", None
-        if self.state is not None and self.state.version == event.version:
-            self.fetch = Fetch(event.version, Assembly(self.state.manifest, now))
-        return [Note(f"model {event.version} is damaged: {event.reason}")]
+        note = Note(f"model {event.version} is damaged: {event.reason}")
+        if self.state is None or self.state.version != event.version:
+            return [note]
+        self.fetch = Fetch(event.version, Assembly(self.state.manifest, now))
+        return [note, Expect(event.version, self.state.manifest)]
 
     def _stop_fetching(self) -> list[Command]:
         fetch, self.fetch = self.fetch, None
-        return [] if fetch is None else [Unfollow(fetch.version)]
+        return [Unfollow(fetch.version, fetch.followed)] if fetch and fetch.followed else []
 
     def _turn_failed(self, event: TurnFailed) -> list[Command]:
         """Say so, and wait to be asked again: the coordinator knows when."""
@@ -244,18 +289,11 @@ class Life:
         self.training, self.settled, self.pending, self.sent = None, None, pending, -math.inf
         if self.state is not None and self.state.run != pending.run:
             return self._drop("the run was replaced while we trained: update dropped")
-        return self._send(now)
-
-    def _send(self, now: float) -> list[Command]:
-        """Send the saved update whole; if it is outdated, or just went, inquire instead."""
-        saved = self.pending or self.settled
-        current = saved and self.state and saved.version == self.state.version
-        whole = current and now - self.sent >= UNANSWERED
-        return self._say(SendUpdate(None if whole else ()), now)
+        return self._inquire(now)
 
     def _inquire(self, now: float) -> list[Command]:
-        """Send the report alone: the answer says what became of the update, or what is missing."""
-        return self._say(SendUpdate(()), now) if self.pending is not None else []
+        """Send the report: the answer says what became of the update, or which chunks to send."""
+        return self._say(SendUpdate(), now) if self.pending is not None else []
 
     def _say(self, command: SendUpdate, now: float, patience: float = UNANSWERED) -> list[Command]:
         if self.prepared is None:
@@ -287,11 +325,11 @@ class Life:
 
     def _tick(self, now: float) -> list[Command]:
         if self.fetch is not None and self.fetch.assembly.overdue(now):
-            return [Unfollow(self.fetch.version), Follow(self.fetch.version)]
+            return self.fetch.follow()
         over = self.state is None or self.state.phase == "done"  # nobody is there to answer
         if self.pending is None or over or now - self.sent < self.patience:
             return []
-        return self._say(SendUpdate(()), now, min(2 * self.patience, MOST_PATIENCE))
+        return self._say(SendUpdate(), now, min(2 * self.patience, MOST_PATIENCE))
 
 
 def _same_job(a: State, b: State) -> bool:

@@ -1,13 +1,15 @@
 """What the agent keeps on disk: who it is, the held model, private state, and the last update.
 
 One small index file names the others and is replaced atomically, so private state and update
-change together or not at all. Each file is checked by its SHA-256 when it is read. The files lie
-in a folder of their own that only the agent's user can enter: the models for apps are elsewhere.
+change together or not at all. Each file is checked by its SHA-256 when it is read; the index and
+the private state before the present ones are kept too, and serve when those are damaged. The files
+lie in a folder of their own that only the agent's user can enter: the models for apps are elsewhere.
 """
 
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import uuid
 from collections.abc import Callable
@@ -24,11 +26,13 @@ from fededge.errors import StoreError, WireError
 from fededge.files import disk_error, fsync_folder, lock_folder, replace_file
 from fededge.methods.private import Private, Value
 from fededge.wire.messages import Manifest, Report
-from fededge.wire.pieces import read_whole, write_piece
+from fededge.wire.pieces import arrived, expect, expected, forget, read_whole, write_piece
 
 __all__ = ["AgentStore", "Turn"]
 
-SUFFIXES = frozenset({".update", ".accepted", ".private", ".part", ".safetensors", ".new"})
+log = logging.getLogger("agent")
+
+SUFFIXES = frozenset({".update", ".accepted", ".private", ".safetensors", ".new"})
 """Files that are removed once nothing names them."""
 
 
@@ -52,16 +56,27 @@ class Turn(Struct, frozen=True):
 
 
 class Index(Struct, frozen=True):
-    """What lies where. `turn` awaits the coordinator's word; `settled` was accepted."""
+    """What lies where. `turn` awaits the coordinator's word; `settled` was accepted.
+
+    `earlier` is the private state before the present one: from there the turn can be taken again.
+    """
 
     instance: str
     held: str = ""
     held_sha256: str = ""
     run: str = ""
     private: File | None = None
+    earlier: File | None = None
     turn: Turn | None = None
     settled: Turn | None = None
     count: int = 0
+
+
+class Sealed(Struct, frozen=True):
+    """An index with its checksum."""
+
+    sha256: str
+    index: msgspec.Raw
 
 
 class AgentStore:
@@ -76,7 +91,7 @@ class AgentStore:
         self._take_folder()
         try:
             self._read_index()
-            self._drop_lost_files()
+            self._recover()
             self._sweep()
         except StoreError:
             self.close()
@@ -95,26 +110,72 @@ class AgentStore:
         self._lock = lock_folder(self.folder, "another agent")
 
     def _read_index(self) -> None:
-        path = self.folder / "agent.json"
-        if not path.exists():
-            self._write(Index(instance=uuid.uuid4().hex))
+        """Read where we stand, or where we stood one change earlier; begin if nothing is there."""
+        for path in (self._index, self._before):
+            index = _unsealed(path)
+            if index is not None:
+                self.index = index
+                break
+        else:
+            self._begin()
             return
-        try:
-            self.index = msgspec.json.decode(path.read_bytes(), type=Index)
-        except (OSError, msgspec.DecodeError) as error:
-            raise StoreError(f"{path}: unreadable ({error}); restore or remove it") from None
+        if path == self._before:
+            log.warning("%s: damaged; going on from the one before", self._index)
+            self._write(index)
 
-    def _drop_lost_files(self) -> None:
-        """Do without what can be had again: a damaged model or accepted update, a removed one."""
+    def _begin(self) -> None:
+        """A new identity: only where there is nothing that belonged to another one."""
+        left = [*self.folder.glob("agent*.json"), *self.folder.glob("*.private")]
+        if left:
+            raise StoreError(
+                f"{self._index}: unreadable, and so is the one before; restore a backup, or remove "
+                f"{self.folder} to begin as a new device without its private state"
+            )
+        self._write(Index(instance=uuid.uuid4().hex))
+
+    def _recover(self) -> None:
+        """Do without what can be had again; of private state, go back to the one before."""
         index = self.index
         if index.held and not self._intact(File(self._model(index.held).name, index.held_sha256)):
             self._change(held="", held_sha256="")
         if index.settled is not None and not self._intact(index.settled.update):
             self._change(settled=None)
-        if index.turn is not None and not (self.folder / index.turn.update.name).exists():
-            self._change(turn=None)
+        if index.turn is not None and not self._intact(index.turn.update, index.turn.private):
+            log.warning("%s: the update is damaged; its turn is taken again", self.folder)
+            self._change(turn=None, private=index.earlier)
+        if self.index.private is not None and not self._intact(self.index.private):
+            self._go_back()
+
+    def _go_back(self) -> None:
+        """Never to nothing: what a device has learnt would be gone without a word."""
+        index = self.index
+        assert index.private is not None
+        lost = self.folder / index.private.name
+        if index.earlier is None or not self._intact(index.earlier):
+            raise StoreError(
+                f"{lost}: damaged, its SHA-256 does not fit the index, and there is none before it; "
+                f"restore a backup, or remove {self.folder} to begin as a new device"
+            )
+        log.warning("%s: damaged; going on from the private state before it", lost)
+        self._change(private=index.earlier, earlier=None, turn=None)
 
     # The global model
+
+    def expect(self, version: str, manifest: Manifest) -> None:
+        """A model is to come, and no other: what had come of one is not needed any more."""
+        for part in self.folder.glob("*.coming"):
+            forget(part.with_suffix(".part"))
+        expect(self._part(version), manifest)
+
+    def coming(self) -> tuple[str, Manifest, frozenset[int]] | None:
+        """The model that was on its way when the process before this one ended."""
+        for listed in self.folder.glob("*.coming"):
+            part = listed.with_suffix(".part")
+            manifest = expected(part, Manifest)
+            if manifest is not None and listed.stem != self.index.held:
+                return listed.stem, manifest, arrived(part, manifest)
+            forget(part)
+        return None
 
     def keep(self, version: str, offset: int, data: bytes) -> None:
         """Write a piece of a model that is coming in."""
@@ -126,7 +187,7 @@ class AgentStore:
         try:
             read(read_whole(part, manifest))
         except WireError:
-            part.unlink(missing_ok=True)
+            forget(part)
             raise
         try:
             os.replace(part, self._model(version))
@@ -134,6 +195,7 @@ class AgentStore:
         except OSError as error:
             raise disk_error(part, error) from None
         self._change(held=version, held_sha256=manifest.sha256)
+        forget(part)
         self._sweep()
 
     def model(self, version: str, read: Reader) -> dict[str, torch.Tensor]:
@@ -167,7 +229,15 @@ class AgentStore:
             self._file(f"{count}.accepted", _dump(if_accepted)),
         )
         private = self._file(f"{count}.private", _dump(now))
-        self._change(run=report.run, private=private, turn=turn, settled=None, count=count)
+        earlier = self.index.private if self.index.run == report.run else None
+        self._change(
+            run=report.run,
+            private=private,
+            earlier=earlier,
+            turn=turn,
+            settled=None,
+            count=count,
+        )
         self._sweep()
 
     def settle(self, accepted: bool) -> None:
@@ -176,7 +246,8 @@ class AgentStore:
         if turn is None:
             return
         if accepted:
-            self._change(private=turn.private, turn=None, settled=turn)
+            earlier = self.index.private
+            self._change(private=turn.private, earlier=earlier, turn=None, settled=turn)
         else:
             self._change(turn=None)
         self._sweep()
@@ -185,10 +256,7 @@ class AgentStore:
         """The update of the outgoing turn."""
         turn = self.outgoing
         assert turn is not None
-        try:
-            return self._read(turn.update)
-        except StoreError as error:
-            raise StoreError(f"{error}; remove it to do without that update") from None
+        return self._read(turn.update)
 
     def _read_private(self, file: File) -> Private:
         try:
@@ -212,12 +280,13 @@ class AgentStore:
         except OSError as error:
             raise StoreError(f"{path}: cannot be read ({error.strerror})") from None
         if hashlib.sha256(data).hexdigest() != file.sha256:
-            raise StoreError(f"{path}: damaged, its SHA-256 does not fit the index")
+            raise StoreError(f"{path}: damaged, its SHA-256 does not fit; start the agent again")
         return data
 
-    def _intact(self, file: File) -> bool:
+    def _intact(self, *files: File) -> bool:
         try:
-            self._read(file)
+            for file in files:
+                self._read(file)
         except StoreError:
             return False
         return True
@@ -225,7 +294,7 @@ class AgentStore:
     def _sweep(self) -> None:
         """Remove what the index does not name: files of old turns, and models of old versions."""
         index = self.index
-        files = [index.private]
+        files = [index.private, index.earlier]
         if self.outgoing is not None:
             files += [self.outgoing.update, self.outgoing.private]
         named = {file.name for file in files if file is not None}
@@ -239,7 +308,8 @@ class AgentStore:
         self._write(msgspec.structs.replace(self.index, **fields))
 
     def _write(self, index: Index) -> None:
-        self._replace("agent.json", msgspec.json.encode(index))
+        self._replace(self._before.name, _sealed(self.index if self.index.instance else index))
+        self._replace(self._index.name, _sealed(index))
         self.index = index
 
     def _replace(self, name: str, data: bytes) -> None:
@@ -247,11 +317,35 @@ class AgentStore:
         replace_file(path, data)
         path.chmod(0o600)  # the folder's own mode keeps others out before that
 
+    @property
+    def _index(self) -> Path:
+        return self.folder / "agent.json"
+
+    @property
+    def _before(self) -> Path:
+        return self.folder / "agent.before.json"
+
     def _model(self, version: str) -> Path:
         return self.folder / f"{version}.safetensors"
 
     def _part(self, version: str) -> Path:
         return self.folder / f"{version}.part"
+
+
+def _sealed(index: Index) -> bytes:
+    raw = msgspec.json.encode(index)
+    return msgspec.json.encode(Sealed(hashlib.sha256(raw).hexdigest(), msgspec.Raw(raw)))
+
+
+def _unsealed(path: Path) -> Index | None:
+    """The index in a file; None if it is not there or not what was written."""
+    try:
+        sealed = msgspec.json.decode(path.read_bytes(), type=Sealed)
+        if hashlib.sha256(sealed.index).hexdigest() == sealed.sha256:
+            return msgspec.json.decode(sealed.index, type=Index)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        pass
+    return None
 
 
 def _dump(private: Private) -> bytes:

@@ -129,7 +129,8 @@ class Work:
         hyper = Hyper(**msgspec.structs.asdict(state.training))
         kept, start = self.store.private(state.run), time.monotonic()
         before, residue = kept.without(RESIDUE)
-        answer = trainer.turn(Task(state.seed, task.round, hyper, received, sent), before)
+        asked = Task(state.seed, task.round, hyper, received, sent, state.turns)
+        answer = trainer.turn(asked, before)
         payload, left = self.encoding.pack(layout, answer.upload, received, residue)
         report = Report(
             device=self.config.device,

@@ -14,15 +14,17 @@ from pathlib import Path
 
 import fededge
 
+PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".ppm")
 UNSURE = 0.5
 
 
 def label_new(predictor: fededge.Predictor, folder: Path, done: set[Path]) -> None:
-    for picture in sorted(set(folder.glob("*.jpg")) - done):
-        answer = predictor.predict(picture)
-        doubt = " (unsure)" if answer.probability < UNSURE else ""
-        print(f"{picture.name}: {answer.label} {answer.probability:.0%}{doubt}, {answer.version}")
+    for picture in sorted(set(folder.iterdir()) - done):
         done.add(picture)
+        if picture.suffix.lower() in PICTURES:
+            answer = predictor.predict(picture)
+            doubt = " (unsure)" if answer.probability < UNSURE else ""
+            print(f"{picture.name}: {answer.label} {answer.probability:.4f}{doubt}")
 
 
 def main() -> None:
@@ -32,7 +34,7 @@ def main() -> None:
     parser.add_argument("--once", action="store_true", help="do not wait for more pictures")
     options = parser.parse_args()
     predictor, done = fededge.Predictor(options.state), set[Path]()
-    print(predictor.about.provider)
+    print(f"{predictor.about.provider}; version {predictor.version}")
     while True:
         label_new(predictor, options.folder, done)
         if options.once:

@@ -6,6 +6,7 @@ Every field carries its help, so that `fededge init` can write a commented file.
 from __future__ import annotations
 
 import difflib
+import math
 import os
 import sys
 from collections.abc import Iterable, Mapping
@@ -17,6 +18,7 @@ from msgspec import Meta, Struct
 
 from fededge.errors import ConfigError, FedEdgeError, WireError
 from fededge.files import check_private, read_file
+from fededge.selection import expected_turns
 from fededge.wire.encoding import Encoding
 from fededge.wire.topics import check_name
 
@@ -151,6 +153,14 @@ class RoundsConfig(Section, frozen=True):
     def folds(self) -> bool:
         """Whether updates of earlier rounds are taken."""
         return self.mode == "buffered" or self.late == "fold"
+
+    @property
+    def expected_turns(self) -> int:
+        """How often a device takes part in the run, if there are `min_devices` of them."""
+        wanted = self.participants or math.ceil(round(self.share * self.min_devices, 6))
+        if self.mode == "buffered":
+            wanted = self.buffer
+        return expected_turns(self.count, wanted, self.min_devices)
 
 
 class RobustConfig(Section, frozen=True):

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
-__all__ = ["choose"]
+__all__ = ["choose", "expected_turns"]
 
 How = Literal["random", "round-robin", "recency"]
 
@@ -39,3 +39,13 @@ def choose(
         draw.shuffle(present)
         return sorted(sorted(present, key=lambda device: heard.get(device, -1))[:count])
     return sorted(draw.sample(present, count))
+
+
+def expected_turns(rounds: int, participants: int, devices: int) -> int:
+    """How often each of the devices takes part in so many rounds on average; at least once.
+
+    Args:
+        participants: of each round; 0: all.
+    """
+    asked = min(participants or devices, devices)
+    return max(rounds * asked // devices, 1)

@@ -36,13 +36,17 @@ Progress = Callable[[int, int, float], None]
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """What a device is asked for: a turn in this round, from this model."""
+    """What a device is asked for: a turn in this round, from this model.
+
+    `turns` is how often the run expects to ask it.
+    """
 
     seed: int
     number: int
     hyper: Hyper
     received: Tensor
     sent: dict[str, Tensor]
+    turns: int = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,6 +142,7 @@ class Trainer:
             sent=task.sent,
             private=private,
             loss=self.method.loss,
+            turns=task.turns,
         )
 
 

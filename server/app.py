@@ -23,7 +23,7 @@ from fededge.flat import FlatModel
 from fededge.models import Preprocess, build_for
 from fededge.training import prepare_threads
 from fededge.transport.presence import Holder, claim_name
-from fededge.transport.session import Connected, Failed, Lost, Message, Session, Will
+from fededge.transport.session import Connected, Delivered, Failed, Lost, Message, Session, Will
 from fededge.wire import chunks, tensors
 from fededge.wire.encoding import Encoding, compress
 from fededge.wire.messages import (
@@ -37,9 +37,10 @@ from fededge.wire.messages import (
     decode,
     encode,
 )
-from fededge.wire.signing import read_signing_key, sign, signed_by
+from fededge.wire.signing import read_signing_key
 from fededge.wire.topics import Topics
 from fededge_server import events
+from fededge_server.board import Board
 from fededge_server.merging import Current, Merging
 from fededge_server.rollout import Plan, Planned, RoundsDone, Staging
 from fededge_server.rounds import Rounds
@@ -53,7 +54,6 @@ TICK = 0.5
 SPARE_UPDATES = 4
 """A disk that was full takes updates again when so many fit."""
 
-CHUNK_EXPIRY = 7 * 24 * 3600
 SESSION_KEPT = 24 * 3600
 
 
@@ -61,18 +61,20 @@ class Coordinator:
     """One federation's coordinator. The constructor only stores; `run` does."""
 
     def __init__(
-        self, config: CoordinatorConfig, clock: Callable[[], float] = time.monotonic
+        self,
+        config: CoordinatorConfig,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self.config = config
         self.clock = clock
+        self.wall = wall
         self.topics = Topics(config.federation)
         self.instance = uuid.uuid4().hex
         self.holder = Holder(self.instance)
         self.inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.store = Store(Path(config.state))
         self.opened: dict[int, float] = {}
-        self.issued = 0
-        self.echoes: set[bytes] = set()
         self.stopping = False
 
     def stop(self) -> None:
@@ -148,11 +150,11 @@ class Coordinator:
         )
         done, version = self.progress.rounds_done, self.progress.version
         self.rounds = Rounds(facts, config.rounds, done, version, self.store.memory())
-        self.manifest = chunks.manifest(self._payload(), config.transfer.chunk_bytes)
         self.staging = None
         if config.rollout is not None:
             plan, known = self.store.plan() or Plan.initial(done), {*self.store.memory().known}
             self.staging = Staging(config.rollout, run, plan, known, done)
+        self._clear_spool({report.version for report in self.rounds.stored.values()})
 
     def _claim(self) -> None:
         what = f"a coordinator of federation '{self.config.federation}'"
@@ -170,7 +172,29 @@ class Coordinator:
         for kind in ("status", "report"):
             self.session.subscribe(topics.device("+", kind))
         self.session.subscribe(topics.update("+", "+"))
+        self.board = self._board()
         self.session.start()
+        self._clear_previous()
+
+    def _board(self) -> Board:
+        board = Board(
+            session=self.session,
+            topics=self.topics,
+            store=self.store,
+            describe=self._state,
+            payload=self._payload,
+            chunk_bytes=self.config.transfer.chunk_bytes,
+            key=self.key,
+            wall=self.wall,
+            issued=int(self.store.fact("issued") or 0),
+        )
+        board.prepare()
+        return board
+
+    def _clear_previous(self) -> None:
+        """A coordinator that was killed at the wrong moment left the version before behind."""
+        for before in self.store.history()[-2:-1]:
+            self.board.clear(before.version, self.most_chunks)
 
     def _session(self, name: str, will: Will) -> Session:
         return Session(self.config.broker, name, self.inbox, will, SESSION_KEPT)
@@ -185,7 +209,7 @@ class Coordinator:
         next_tick = self.clock() + TICK
         while not self.stopping:
             settled = self.staging is None or self.staging.settled
-            if self.rounds.phase == "done" and self._announced and settled:
+            if self.rounds.phase == "done" and self.board.settled and settled:
                 return
             with contextlib.suppress(queue.Empty):
                 self._take(self.inbox.get(timeout=max(0.0, next_tick - self.clock())))
@@ -195,6 +219,7 @@ class Coordinator:
 
     def _tick(self) -> None:
         self._look_for_space()
+        self.board.refresh()
         self._handle(events.Tick())
 
     def _take(self, event: Any) -> None:
@@ -206,8 +231,12 @@ class Coordinator:
                     log.warning("%s: message dropped: %s", event.topic, error)
                 event.ack()
             case Connected():
-                self._announce_all()
+                self.board.look()
+                self._publish_presence()  # what the broker keeps comes before its echo
+            case Delivered():
+                self.board.delivered(event)
             case Lost():
+                self.board.look()
                 log.warning("connection to %s lost (%s)", self.session.address, event.reason)
             case Failed():
                 raise TransportError(event.reason)
@@ -218,11 +247,9 @@ class Coordinator:
             claim = decode(message.payload, Claim)
             self._publish_presence(answers=claim.instance)
         elif address.kind == "coordinator status":
-            self._defend_name(decode(message.payload, Presence))
+            self._defend_name(decode(message.payload, Presence), message.retained)
         elif address.kind == "state" and message.payload:
-            state = decode(message.payload, State)
-            self._forget(state)
-            self._defend_state(message.payload, state, message.retained)
+            self.board.came(message.payload, decode(message.payload, State), message.retained)
         elif address.kind == "status" and message.payload:
             status = decode(message.payload, Status)
             self._handle(events.StatusCame(address.device, status))
@@ -232,7 +259,9 @@ class Coordinator:
         elif address.kind == "update":
             self._handle(events.ChunkCame(address.device, address.version, message.payload))
 
-    def _defend_name(self, presence: Presence) -> None:
+    def _defend_name(self, presence: Presence, retained: bool) -> None:
+        if presence.instance == self.instance and not retained:
+            self.board.looked()
         rival = self.holder.rival(presence)
         if rival is not None and self.holder.must_go(rival):
             name = self.config.federation
@@ -246,7 +275,7 @@ class Coordinator:
         for command in self.staging.handle(event, self.clock()):
             if isinstance(command, Planned):
                 self.store.keep_plan(command.plan)
-                self._publish_state()
+                self.board.put_state()
             else:
                 self._do(command)
 
@@ -263,12 +292,15 @@ class Coordinator:
             case events.Open():
                 self.opened.setdefault(command.round, self.clock())
                 log.info("round %d: asking %s", command.round + 1, ", ".join(command.devices))
-                self._publish_state()
+                self.board.put_state()
             case events.Invite(device, number, version):
                 task = TaskMessage(device, number, version)
                 self._publish(self.topics.device(device, "task"), task)
             case events.Answer(device, reply):
                 self._publish(self.topics.device(device, "reply"), reply)
+            case events.Expect(device, report):
+                with self._unless_full():
+                    self.store.expect(device, report)
             case events.Keep(device, version, offset, data):
                 with self._unless_full():
                     self.store.keep(version, device, offset, data)
@@ -317,7 +349,7 @@ class Coordinator:
             needed = SPARE_UPDATES * tensors.payload_limit(self.net.layout)
             if self.store.free_bytes > needed:
                 self._handle(events.Full(False))
-                self._publish_state()  # who has an update asks about it at every state
+                self.board.put_state()  # who has an update asks about it at every state
 
     @property
     def _current(self) -> Current:
@@ -329,12 +361,12 @@ class Coordinator:
         seconds = self.clock() - self.opened.pop(number)
         scalars = {device: dict(report.scalars) for device, report in reports.items()}
         self._advance(number + 1, scalars, seconds)
-        self._clean_up(reports)
         commands = self.rounds.handle(events.Merged(self.progress.version), self.clock())
-        self._publish_model()
+        self._clean_up(reports)
+        self.board.clear(old, self.most_chunks)
+        self.board.put_model()
         if self.rounds.phase != "open":
-            self._publish_state()
-        self._clear_model(old, self.manifest.chunks)
+            self.board.put_state()
         for command in commands:
             self._do(command)
         self._roll_out(RoundsDone(number + 1))
@@ -344,11 +376,15 @@ class Coordinator:
         config = self.config
         for device, report in reports.items():
             self.store.discard(report.version, device)
-        late = self.rounds.recent.keys() | {self.rounds.version}
-        self.store.clear_spool(keep=late if config.rounds.folds else ())
+        self._clear_spool(set())
         if config.keep_versions:
             stale = config.rounds.max_staleness + 1 if config.rounds.folds else 1
             self.store.prune(max(config.keep_versions, stale))
+
+    def _clear_spool(self, needed: set[str]) -> None:
+        """Keep what may still come to something: of this version, or of a late update."""
+        late = self.rounds.recent.keys() if self.config.rounds.folds else set()
+        self.store.clear_spool(keep={*needed, *late, self.rounds.version})
 
     def _advance(
         self, done: int, reports: dict[str, dict[str, float]], seconds: float | None
@@ -372,15 +408,6 @@ class Coordinator:
 
     # What the world is told
 
-    _announced = False
-
-    def _announce_all(self) -> None:
-        """Every connect is the first: a new broker may know nothing of us."""
-        self.echoes.clear()
-        self._publish_presence()
-        self._publish_model()
-        self._publish_state()
-
     def _publish(self, topic: str, message: Any, retain: bool = False) -> None:
         self.session.publish(topic, encode(message), retain)
 
@@ -388,45 +415,22 @@ class Coordinator:
         presence = self._presence(online=True, answers=answers)
         self.session.publish(presence.topic, presence.payload, retain=True)
 
-    def _publish_model(self) -> None:
-        """The current version in retained chunks: the broker hands them to all who ask."""
-        payload = self._payload()
-        self.manifest = chunks.manifest(payload, self.config.transfer.chunk_bytes)
-        for index in range(self.manifest.chunks):
-            topic = self.topics.model(self.progress.version, index)
-            chunk = chunks.pack(payload, self.manifest, index)
-            self.session.publish(topic, chunk, retain=True, expiry=CHUNK_EXPIRY)
-
     def _payload(self) -> bytes:
         vectors = {"model": self.model, **self.method.send(self.memory)}
         payload = tensors.encode(self.net.layout, vectors)
         return compress(payload) if self.encoding.zstd else payload
 
-    def _clear_model(self, version: str, count: int) -> None:
-        for index in range(count):
-            self.session.publish(self.topics.model(version, index), b"", retain=True)
+    @property
+    def most_chunks(self) -> int:
+        """Chunks that a version may have had: zstd makes of some less than of others."""
+        size = tensors.payload_limit(self.net.layout, 1 + len(self.method.sends))
+        return chunks.count(size, self.config.transfer.chunk_bytes)
 
-    def _forget(self, state: State) -> None:
-        """A retained state of an earlier run names chunks that nobody else would ever clear."""
-        if state.run != self.rounds.facts.run:
-            self._clear_model(state.version, state.manifest.chunks)
-
-    def _defend_state(self, payload: bytes, state: State, retained: bool) -> None:
-        """What is no echo of ours is a leftover or a forgery: whoever joins must not find it."""
-        if payload in self.echoes:
-            self.echoes.discard(payload)
-            return
-        if not retained:  # what the broker held as we connected is of an earlier connection
-            log.warning("the federation's state was written by somebody else: ours is put back")
-        if self.key is not None and signed_by(state, (self.key.public_key(),)):
-            self.issued = max(self.issued, state.issued)  # ours, before our clock was set back
-        self._publish_state()
-
-    def _publish_state(self) -> None:
+    def _state(self) -> State:
         machine, config = self.rounds, self.config
         deadline = machine.deadline - self.clock()
-        self.issued = max(self.issued + 1, int(1000 * time.time()))
-        state = State(
+        assert self.board.manifest is not None
+        return State(
             federation=config.federation,
             run=machine.facts.run,
             seed=config.seed,
@@ -439,17 +443,12 @@ class Coordinator:
             method=str(self.method),
             training=Training(**msgspec.structs.asdict(config.training)),
             model=self.spec,
-            manifest=self.manifest,
+            manifest=self.board.manifest,
             deadline=deadline if machine.phase == "open" else 0.0,
             devices=tuple(sorted(machine.invited)),
             accuracy=self.progress.accuracy,
             files=self.method.files,
             encoding=str(self.encoding),
+            turns=config.rounds.expected_turns,
             rollout=None if self.staging is None else self.staging.rollout,
-            issued=self.issued,
         )
-        if self.key is not None:
-            state = sign(state, self.key)
-        self.echoes.add(encode(state))
-        self._publish(self.topics.state, state, retain=True)
-        self._announced = True

@@ -15,6 +15,7 @@ __all__ = [
     "Command",
     "Discard",
     "Event",
+    "Expect",
     "Facts",
     "Finish",
     "Full",
@@ -129,6 +130,14 @@ class Answer:
 
 
 @dataclass(frozen=True)
+class Expect:
+    """The chunks of an update are to come: write down its report, and that none has come."""
+
+    device: str
+    report: Report
+
+
+@dataclass(frozen=True)
 class Keep:
     """Write a piece of an update to the spool."""
 
@@ -191,7 +200,18 @@ class Note:
 
 
 Command = (
-    Remember | Open | Invite | Answer | Keep | Check | Refuse | Discard | Merge | Finish | Note
+    Remember
+    | Open
+    | Invite
+    | Answer
+    | Expect
+    | Keep
+    | Check
+    | Refuse
+    | Discard
+    | Merge
+    | Finish
+    | Note
 )
 
 
@@ -215,7 +235,8 @@ class Memory:
     """What a coordinator that starts again knows: of the round that was open, and of its devices.
 
     `accepted` holds each device's last accepted update, of this round or an earlier one; `stored`
-    names those that no version has been made of yet. `recent` are the last versions, by round.
+    names those that no version has been made of yet. `recent` are the last versions, by round;
+    `coming` are the updates that were on their way, with the chunks that had come.
     """
 
     invited: frozenset[str] = frozenset()
@@ -224,3 +245,4 @@ class Memory:
     stored: frozenset[str] = frozenset()
     recent: Mapping[str, int] = field(default_factory=dict)
     quarantined: frozenset[str] = frozenset()
+    coming: Mapping[str, tuple[Report, frozenset[int]]] = field(default_factory=dict)

@@ -55,7 +55,7 @@ class Merging:
         """The next model, and what the method remembers then."""
         if self.robust.combine == "mean":
             return self._aggregate(reports, devices, current, None)
-        rows = Rows(self.store.spool / "rows.f32", sorted(reports), self.layout.size)
+        rows = Rows(self.store.rows, sorted(reports), self.layout.size)
         try:
             rows.fill(lambda device: self._update(device, reports[device], current))
             if self.robust.combine == "krum":

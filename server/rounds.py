@@ -82,6 +82,9 @@ class Rounds:
         self.stored = {
             d: r for d, r in self.accepted.items() if r.version == self.version or d in unmerged
         }
+        for device, (report, have) in self.memory.coming.items():
+            if not self._late(report) and not self._outdated(device, report):
+                self.transfers.resume(device, report, have)
 
     def handle(self, event: Event, now: float) -> list[Command]:
         match event:
@@ -100,7 +103,7 @@ class Rounds:
             case Full():
                 commands = self._full(event.full)
             case Tick():
-                commands = self.transfers.stalled(self.present, now) + self._retry(now)
+                commands = self._stalled(now) + self._retry(now)
         return commands + self._advance(now)
 
     # Presence
@@ -186,11 +189,8 @@ class Rounds:
             return [Note(text, device), Answer(device, reply)]
         busy = self.full or device in self.checking or device in self.stored
         if self.phase != "open" or busy:
-            return []  # the device keeps its update, and is asked for it when the round opens
-        begun = self.transfers.begin(device, report, now)
-        if begun and report.version != self.version:
-            begun += self.transfers.ask(device)  # it sends no more than the report by itself
-        return begun
+            return []  # the device keeps its update, and asks again when the round opens
+        return self.transfers.begin(device, report, now)
 
     def _verdict(self, device: str, report: Report, now: float) -> Reply | None:
         """What can be said to a report at once; None if its chunks are wanted, now or later."""
@@ -203,7 +203,9 @@ class Rounds:
         late = self._late(report)
         if late:
             return Reply("late", report.version, late)
-        if report.version != self.version and report.version not in self.recent:
+        if self._outdated(device, report):
+            reason = "a later update of this device was accepted: this one is a repetition"
+        elif report.version != self.version and report.version not in self.recent:
             reason = f"trained from version {report.version}, wanted is {self.version}"
         elif self._uninvited(device, report):
             reason = f"the device was not asked in round {self.round + 1}"
@@ -227,12 +229,26 @@ class Rounds:
         taken = self.config.folds and self.phase != "done" and report.version in self.recent
         return "" if taken and fresh else over
 
+    def _outdated(self, device: str, report: Report) -> bool:
+        """Whether the device has gone on since: this update was decided on long ago."""
+        last = self.accepted.get(device)
+        return last is not None and report.round <= last.round
+
     def _uninvited(self, device: str, report: Report) -> bool:
         current = report.version == self.version
         return self.phase == "open" and current and device not in self.invited
 
     def _chunk(self, event: ChunkCame, now: float) -> list[Command]:
-        commands = self.transfers.take(event, now)
+        return self._checked(self.transfers.take(event, now))
+
+    def _stalled(self, now: float) -> list[Command]:
+        """Ask for chunks that do not come, and for a turn: the device may have lost its update."""
+        asked = self._checked(self.transfers.stalled(self.present, now))
+        silent = (c for c in asked if isinstance(c, Answer) and c.reply.version == self.version)
+        return asked + self._invitations(c.device for c in silent if c.device in self.invited)
+
+    def _checked(self, commands: list[Command]) -> list[Command]:
+        """The same commands; no round ends before what they check is decided on."""
         self.checking |= {command.device for command in commands if isinstance(command, Check)}
         return commands
 
@@ -353,12 +369,18 @@ class Rounds:
         """Merge what has come; who is still sending goes on, or hears at once that it is late."""
         late: list[Command] = []
         if not self.config.folds or self.round + 1 == self.config.count:
-            reply = Reply("late", self.version, f"round {self.round + 1} is over")
-            late = [Answer(device, reply) for device in sorted(self.transfers.open)]
-            self.transfers.open.clear()
+            late = self._give_up([*self.transfers.open])
         reports = {device: self.stored[device] for device in sorted(self.stored)}
         self.phase, self.deadline = "merging", math.inf
         return [*late, Merge(self.round, reports, self.counted)]
+
+    def _give_up(self, devices: Iterable[str]) -> list[Command]:
+        """Their updates are of no use any more, and need not be sent to the end."""
+        dropped = {device: self.transfers.open.pop(device).report for device in sorted(devices)}
+        return [
+            Answer(device, Reply("late", report.version, f"round {report.round + 1} is over"))
+            for device, report in dropped.items()
+        ]
 
     def _merged(self, version: str) -> list[Command]:
         self.recent[self.version] = self.round
@@ -368,4 +390,5 @@ class Rounds:
         self.version = version
         self.invited, self.failed, self.stored = set(), set(), {}
         self.phase = "waiting" if self.round < self.config.count else "done"
-        return [Finish()] if self.phase == "done" else []
+        stale = [d for d, t in self.transfers.open.items() if self._late(t.report)]
+        return [*self._give_up(stale), *([Finish()] if self.phase == "done" else [])]

@@ -25,7 +25,15 @@ from fededge.files import disk_error, fsync_folder, lock_folder, replace_file
 from fededge.flat import Layout
 from fededge.wire import tensors
 from fededge.wire.messages import Manifest, Report
-from fededge.wire.pieces import read_whole, write_piece
+from fededge.wire.pieces import (
+    arrived,
+    complete,
+    expect,
+    expected,
+    forget,
+    read_whole,
+    write_piece,
+)
 from fededge_server.events import Memory
 from fededge_server.rollout import Plan
 
@@ -70,6 +78,9 @@ CREATE TABLE IF NOT EXISTS rollout (
 """
 Reader = Callable[[bytes], Tensor]
 """From the bytes of an update to the model in it; a WireError if they are none."""
+
+ROWS = "rows.f32"
+"""A round's updates while they are combined, in the spool."""
 
 VERSIONS = "SELECT number, version, sha256, accuracy FROM rounds ORDER BY number"
 
@@ -151,6 +162,11 @@ class Store:
             row = journal.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
         return None if row is None else str(row[0])
 
+    def note(self, name: str, value: str) -> None:
+        """Write down a fact that may change."""
+        with self._transaction() as journal:
+            journal.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, value))
+
     def progress(self) -> Progress | None:
         with self._transaction() as journal:
             row = journal.execute(f"{VERSIONS} DESC LIMIT 1").fetchone()
@@ -228,6 +244,7 @@ class Store:
         with self._transaction() as journal:
             journal.execute("INSERT OR REPLACE INTO accepted VALUES (?, ?, ?, ?)", row)
             journal.execute("DELETE FROM quarantined WHERE device = ?", (device,))
+        complete(self._update(report.version, device))
 
     def refuse(
         self, number: int, device: str, version: str, reason: str, quarantined: bool
@@ -257,6 +274,7 @@ class Store:
                 stored=frozenset(d for d, _, round_ in taken if round_ == done),
                 recent={version: n for version, n in recent.items() if n < done},
                 quarantined=frozenset(out),
+                coming=self.coming(),
             )
         except (ValueError, msgspec.DecodeError) as error:
             raise StoreError(f"{self.path}: damaged ({error}); restore a backup") from None
@@ -279,6 +297,10 @@ class Store:
 
     # The spool: one file per device, written chunk by chunk.
 
+    def expect(self, device: str, report: Report) -> None:
+        """Pieces of this update are to come; none has."""
+        expect(self._update(report.version, device), report)
+
     def keep(self, version: str, device: str, offset: int, data: bytes) -> None:
         path = self._update(version, device)
         try:
@@ -286,6 +308,16 @@ class Store:
         except OSError as error:
             raise disk_error(path, error) from None
         write_piece(path, offset, data)
+
+    def coming(self) -> dict[str, tuple[Report, frozenset[int]]]:
+        """The updates that were on their way when the process before this one ended."""
+        found: dict[str, tuple[Report, frozenset[int]]] = {}
+        for path in sorted(self.spool.glob("*/*.coming")):
+            data = path.with_suffix(".safetensors")
+            report = expected(data, Report)
+            if report is not None and (report.version, report.device) == (path.parent.name, path.stem):
+                found[path.stem] = report, arrived(data, report.manifest)
+        return found
 
     def check(self, version: str, device: str, facts: Manifest, read: Reader) -> Tensor:
         """Make a complete update durable, if it is what its report says; the model in it."""
@@ -306,7 +338,7 @@ class Store:
             raise StoreError(f"{path}: an accepted update is unreadable ({error})") from None
 
     def discard(self, version: str, device: str) -> None:
-        self._update(version, device).unlink(missing_ok=True)
+        forget(self._update(version, device))
 
     def clear_spool(self, keep: Container[str] = ()) -> None:
         """Remove what is left of updates, but for those trained from these versions."""
@@ -315,25 +347,18 @@ class Store:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _sweep_spool(self) -> None:
-        """Keep the open round's accepted updates; of a damaged one, the sender has a copy."""
+        """Of an accepted update that is damaged the sender has a copy: it is asked for it again."""
+        self.rows.unlink(missing_ok=True)  # of a merge that was cut short
         memory = self.memory()
-        whole: set[Path] = set()
-        for device in memory.stored:
-            report = memory.accepted[device]
+        for device, report in memory.accepted.items():
             path = self._update(report.version, device)
-            try:
-                read_whole(path, report.manifest)
-                whole.add(path)
-            except WireError:
+            if device not in memory.stored:
+                forget(path)  # it is in a version
+            elif not _whole(path, report.manifest):
+                forget(path)
                 with self._transaction() as journal:
                     journal.execute("DELETE FROM accepted WHERE device = ?", (device,))
         for folder in self.spool.iterdir():
-            if not folder.is_dir():
-                folder.unlink()  # rows of a merge that was cut short
-                continue
-            for path in folder.iterdir():
-                if path not in whole:
-                    path.unlink()
             if not any(folder.iterdir()):
                 folder.rmdir()
 
@@ -345,6 +370,11 @@ class Store:
         for path in self.models.iterdir():
             if path not in kept:
                 path.unlink(missing_ok=True)
+
+    @property
+    def rows(self) -> Path:
+        """Where a merge may put the round's updates for a while."""
+        return self.spool / ROWS
 
     @property
     def free_bytes(self) -> int:
@@ -359,3 +389,11 @@ class Store:
 
     def _update(self, version: str, device: str) -> Path:
         return self.spool / version / f"{device}.safetensors"
+
+
+def _whole(path: Path, facts: Manifest) -> bool:
+    try:
+        read_whole(path, facts)
+    except WireError:
+        return False
+    return True

@@ -1,60 +1,46 @@
-// Label pictures with a device's model: npm install, then node app.mjs STATE PICTURE...
-// STATE is the agent's state folder. Nothing of FedEdge is needed here.
+// Label pictures with a device's model: npm install, then node app.mjs [--json] STATE PICTURE...
+// STATE is the agent's state folder. Of FedEdge it takes only the two small files in ../web.
 
-import { createHash } from "node:crypto";
+import { webcrypto } from "node:crypto";
 import { readFileSync, realpathSync } from "node:fs";
 import { join } from "node:path";
 
 import * as ort from "onnxruntime-node";
 import sharp from "sharp";
 
+import { classify, load } from "../web/model.mjs";
+
+globalThis.crypto ??= webcrypto; // Node.js 18 has it under this name only
+
 // The link is followed once, so that the two files belong together.
-async function load(state) {
+async function current(state) {
   const folder = realpathSync(join(state, "models", "current"));
   const manifest = JSON.parse(readFileSync(join(folder, "manifest.json"), "utf8"));
-  const model = readFileSync(join(folder, "model.onnx"));
-  if (createHash("sha256").update(model).digest("hex") !== manifest.sha256) {
-    throw new Error(`${folder}: the model is not the one of its manifest`);
-  }
   const options = { intraOpNumThreads: 1, interOpNumThreads: 1 };
-  return { manifest, session: await ort.InferenceSession.create(model, options) };
+  const model = readFileSync(join(folder, "model.onnx"));
+  return { manifest, session: await load(ort, model, manifest, options) };
 }
 
-// As in training: upright, cropped around the centre to the model's proportions, then scaled.
-async function scaled(picture, height, width) {
-  const upright = sharp(picture).rotate().removeAlpha().toColourspace("srgb").raw();
-  const { data, info } = await upright.toBuffer({ resolveWithObject: true });
-  const wide = Math.round(Math.min(info.width, (info.height * width) / height));
-  const high = Math.round(Math.min(info.height, (info.width * height) / width));
-  const [left, top] = [Math.floor((info.width - wide) / 2), Math.floor((info.height - high) / 2)];
-  const cropped = sharp(data, { raw: info }).extract({ left, top, width: wide, height: high });
-  return cropped.resize(width, height, { fit: "fill", kernel: "linear" }).raw().toBuffer();
+// Upright, with the colours of the file itself: a profile would change what the model was trained on.
+async function decoded(file) {
+  const picture = sharp(file, { ignoreIcc: true }).autoOrient().removeAlpha().toColourspace("srgb");
+  const { data, info } = await picture.raw().toBuffer({ resolveWithObject: true });
+  return { data, width: info.width, height: info.height, step: info.channels };
 }
 
-// Channels first, grey or RGB.
-async function pixels(picture, [channels, height, width]) {
-  const rgb = await scaled(picture, height, width);
-  const area = width * height;
-  const planes = new Uint8Array(channels * area);
-  for (let i = 0; i < area; i++) {
-    const [red, green, blue] = rgb.subarray(3 * i, 3 * i + 3);
-    const grey = (19595 * red + 38470 * green + 7471 * blue + 32768) >> 16;
-    const values = channels === 1 ? [grey] : [red, green, blue];
-    values.forEach((value, plane) => (planes[plane * area + i] = value));
+async function main(given) {
+  const json = given[0] === "--json";
+  const [state, ...files] = json ? given.slice(1) : given;
+  if (files.length === 0) throw new Error("usage: node app.mjs [--json] STATE PICTURE...");
+  const { manifest, session } = await current(state);
+  for (const file of files) {
+    const answer = await classify(ort, session, manifest, await decoded(file));
+    const [label, probability] = answer[0];
+    console.log(json ? JSON.stringify(answer) : `${file}: ${label} ${probability.toFixed(4)}`);
   }
-  return planes;
 }
 
-const [state, ...pictures] = process.argv.slice(2);
-if (pictures.length === 0) {
-  console.error("usage: node app.mjs STATE PICTURE...");
-  process.exit(2);
-}
-const { manifest, session } = await load(state);
-const { name, shape } = manifest.input;
-for (const picture of pictures) {
-  const image = new ort.Tensor("uint8", await pixels(picture, shape), [1, ...shape]);
-  const { probabilities } = await session.run({ [name]: image });
-  const best = probabilities.data.indexOf(Math.max(...probabilities.data));
-  console.log(`${picture}: ${manifest.labels[best]} ${probabilities.data[best].toFixed(4)}`);
-}
+main(process.argv.slice(2)).catch((error) => {
+  console.error(`app.mjs: ${error.message}`);
+  process.exitCode = 2;
+});

@@ -22,7 +22,7 @@ COMMANDS = {
     "status": "where a federation stands: its round, its model, its devices",
     "audit": "what has left this device",
     "export": "the models that a device has exported: list, roll back, pin, report bad",
-    "predict": "ask a device's model about image files",
+    "predict": "ask a device's model about files and folders",
     "serve-model": "a device's model behind a local HTTP endpoint, for apps in any language",
     "init": "write configuration files, certificates, a closed broker's files, keys",
     "partition": "show, and plot, how a label-skew split shares a data set among devices",

@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import Progress, TaskID
 from rich.table import Table
 
-from fededge.cli.experiments import add_experiment_options, experiment
+from fededge.cli.experiments import add_experiment_options, check_writable, experiment
 from fededge.cli.simulate import bars, follow
 from fededge.config import DataConfig, ModelConfig
 from fededge.data.local import model_spec
@@ -68,8 +68,10 @@ def compare(options: argparse.Namespace) -> None:
         experiment(options, method=method)
     if options.last < 1:
         raise ConfigError(f"--last {options.last}: must be at least 1")
-    if len(set(options.methods)) < len(options.methods):
-        raise ConfigError("--methods names one twice")
+    for flag in ("methods", "seeds"):
+        if len(set(getattr(options, flag))) < len(getattr(options, flag)):
+            raise ConfigError(f"--{flag} names one twice")
+    check_writable(options.out / "results", options.json, options.csv)
     runs, failed = _run_all(options)
     console = Console(highlight=False, markup=False)
     if not runs:
@@ -104,24 +106,33 @@ def _run_all(options: argparse.Namespace) -> tuple[dict[str, list[Result]], list
     """
     runs: dict[str, list[Result]] = {method: [] for method in options.methods}
     failed: list[str] = []
-    with bars(Console(stderr=True, markup=False)) as progress:
-        for seed in options.seeds:
-            for method in list(runs):
-                chosen = experiment(options, method=method, seed=seed)
-                try:
-                    runs[method].append(_run_one(options, chosen, progress))
-                except MethodError as error:
-                    failed.append(f"{method}, seed {seed}: {error}")
-                    del runs[method]
+    planned = [experiment(options, method=m, seed=s) for s in options.seeds for m in runs]
+    with bars(Console(stderr=True, markup=False, highlight=False)) as progress:
+        missing = sum(chosen.rounds for chosen in planned if read(options.out, chosen) is None)
+        whole = progress.add_task("all runs", total=missing, note="")
+        for chosen in (chosen for chosen in planned if chosen.method in runs):
+            try:
+                runs[chosen.method].append(_run_one(options, chosen, progress, whole))
+            except MethodError as error:
+                failed.append(f"{chosen.method}, seed {chosen.seed}: {error}")
+                del runs[chosen.method]
     return runs, failed
 
 
-def _run_one(options: argparse.Namespace, chosen: Experiment, progress: Progress) -> Result:
+def _run_one(
+    options: argparse.Namespace, chosen: Experiment, progress: Progress, whole: TaskID
+) -> Result:
     """The result that is kept of an earlier comparison, or that of a run now."""
     result = read(options.out, chosen)
-    if result is None:
-        result = follow(chosen, options.workers, progress)
-        write(options.out, result)
+    if result is not None:
+        return result
+    try:
+        result = follow(chosen, options.workers, progress, whole)
+    finally:
+        progress.remove_task(progress.task_ids[-1])  # two bars at most, however many runs
+    write(options.out, result)
+    accuracy = result.final["global_accuracy"]
+    progress.console.print(f"{chosen.method}, seed {chosen.seed}: global {accuracy:.1%}")
     return result
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
+import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["add_experiment_options", "experiment"]
+__all__ = ["add_experiment_options", "check_writable", "experiment"]
 
 FLAGS: tuple[tuple[str, type, str], ...] = (
     ("split", str, "label skew, such as dirichlet:0.1, pathological:2, incomplete, uniform"),
@@ -67,8 +69,7 @@ def experiment(options: argparse.Namespace, **more: Any) -> Experiment:
     try:
         made = msgspec.convert(values, Experiment)
     except msgspec.ValidationError as error:
-        text = str(error).replace("`", "").replace(" - at $.", ": ")
-        raise ConfigError(f"the experiment cannot be: {text}") from None
+        raise ConfigError(_mistake(str(error).replace("`", ""), values)) from None
     try:
         Encoding.parse(made.encoding)
     except WireError as error:
@@ -78,6 +79,25 @@ def experiment(options: argparse.Namespace, **more: Any) -> Experiment:
     if not 1 <= options.workers <= 256:
         raise ConfigError(f"--workers {options.workers}: must be 1 to 256")
     return msgspec.structs.replace(made, method_files=method.files)
+
+
+def _mistake(text: str, values: Mapping[str, Any]) -> str:
+    """`Expected int >= 1 - at $.rounds` as a sentence about the experiment."""
+    what, _, name = text.partition(" - at $.")
+    subject = f"{name} = {values[name]}" if name in values else "the experiment cannot be"
+    return f"{subject}: {what[0].lower()}{what[1:]}"
+
+
+def check_writable(*paths: Path | None) -> None:
+    """Say before a long run, not after it, that its results cannot be written."""
+    for path in paths:
+        folder = None if path is None else path.absolute().parent
+        try:
+            if folder is not None:
+                folder.mkdir(parents=True, exist_ok=True)
+                tempfile.TemporaryFile(dir=folder).close()
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot be written ({error.strerror})") from None
 
 
 def _file(path: Path) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import argparse
 
 from fededge.predictor import Predictor
 
-__all__ = ["add_model_options", "open_model"]
+__all__ = ["add_model_options", "from_one", "open_model"]
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
@@ -18,8 +18,23 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--provider", help="tensorrt, cuda, cpu, … (default: the first of these that starts)"
     )
-    parser.add_argument("--threads", type=int, default=1, help="of ONNX Runtime (default: 1)")
+    parser.add_argument(
+        "--variant", help="fp32, fp16 or int8 (default: the one that the agent has chosen)"
+    )
+    parser.add_argument("--threads", type=from_one, default=1, help="of ONNX Runtime (default: 1)")
 
 
 def open_model(options: argparse.Namespace) -> Predictor:
-    return Predictor(options.model, provider=options.provider, threads=options.threads)
+    return Predictor(
+        options.model,
+        provider=options.provider,
+        variant=options.variant,
+        threads=options.threads,
+    )
+
+
+def from_one(text: str) -> int:
+    """A number from 1, for argparse."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1")
+    return int(text)

@@ -1,62 +1,99 @@
-"""`fededge predict`: what a device's model says about image files."""
+"""`fededge predict`: what a device's model says about files and folders."""
 
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from fededge.cli.models import add_model_options, open_model
+from fededge.cli.models import add_model_options, from_one, open_model
 from fededge.errors import DataError
-from fededge.predictor import Prediction
+from fededge.pictures import SUFFIXES
+from fededge.predictor import Prediction, Predictor
 from fededge.predictor.endpoint import as_json
-from fededge.predictor.inputs import SUFFIXES
 
 __all__ = ["add_to"]
 
 TEXT = """\
-Ask a device's model about image files, and about all images in folders. It needs ONNX Runtime,
-numpy and Pillow, not torch.
+Ask a device's model about image files, and about all images in folders; a model for texts is asked
+about every line of text files. It needs ONNX Runtime, numpy and (for images) Pillow, not torch.
 
 examples:
   fededge predict state/models/current photo.jpg
   fededge predict state photos/ --top 3
+  fededge predict state photos/ --csv > answers.csv
   fededge predict state photos/ --json > answers.jsonl
 """
+
+
+class Item(NamedTuple):
+    """What is asked about: its name for the reader, and the input; or what is wrong with it."""
+
+    name: str
+    input: Path | str
+    error: DataError | None = None
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:
     parser.description = TEXT
     add_model_options(parser)
     parser.add_argument(
-        "inputs", nargs="+", type=Path, metavar="FILE_OR_FOLDER", help="images, folders of images"
+        "inputs", nargs="+", type=Path, metavar="FILE_OR_FOLDER", help="files, folders of images"
     )
-    parser.add_argument("--top", type=_count, default=1, help="how many labels (default: 1)")
-    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser.add_argument("--top", type=from_one, default=1, help="how many labels (default: 1)")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="one JSON object a line")
+    form.add_argument("--csv", action="store_true", help="a table with a header")
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Every image gets its line; one that cannot be read gets a sentence, and exit code 2."""
-    files = [file for given in options.inputs for file in _images(given)]
+    """Every input gets its line; one that cannot be read gets a sentence, and exit code 2."""
     predictor = open_model(options)
-    widths = max(len(str(file)) for file in files), max(map(len, predictor.about.labels))
+    items = list(_items(options.inputs, predictor.about.input.kind))
+    write = _writer(options, predictor, items)
     failed = False
-    for file in files:
-        try:
-            prediction = predictor.predict(file)
-        except DataError as error:
-            failed = True
-            _complain(file, error, options.json)
-            continue
-        if options.json:
-            print(json.dumps({"file": str(file), **as_json(prediction, options.top)}))
-        else:
-            print(_line(file, prediction, options.top, widths))
+    for item in _with_progress(items):
+        answer = _answer(predictor, item)
+        failed |= isinstance(answer, DataError)
+        write(item.name, answer)
     return DataError.exit_code if failed else 0
+
+
+def _answer(predictor: Predictor, item: Item) -> Prediction | DataError:
+    if item.error is not None:
+        return item.error
+    try:
+        return predictor.predict(item.input)
+    except DataError as error:
+        return error
+
+
+def _items(given: Sequence[Path], kind: str) -> Iterator[Item]:
+    for path in given:
+        if kind == "text":
+            yield from _lines(path)
+        else:
+            yield from (Item(str(file), file) for file in _images(path))
+
+
+def _lines(path: Path) -> Iterator[Item]:
+    """The lines of a text file that are not empty, each named by its number."""
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except UnicodeDecodeError:
+        yield Item(str(path), path, DataError(f"{path}: not a text in UTF-8"))
+    except OSError as error:
+        yield Item(str(path), path, DataError(f"{path}: cannot be read ({error.strerror})"))
+    else:
+        for number, line in enumerate(lines, 1):
+            if line.strip():
+                yield Item(f"{path}:{number}", line)
 
 
 def _images(given: Path) -> Sequence[Path]:
@@ -76,19 +113,71 @@ def _walk(folder: Path) -> Iterator[Path]:
             yield path
 
 
-def _line(file: Path, prediction: Prediction, top: int, widths: tuple[int, int]) -> str:
-    best = [f"{label:<{widths[1]}} {p:7.2%}" for label, p in prediction.top(top)]
-    return "  ".join([f"{file!s:<{widths[0]}}", *best])
+def _with_progress(items: Sequence[Item]) -> Iterable[Item]:
+    """Where the answers go to a file and a person waits at a terminal, a line that counts."""
+    if sys.stdout.isatty() or not sys.stderr.isatty():
+        return items
+    return _counted(items)
 
 
-def _complain(file: Path, error: DataError, as_line: bool) -> None:
-    if as_line:
-        print(json.dumps({"file": str(file), "error": str(error)}))
-    else:
-        print(f"fededge: {error}", file=sys.stderr)
+def _counted(items: Sequence[Item]) -> Iterator[Item]:
+    for number, item in enumerate(items, 1):
+        yield item
+        end = "\n" if number == len(items) else ""
+        print(f"\r{number} of {len(items)}", end=end, file=sys.stderr, flush=True)
 
 
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1")
-    return int(text)
+Write = Callable[[str, Prediction | DataError], None]
+
+
+def _writer(options: argparse.Namespace, predictor: Predictor, items: Sequence[Item]) -> Write:
+    if options.json:
+        return _json_writer(options.top)
+    if options.csv:
+        return _csv_writer(min(options.top, len(predictor.about.labels)))
+    widths = max((len(item.name) for item in items), default=0), _longest(predictor)
+    return _text_writer(options.top, widths)
+
+
+def _json_writer(top: int) -> Write:
+    def write(name: str, answer: Prediction | DataError) -> None:
+        about = {"error": str(answer)} if isinstance(answer, DataError) else as_json(answer, top)
+        print(json.dumps({"file": name, **about}, ensure_ascii=False))
+
+    return write
+
+
+def _csv_writer(top: int) -> Write:
+    """`file, version, label, probability, label 2, probability 2, …`; mistakes go to stderr."""
+    table = csv.writer(sys.stdout, lineterminator="\n")
+    numbers = ["", *(f" {number}" for number in range(2, top + 1))]
+    best = [f"{column}{number}" for number in numbers for column in ("label", "probability")]
+    table.writerow(["file", "version", *best])
+
+    def write(name: str, answer: Prediction | DataError) -> None:
+        if isinstance(answer, DataError):
+            _complain(answer)
+        else:
+            cells = [cell for label, p in answer.top(top) for cell in (label, f"{p:.6f}")]
+            table.writerow([name, answer.version, *cells])
+
+    return write
+
+
+def _text_writer(top: int, widths: tuple[int, int]) -> Write:
+    def write(name: str, answer: Prediction | DataError) -> None:
+        if isinstance(answer, DataError):
+            _complain(answer)
+        else:
+            best = [f"{label:<{widths[1]}} {p:7.2%}" for label, p in answer.top(top)]
+            print("  ".join([f"{name:<{widths[0]}}", *best]))
+
+    return write
+
+
+def _longest(predictor: Predictor) -> int:
+    return max(map(len, predictor.about.labels))
+
+
+def _complain(error: DataError) -> None:
+    print(f"fededge: {error}", file=sys.stderr)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 
-from fededge.cli.models import add_model_options, open_model
+from fededge.cli.models import add_model_options, from_one, open_model
 from fededge.cli.services import run_until_signal
-from fededge.predictor.endpoint import MOST_BYTES, Endpoint
+from fededge.predictor.endpoint import MOST_BYTES, MOST_CONNECTIONS, Endpoint
 
 __all__ = ["add_to"]
 
 TEXT = """\
-Answer image requests over HTTP, for apps in any language on this machine. The model is replaced
+Answer requests over HTTP, for apps in any language on this machine. The model is replaced
 while it runs whenever the agent has a better one. There is no password and no encryption: leave
 it on 127.0.0.1.
 
@@ -27,7 +27,13 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", default="127.0.0.1", help="default: 127.0.0.1")
     parser.add_argument("--port", type=int, default=8117, help="default: 8117; 0 takes a free one")
     parser.add_argument(
-        "--most-bytes", type=int, default=MOST_BYTES, help="of a request (default: 16 MiB)"
+        "--most-bytes", type=from_one, default=MOST_BYTES, help="of a request (default: 16 MiB)"
+    )
+    parser.add_argument(
+        "--most-connections",
+        type=from_one,
+        default=MOST_CONNECTIONS,
+        help=f"at once; one more is told to come back (default: {MOST_CONNECTIONS})",
     )
     parser.add_argument("--verbose", action="store_true", help="log every request")
     parser.set_defaults(run=run)
@@ -35,7 +41,8 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     predictor = open_model(options)
-    endpoint = Endpoint(predictor, options.host, options.port, options.most_bytes)
+    limits = options.most_bytes, options.most_connections
+    endpoint = Endpoint(predictor, options.host, options.port, *limits)
     print(f"{endpoint.url} answers with version {predictor.version}", flush=True)
     print(predictor.about.provider, flush=True)
     run_until_signal(endpoint, options.verbose)

@@ -7,10 +7,17 @@ from pathlib import Path
 
 import msgspec
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
-from fededge.cli.experiments import add_experiment_options, experiment
+from fededge.cli.experiments import add_experiment_options, check_writable, experiment
 from fededge.files import replace_file
 from fededge.simulation.cost import turn_cost
 from fededge.simulation.experiment import Experiment, Measured, run
@@ -43,6 +50,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 
 def simulate(options: argparse.Namespace) -> None:
     chosen = experiment(options, method=options.method, seed=options.seed)
+    check_writable(options.json, options.csv)
     console = Console(highlight=False, markup=False)
     with bars(console) as progress:
         result = follow(chosen, options.workers, progress)
@@ -64,11 +72,14 @@ def bars(console: Console) -> Progress:
         TextColumn("{task.fields[note]}"),
         console=console,
         disable=not console.is_terminal,
+        speed_estimate_period=3600,  # seconds: a round may take minutes
     )
 
 
-def follow(chosen: Experiment, workers: int, progress: Progress) -> Result:
-    """Run an experiment with a bar of its own."""
+def follow(
+    chosen: Experiment, workers: int, progress: Progress, whole: TaskID | None = None
+) -> Result:
+    """Run an experiment with a bar of its own; its rounds count in the bar of the whole, too."""
     name = f"{chosen.method}, seed {chosen.seed}"
     task = progress.add_task(name, total=chosen.rounds, note="loading data …")
     measured: list[Measured] = []
@@ -77,6 +88,8 @@ def follow(chosen: Experiment, workers: int, progress: Progress) -> Result:
         measured.append(round_)
         note = f"global {round_.values['global_accuracy']:.1%}"
         progress.update(task, completed=round_.round, note=note)
+        if whole is not None:
+            progress.advance(whole)
     return Result.of(chosen, measured, turn_cost(setup))
 
 

@@ -10,16 +10,11 @@ import numpy as np
 
 from fededge.data.raw import Arrays, Raw, Request, Shape, check_bytes, numbering, reading
 from fededge.errors import DataError
+from fededge.pictures import FORMATS, GREY, SUFFIXES, check_header, fitted, pillow, planes, upright
 
 __all__ = ["folders", "image_files", "read_folder", "read_images"]
 
-# Formats whose decoders are simple and quiet; TIFF and others stay out on purpose.
-FORMATS = ("BMP", "JPEG", "PNG", "PPM", "WEBP")
-SUFFIXES = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".webp")
 MOST_FILE_BYTES = 256 * 2**20
-MOST_PIXELS_A_SIDE = 8192
-GREY = ("1", "L", "LA")
-COLOUR = ("P", "RGB", "RGBA", "CMYK", "YCbCr")
 
 
 def read_folder(request: Request) -> Raw:
@@ -92,8 +87,10 @@ def _read_image(path: Path, shape: Shape | None) -> np.ndarray:
             raise DataError(f"{path}: larger than the {MOST_FILE_BYTES:,} bytes that are allowed")
     try:
         with pil.Image.open(path, formats=FORMATS) as image:
-            _check_header(image, path)
-            return _pixels(pil, image, shape)
+            check_header(image, path)
+            if shape is None:
+                return planes(upright(image, 1 if image.mode in GREY else 3))
+            return planes(fitted(upright(image, shape[0]), (shape[2], shape[1])))
     except (
         pil.Image.DecompressionBombError,
         pil.Image.DecompressionBombWarning,
@@ -105,33 +102,9 @@ def _read_image(path: Path, shape: Shape | None) -> np.ndarray:
 
 def _pillow() -> Any:
     try:
-        import PIL.Image
-        import PIL.ImageOps
+        return pillow()
     except ImportError as error:
         raise DataError(
             f"reading image files takes Pillow, which cannot be imported ({error}); install "
             "fededge[vision]"
         ) from error
-    return PIL
-
-
-def _check_header(image: Any, path: Path) -> None:
-    """Refuse what is too large or cannot be brought to 8 bits without loss, before decoding it."""
-    if max(image.size) > MOST_PIXELS_A_SIDE:
-        raise DataError(
-            f"{path}: {image.size[0]}x{image.size[1]} pixels are more than the "
-            f"{MOST_PIXELS_A_SIDE} a side that are allowed; scale it down"
-        )
-    if image.mode not in (*GREY, *COLOUR):
-        raise DataError(f"{path}: its pixels are of kind {image.mode}; save it with 8 bits each")
-
-
-def _pixels(pil: Any, image: Any, shape: Shape | None) -> np.ndarray:
-    """Upright, grey or RGB, scaled to cover the shape and cropped around the centre: [C, H, W]."""
-    image = pil.ImageOps.exif_transpose(image)
-    grey = image.mode in GREY if shape is None else shape[0] == 1
-    image = image.convert("L" if grey else "RGB")
-    if shape is not None and image.size != (shape[2], shape[1]):
-        image = pil.ImageOps.fit(image, (shape[2], shape[1]), pil.Image.Resampling.BILINEAR)
-    pixels = np.asarray(image, np.uint8)
-    return pixels[None] if grey else pixels.transpose(2, 0, 1)

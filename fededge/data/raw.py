@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from fededge.choices import unknown
-from fededge.data.text import tokenise
 from fededge.errors import ConfigError, DataError
+from fededge.text import tokenise
 
 __all__ = [
     "LENGTH",

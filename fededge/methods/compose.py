@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import permutations
 
 import torch
 from torch import Tensor, nn
@@ -69,6 +70,10 @@ class Stack:
         if len(set(names)) < len(names):
             raise MethodError(f"method '{self}' names a layer twice")
         self._check_limits()
+        for one, other in permutations(self.layers, 2):
+            if isinstance(one, type(other)):
+                pair = f"{other.name} and {one.name} cannot be combined"
+                raise MethodError(f"{pair}: {one.name} has all of {other.name} in it")
         reported = Counter(SCALARS) + Counter(s for layer in self.layers for s in layer.scalars)
         for name, count in reported.items():
             if count > 1:

@@ -22,8 +22,7 @@ class FedPHP(Method):
 
     Attributes:
         mu: the most that ψ_p keeps of itself; less in the first participations.
-        share: Q, of the devices that take part in a round.
-        rounds: of the whole run; Q times them is how often a device is expected to take part.
+        turns: Q · T, how often a device is expected to take part; 0: as the run has it.
         transfer: what is learned from ψ_p: its probabilities, or where its features lie.
         lam: λ, the weight of that.
         T: the temperature of distillation.
@@ -34,8 +33,7 @@ class FedPHP(Method):
     name: ClassVar[str] = "fedphp"
     keeps: ClassVar[Mapping[str, Follows]] = {"hpm": "training", "z": "training"}
     mu: float = 0.9
-    share: float = 0.2
-    rounds: int = 150
+    turns: int = 0
     transfer: Literal["kd", "mmd"] = "kd"
     lam: float = 0.01
     T: float = 4.0
@@ -44,8 +42,7 @@ class FedPHP(Method):
 
     def __post_init__(self) -> None:
         self.require(0 <= self.mu <= 1, "mu must lie between 0 and 1")
-        self.require(0 < self.share <= 1, "share must be above 0 and at most 1")
-        self.require(self.rounds >= 1, "rounds must be at least 1")
+        self.require(self.turns >= 0, "turns must be at least 0")
         self.require(0 <= self.lam <= 1, "lam must lie between 0 and 1")
         self.require(self.T > 0, "T must be above 0")
 
@@ -78,12 +75,11 @@ class FedPHP(Method):
         hpm = local
         if "hpm" in r.private:
             hpm = r.private.tensor("hpm").clone()
-            ops.ema_(hpm, local, self.keeping(z))
+            ops.ema_(hpm, local, self.keeping(z, self.turns or r.turns))
         return Finish(private={"hpm": hpm, "z": z + 1})
 
-    def keeping(self, z: int) -> float:
+    def keeping(self, z: int, expected: int) -> float:
         """μ_z: grows with the times that the device took part, up to μ at the expected number."""
-        expected = max(int(self.share * self.rounds), 1)
         return self.mu * min(z / expected, 1.0)
 
     def personal(self, r: Round) -> Tensor:

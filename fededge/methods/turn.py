@@ -100,6 +100,7 @@ class Turn:
     sent: Mapping[str, Tensor]
     private: Private
     loss: Callable[[Turn, Output, Batch], Tensor]
+    turns: int = 1
     phase: Phase = field(default_factory=Phase)
     start: Tensor = field(default_factory=lambda: torch.empty(0))
     steps: int = 0
@@ -139,6 +140,11 @@ class Round:
     def number(self) -> int:
         """The round's number, from 0."""
         return self.turn.number
+
+    @property
+    def turns(self) -> int:
+        """How often a device is expected to take part in the whole run, at least once."""
+        return self.turn.turns
 
     @property
     def device(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import threading
@@ -10,10 +11,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-import numpy as np
-
 from fededge import __version__
 from fededge.errors import ConfigError, DataError
+from fededge.predictor.bodies import KINDS, UnknownKindError, inputs_of
 from fededge.predictor.following import Predictor
 from fededge.predictor.prediction import Prediction
 
@@ -26,10 +26,17 @@ MOST_BYTES = 16 * 2**20
 # see a broken connection instead of the answer.
 MOST_FORGOTTEN = 8
 PIECE = 1 << 16
-USE = (
-    "POST the bytes of an image (PNG, JPEG, …), or as application/json an array of pixels from 0 "
-    "to 255, to /; ?top=3 gives the three best labels only; GET /health"
-)
+# Each holds a thread, and a picture of 8192 pixels a side some hundred megabytes.
+MOST_CONNECTIONS = 32
+USE = "POST {} to /; ?top=3 gives the three best labels only; GET /health"
+
+
+BUSY_SECONDS = 0.05
+BUSY_BODY = b'{"error": "too many connections at once; try again in a second"}\n'
+BUSY = (
+    b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 1\r\n"
+    b"Content-Type: application/json; charset=utf-8\r\nContent-Length: %d\r\n\r\n%s"
+) % (len(BUSY_BODY), BUSY_BODY)
 
 
 class RequestError(Exception):
@@ -41,20 +48,43 @@ class RequestError(Exception):
 
 
 class Endpoint(ThreadingHTTPServer):
-    """`run()` answers until `stop()`; one thread for each connection."""
+    """`run()` answers until `stop()`; one thread for each connection, and a bound on them."""
 
     daemon_threads = True
 
     def __init__(
-        self, predictor: Predictor, host: str, port: int, most_bytes: int = MOST_BYTES
+        self,
+        predictor: Predictor,
+        host: str,
+        port: int,
+        most_bytes: int = MOST_BYTES,
+        most_connections: int = MOST_CONNECTIONS,
     ) -> None:
         self.predictor = predictor
         self.most_bytes = most_bytes
+        self.places = threading.BoundedSemaphore(most_connections)
         try:
             super().__init__((host, port), Handler)
         except (OSError, OverflowError) as error:
             reason = getattr(error, "strerror", None) or error
             raise ConfigError(f"{host}:{port}: cannot listen there ({reason})") from error
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """One connection more, in a thread of its own, if there is a place for it."""
+        if self.places.acquire(blocking=False):
+            super().process_request(request, client_address)
+            return
+        with contextlib.suppress(OSError):
+            request.settimeout(BUSY_SECONDS)
+            request.recv(PIECE)  # what is not read makes the answer a broken connection
+            request.sendall(BUSY)
+        self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.places.release()
 
     @property
     def url(self) -> str:
@@ -93,6 +123,8 @@ class Handler(BaseHTTPRequestHandler):
             status, body = HTTPStatus.OK, work()
         except RequestError as error:
             status, body = error.status, {"error": str(error)}
+        except UnknownKindError as error:
+            status, body = HTTPStatus.UNSUPPORTED_MEDIA_TYPE, {"error": str(error)}
         except DataError as error:
             status, body = HTTPStatus.BAD_REQUEST, {"error": str(error)}
         except ConnectionError:
@@ -105,40 +137,43 @@ class Handler(BaseHTTPRequestHandler):
         self._send(status, body)
 
     def _describe(self) -> dict[str, Any]:
-        about, path = self.server.predictor.about, urlsplit(self.path).path
-        if path == "/health":
+        about = self.server.predictor.about
+        if urlsplit(self.path).path == "/health":
             return {"status": "ok", "version": about.version}
-        if path != "/":
-            raise RequestError(HTTPStatus.NOT_FOUND, f"there is no {path} here; {USE}")
+        self._check_path()
         return {
             "fededge": __version__,
-            "use": USE,
+            "use": self._use(),
             "version": about.version,
+            "variant": about.variant,
             "labels": about.labels,
-            "input": {"channels_height_width": about.shape, "most_bytes": self.server.most_bytes},
+            "input": {
+                "kind": about.input.kind,
+                "shape": about.input.shape,
+                "most_bytes": self.server.most_bytes,
+            },
             "provider": str(about.provider),
             "model": dict(about.manifest),
         }
 
     def _predict(self) -> dict[str, Any]:
-        url, data = urlsplit(self.path), self._body()
-        if url.path != "/":
-            raise RequestError(HTTPStatus.NOT_FOUND, f"there is no {url.path} here; {USE}")
-        top = _top(parse_qs(url.query))
-        kind = self.headers.get_content_type()
-        if kind == "application/json":
-            answer = self.server.predictor.predict(_pixels(data))
-        elif kind.startswith("image/") or kind == "application/octet-stream":
-            answer = self.server.predictor.predict(data)
-        else:
-            raise RequestError(
-                HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
-                f"the content type {kind} is not known here; send image/png, image/jpeg, "
-                "application/octet-stream or application/json",
-            )
+        data = self._body()
+        self._check_path()
+        top = _top(parse_qs(urlsplit(self.path).query))
+        kind = self.server.predictor.about.input.kind
+        inputs = inputs_of(self.headers.get_content_type(), data, kind)
+        answer = self.server.predictor.predict(inputs)
         if isinstance(answer, Prediction):
             return as_json(answer, top)
         return {"predictions": [as_json(one, top) for one in answer]}
+
+    def _check_path(self) -> None:
+        path = urlsplit(self.path).path
+        if path != "/":
+            raise RequestError(HTTPStatus.NOT_FOUND, f"there is no {path} here; {self._use()}")
+
+    def _use(self) -> str:
+        return USE.format(KINDS[self.server.predictor.about.input.kind])
 
     def _body(self) -> bytes:
         """The whole body; a wrong length is refused before anything of it is kept."""
@@ -202,13 +237,3 @@ def _top(query: dict[str, list[str]]) -> int | None:
     if not (text.isascii() and text.isdecimal() and int(text[:9]) > 0):
         raise RequestError(HTTPStatus.BAD_REQUEST, f"top must be a number from 1, not {text!r}")
     return int(text[:9])
-
-
-def _pixels(data: bytes) -> np.ndarray:
-    try:
-        array = np.asarray(json.loads(data))
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"the body is not a JSON array of rows alike ({error})") from error
-    if array.dtype.kind not in "iu" or (array.size and not 0 <= array.min() <= array.max() <= 255):
-        raise DataError("the JSON must be an array of whole numbers from 0 to 255, the pixels")
-    return array.astype(np.uint8)

@@ -11,11 +11,15 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, overload
 
+import numpy as np
+
 from fededge.errors import FedEdgeError, StoreError
 from fededge.files import replace_file
 from fededge.predictor.inputs import prepare
-from fededge.predictor.model import MANIFEST, MODEL, About, Model, signature
+from fededge.predictor.manifest import MANIFEST, MODEL, Input
+from fededge.predictor.model import About, Model, Wanted, signature
 from fededge.predictor.prediction import Prediction
+from fededge.predictor.texts import prepare_texts
 
 __all__ = ["BAD", "Predictor"]
 
@@ -43,6 +47,7 @@ class Predictor:
         path: str | os.PathLike[str],
         *,
         provider: str | None = None,
+        variant: str | None = None,
         threads: int = 1,
         resize: bool = True,
     ) -> None:
@@ -53,11 +58,12 @@ class Predictor:
                 `model.onnx` and `manifest.json` does as well.
             provider: `tensorrt`, `cuda`, `cpu` or another that ONNX Runtime offers; without it,
                 the first of these three that starts.
+            variant: `fp32`, `fp16` or `int8`; without it, the one that the agent has chosen.
             threads: of ONNX Runtime for one call; one is best for small networks.
             resize: scale images of another size than the model's; else they are refused.
         """
         self._path = _model_folder(Path(path))
-        self._provider, self._threads, self._resize = provider, threads, resize
+        self._wanted, self._resize = Wanted(provider, variant, threads), resize
         self._loading = threading.Lock()
         self._reporting = threading.Lock()
         self._next_look = 0.0
@@ -88,14 +94,15 @@ class Predictor:
         Args:
             inputs: an image file's path or bytes, a PIL image, an array of uint8 ([H, W],
                 [H, W, C], [C, H, W], or many as [N, H, W, C] or [N, C, H, W]), or a list of these.
+                Of a model for texts: a text, an array of tokens, or a list of texts.
 
         Raises:
             DataError: the input is not one of these, or cannot be read.
         """
         self._follow()
         model = self._model
-        pixels, single = prepare(inputs, model.about.shape, self._resize)
-        rows = model.run(pixels)
+        batch, single = self._prepare(inputs, model.about.input)
+        rows = model.run(batch)
         rows.flags.writeable = False
         results = [Prediction(row, model.about) for row in rows]
         return results[0] if single else results
@@ -125,6 +132,12 @@ class Predictor:
                 raise StoreError(f"{about.folder}: this model is gone, so nobody needs the report")
             replace_file(path, json.dumps(report, ensure_ascii=False, indent=2).encode() + b"\n")
         return path
+
+    def _prepare(self, inputs: Any, about: Input) -> tuple[np.ndarray, bool]:
+        if about.kind == "text":
+            return prepare_texts(inputs, about.shape[0], about.largest)
+        channels, height, width = about.shape
+        return prepare(inputs, (channels, height, width), self._resize)
 
     def _follow(self) -> None:
         """If the model has changed, and nobody is at it, have it loaded."""
@@ -165,7 +178,7 @@ class Predictor:
         return Path(os.path.realpath(self._path))
 
     def _load(self, folder: Path) -> Model:
-        return Model.load(folder, self._provider, self._threads)
+        return Model.load(folder, self._wanted)
 
 
 def _model_folder(path: Path) -> Path:

@@ -16,17 +16,14 @@ from typing import Any
 
 import numpy as np
 
+from fededge import scaling
 from fededge.errors import DataError
+from fededge.pictures import FORMATS, check_header, fitted, pillow, planes, upright
 
-__all__ = ["SUFFIXES", "Shape", "prepare"]
+__all__ = ["Shape", "prepare"]
 
 Shape = tuple[int, int, int]
 
-# Formats whose decoders are simple and quiet; TIFF and others stay out on purpose.
-FORMATS = ("BMP", "JPEG", "PNG", "PPM", "WEBP")
-SUFFIXES = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".webp")
-MOST_PIXELS_A_SIDE = 8192
-MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr")
 CHANNELS = (1, 3, 4)
 # ITU-R 601 in 16 bits, as Pillow has it: an array and its picture give the same grey.
 RED, GREEN, BLUE, HALF = 19595, 38470, 7471, 1 << 15
@@ -123,12 +120,15 @@ def _sized(batch: np.ndarray, shape: Shape, resize: bool) -> np.ndarray:
     if batch.shape[2:] == shape[1:]:
         return batch
     _check_resize((batch.shape[3], batch.shape[2]), shape, resize)
-    pil = _pillow()
+    try:
+        pil = pillow()
+    except ImportError:  # slower, and the same pixels
+        return scaling.fit(batch, *shape[1:])
     resized = np.empty((len(batch), *shape), np.uint8)
     for row, image in zip(resized, batch, strict=True):
         pixels = image[0] if shape[0] == 1 else image.transpose(1, 2, 0)
         picture = pil.Image.fromarray(np.ascontiguousarray(pixels))
-        row[:] = _array(_fitted(pil, picture, shape))
+        row[:] = planes(fitted(picture, (shape[2], shape[1])))
     return resized
 
 
@@ -149,29 +149,18 @@ def _from_file(source: Path | io.BytesIO, name: str, shape: Shape, resize: bool)
 
 def _from_image(image: Any, name: str, shape: Shape, resize: bool) -> np.ndarray:
     """A PIL image as [1, C, H, W]; what is too large is refused before it is decoded."""
-    pil = _pillow()
-    _check_image(image, name, shape)
-    with _decoding(pil, name):
-        image = pil.ImageOps.exif_transpose(image).convert("L" if shape[0] == 1 else "RGB")
-    if image.size != (shape[2], shape[1]):
-        _check_resize(image.size, shape, resize)
-        image = _fitted(pil, image, shape)
-    return np.ascontiguousarray(_array(image))[None]
-
-
-def _check_image(image: Any, name: str, shape: Shape) -> None:
     if shape[0] not in (1, 3):
         raise DataError(
             f"{name}: pictures have 1 channel (grey) or 3 (RGB), and the model takes {shape[0]}; "
             "give it an array"
         )
-    if max(image.size) > MOST_PIXELS_A_SIDE:
-        raise DataError(
-            f"{name}: {image.size[0]}x{image.size[1]} pixels are more than the "
-            f"{MOST_PIXELS_A_SIDE} a side that are allowed; scale it down"
-        )
-    if image.mode not in MODES:
-        raise DataError(f"{name}: its pixels are of kind {image.mode}; save it with 8 bits each")
+    check_header(image, name)
+    with _decoding(_pillow(), name):
+        image = upright(image, shape[0])
+    size = shape[2], shape[1]
+    if image.size != size:
+        _check_resize(image.size, shape, resize)
+    return np.ascontiguousarray(planes(fitted(image, size)))[None]
 
 
 @contextlib.contextmanager
@@ -194,22 +183,11 @@ def _decoding(pil: Any, name: str) -> Iterator[None]:
         raise DataError(f"{name}: not a readable image (known: {kinds})") from error
 
 
-def _fitted(pil: Any, image: Any, shape: Shape) -> Any:
-    return pil.ImageOps.fit(image, (shape[2], shape[1]), pil.Image.Resampling.BILINEAR)
-
-
-def _array(image: Any) -> np.ndarray:
-    pixels = np.asarray(image, np.uint8)
-    return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
-
-
 def _pillow() -> Any:
     try:
-        import PIL.Image
-        import PIL.ImageOps
+        return pillow()
     except ImportError as error:
         raise DataError(
-            "image files, PIL images and other sizes than the model's take Pillow, which cannot "
-            f"be imported ({error}); pip install pillow"
+            f"image files and PIL images take Pillow, which cannot be imported ({error}); "
+            "pip install pillow"
         ) from error
-    return PIL

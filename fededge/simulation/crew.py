@@ -252,6 +252,7 @@ def _pack_task(task: Task) -> dict[str, Any]:
         "hyper": task.hyper,
         "received": task.received.numpy(),
         "sent": _pack(task.sent),
+        "turns": task.turns,
     }
 
 

@@ -46,10 +46,10 @@ class Experiment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     rounds: Annotated[int, Meta(ge=1, le=100_000)] = 20
     epochs: Annotated[int, Meta(ge=1, le=10_000)] = 2
     batch_size: Annotated[int, Meta(ge=1)] = 64
-    lr: Annotated[float, Meta(gt=0)] = 0.01
+    lr: Annotated[float, Meta(gt=0, le=1e6)] = 0.01
     momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.9
-    weight_decay: Annotated[float, Meta(ge=0)] = 1e-5
-    clip_norm: Annotated[float, Meta(ge=0)] = 0.0
+    weight_decay: Annotated[float, Meta(ge=0, le=1e6)] = 1e-5
+    clip_norm: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
     encoding: str = "float32"
     measure_every: Annotated[int, Meta(ge=1)] = 1
     method_files: dict[str, str] = {}

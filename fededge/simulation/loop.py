@@ -13,7 +13,7 @@ from fededge.aggregation import aggregate
 from fededge.flat import FlatModel, Layout
 from fededge.methods import Private
 from fededge.models import build_for
-from fededge.selection import choose
+from fededge.selection import choose, expected_turns
 from fededge.simulation.crew import Alone, Crew, Setup
 from fededge.training import Answer, Task
 from fededge.wire.encoding import Encoding
@@ -58,9 +58,10 @@ class Simulation:
         crew = self.crew or Alone(setup)
         method = self.method
         model, state = self.first, method.initial(self.layout)
+        turns = expected_turns(count, self.participants, len(setup.devices))
         for number in range(count):
             chosen = choose(setup.devices, self.participants, setup.seed, number)
-            task = Task(setup.seed, number, setup.hyper, model, dict(method.send(state)))
+            task = Task(setup.seed, number, setup.hyper, model, dict(method.send(state)), turns)
             start = time.perf_counter()
             answers = crew.turns(task, chosen, self.private)
             seconds = time.perf_counter() - start

@@ -19,6 +19,11 @@ Runs = Mapping[str, Sequence[Result]]
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 MARKERS = "osD^vPX*"
 
+MOST_NAMED = 20
+"""Classes that are named on an axis; more would not be legible."""
+WIDEST_CHANGE = 30
+"""Points of gain or loss that the fairness plot shows; what lies beyond is in its last bars."""
+
 
 def plot_comparison(runs: Runs, labels: Sequence[str], folder: Path) -> list[Path]:
     """Write every picture that these runs allow; returns their paths."""
@@ -36,7 +41,8 @@ def plot_comparison(runs: Runs, labels: Sequence[str], folder: Path) -> list[Pat
 
 
 def _style(index: int) -> dict[str, Any]:
-    return {"color": COLOURS[index % len(COLOURS)], "marker": MARKERS[index // len(COLOURS) % 8]}
+    again = index // len(COLOURS)
+    return {"color": COLOURS[index % len(COLOURS)], "marker": MARKERS[(index + again) % 8]}
 
 
 def _curves(runs: Runs, metric: str, path: Path) -> Path:
@@ -49,6 +55,7 @@ def _curves(runs: Runs, metric: str, path: Path) -> Path:
         style = _style(index)
         axes.plot(rounds, values.mean(0), label=method, markevery=max(1, len(rounds) // 8), **style)
         axes.fill_between(rounds, values.min(0), values.max(0), color=style["color"], alpha=0.12)
+    axes.xaxis.get_major_locator().set_params(integer=True)
     _finish(axes, "round", f"{metric.replace('_', ' ')} (%)")
     return save_figure(figure, path)
 
@@ -71,43 +78,51 @@ def _scatter(runs: Runs, path: Path) -> Path:
 
 def _fairness(runs: Runs, base: str, path: Path) -> Path:
     """How much each device gains or loses in personal accuracy against the first method."""
-    figure = new_figure(7, 4.2)
-    axes = figure.add_subplot()
-    for index, (method, results) in enumerate(runs.items()):
-        if method == base:
-            continue
-        changes = [
-            100 * (mine - theirs)
-            for result, other in zip(results, runs[base], strict=False)
-            for device, mine in result.personal.items()
-            if mine is not None and (theirs := other.personal.get(device)) is not None
-        ]
-        bins = np.linspace(-30, 30, 31)
-        axes.hist(
-            np.clip(changes, -30, 30), bins=bins.tolist(), histtype="step", linewidth=1.6,
-            label=method, color=_style(index)["color"],
-        )  # fmt: skip
-    axes.axvline(0, color="grey", linewidth=0.8)
-    _finish(axes, f"change of a device's personal accuracy against {base} (points)", "devices")
+    others = [method for method in runs if method != base]
+    figure = new_figure(7, 1.1 * len(others) + 1.2)
+    panels = figure.subplots(len(others), sharex=True, sharey=True, squeeze=False)[:, 0]
+    bins = np.linspace(-WIDEST_CHANGE, WIDEST_CHANGE, 31).tolist()
+    for axes, method in zip(panels, others, strict=True):
+        changes = np.array(_changes(runs[method], runs[base]))
+        axes.hist(np.clip(changes, bins[0], bins[-1]), bins=bins, color=COLOURS[0])
+        axes.axvline(0, color="black", linewidth=0.8)
+        axes.set_title(method, loc="left", fontsize="small", pad=2)
+        axes.grid(alpha=0.3)
+    panels[0].yaxis.get_major_locator().set_params(integer=True, nbins=4)
+    panels[-1].set_xlabel(f"change of a device's personal accuracy against {base} (points)")
+    figure.supylabel("devices", x=0.04, fontsize="medium")
+    figure.subplots_adjust(hspace=0.5)
     return save_figure(figure, path)
+
+
+def _changes(results: Sequence[Result], base: Sequence[Result]) -> list[float]:
+    """Of each device and seed, in points."""
+    return [
+        100 * (mine - theirs)
+        for result, other in zip(results, base, strict=True)
+        for device, mine in result.personal.items()
+        if mine is not None and (theirs := other.personal.get(device)) is not None
+    ]
 
 
 def _classes(runs: Runs, labels: Sequence[str], path: Path) -> Path:
     """The global model's accuracy class by class, a row a method."""
-    rows = [
-        np.nanmean(np.array([r.per_class for r in results], dtype=float), axis=0)
-        for results in runs.values()
-    ]
+    rows = 100 * np.array([_mean_by_class(results) for results in runs.values()])
     figure = new_figure(max(6.0, 0.5 * len(labels) + 2), 0.45 * len(rows) + 2)
     axes = figure.add_subplot()
-    image = axes.imshow(100 * np.array(rows), vmin=0, vmax=100, cmap="cividis", aspect="auto")
+    image = axes.imshow(rows, vmin=0, vmax=100, cmap="cividis", aspect="auto")
     axes.set_yticks(range(len(rows)), list(runs))
-    if len(labels) <= 20:
-        axes.set_xticks(range(len(labels)), labels, rotation=45, ha="right")
-    else:
-        axes.set_xlabel("class")
+    _name_classes(axes, labels)
+    if len(labels) <= MOST_NAMED:
+        for (row, column), value in np.ndenumerate(rows):
+            shade = "white" if value < 55 else "black"
+            axes.text(column, row, f"{value:.0f}", ha="center", va="center", color=shade)
     figure.colorbar(image, label="accuracy (%)")
     return save_figure(figure, path)
+
+
+def _mean_by_class(results: Sequence[Result]) -> Any:
+    return np.nanmean(np.array([result.per_class for result in results], dtype=float), axis=0)
 
 
 def _local_classes(runs: Runs, labels: Sequence[str], path: Path) -> Path:
@@ -123,10 +138,17 @@ def _local_classes(runs: Runs, labels: Sequence[str], path: Path) -> Path:
             places + offset, local["mean"], yerr=local["interval"], fmt=style["marker"],
             color=style["color"], label=method, capsize=2, markersize=4,
         )  # fmt: skip
-    if len(labels) <= 20:
-        axes.set_xticks(places, labels, rotation=45, ha="right")
-    _finish(axes, "class", "accuracy of the last round's local models (%)")
+    _name_classes(axes, labels)
+    axes.set_ylim(-3, 103)  # an interval of few models reaches beyond what an accuracy can be
+    _finish(axes, "", "accuracy of the last round's local models (%)")
     return save_figure(figure, path)
+
+
+def _name_classes(axes: Any, labels: Sequence[str]) -> None:
+    if len(labels) <= MOST_NAMED:
+        axes.set_xticks(range(len(labels)), labels, rotation=45, ha="right")
+    else:
+        axes.set_xlabel("class")
 
 
 def _value(result: Result, metric: str) -> float:
@@ -135,7 +157,8 @@ def _value(result: Result, metric: str) -> float:
 
 
 def _finish(axes: Any, x: str, y: str) -> None:
-    axes.set_xlabel(x)
+    """Name the axes; the legend stands beside the picture, where it hides nothing."""
+    axes.set_xlabel(x or axes.get_xlabel())
     axes.set_ylabel(y)
     axes.grid(alpha=0.3)
-    axes.legend(fontsize="small")
+    axes.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False)

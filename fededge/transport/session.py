@@ -25,8 +25,9 @@ from paho.mqtt.reasoncodes import ReasonCode
 from fededge.config import BrokerConfig
 from fededge.errors import TransportError
 from fededge.transport import tls
+from fededge.transport.outbox import Outbox, Parcel
 
-__all__ = ["Connected", "Event", "Failed", "Lost", "Message", "Session", "Will"]
+__all__ = ["Connected", "Delivered", "Event", "Failed", "Lost", "Message", "Session", "Will"]
 
 MOST_UNREAD = 64
 """Messages that the broker may have on the way to us: bounds memory at 64 chunks."""
@@ -48,7 +49,16 @@ class Will:
 
 @dataclass(frozen=True)
 class Connected:
-    """The broker took us in, for the first time or again."""
+    """The broker took us in; `resumed`: it still knows what it had for us."""
+
+    resumed: bool = False
+
+
+@dataclass(frozen=True)
+class Delivered:
+    """The broker has a message of ours. Its number goes to `Session.delivered`."""
+
+    number: int
 
 
 @dataclass(frozen=True)
@@ -73,7 +83,7 @@ class Message:
     ack: Callable[[], None] = field(repr=False, compare=False)
 
 
-Event = Connected | Lost | Failed | Message
+Event = Connected | Delivered | Lost | Failed | Message
 
 
 class Session:
@@ -99,6 +109,8 @@ class Session:
         self._client: mqtt.Client | None = None
         self._stopping = False
         self._taken_in = False
+        self._outbox = Outbox(self._hand)
+        self._counting = False
 
     @property
     def address(self) -> str:
@@ -139,28 +151,59 @@ class Session:
         client.disconnect()
         client.loop_stop()
 
-    def subscribe(self, topic: str) -> None:
+    def subscribe(self, *topics: str, lasting: bool = True) -> None:
+        """Hear these topics; `lasting`: also after every new connection."""
         with self._lock:
-            self._subscriptions[topic] = 1
-            if self._client is not None and self._client.is_connected():
-                self._client.subscribe(topic, qos=1)
+            if lasting:
+                self._subscriptions.update(dict.fromkeys(topics, 1))
+            if topics and self._client is not None and self._client.is_connected():
+                self._client.subscribe([(topic, 1) for topic in topics])
 
-    def unsubscribe(self, topic: str) -> None:
+    def unsubscribe(self, *topics: str) -> None:
         with self._lock:
-            self._subscriptions.pop(topic, None)
-            if self._client is not None and self._client.is_connected():
-                self._client.unsubscribe(topic)
+            for topic in topics:
+                self._subscriptions.pop(topic, None)
+            if topics and self._client is not None and self._client.is_connected():
+                self._client.unsubscribe([*topics])
 
     def publish(
         self, topic: str, payload: bytes, retain: bool = False, expiry: int | None = None
     ) -> None:
         """Hand a message to paho, at least once; it waits there while the connection is down."""
+        self._publish(topic, payload, retain, expiry)
+
+    def send(self, parcel: Parcel) -> None:
+        """Publish a chunk when the ones before it have arrived."""
+        self._counting = True
+        self._outbox.put(parcel)
+
+    def sending(self, topic: str) -> bool:
+        """Whether a chunk of this topic waits or is on its way."""
+        return topic in self._outbox
+
+    def drop(self, prefix: str) -> None:
+        """Do not send what still waits below this topic."""
+        self._outbox.drop(prefix)
+
+    def delivered(self, event: Delivered) -> None:
+        """Go on with what waits; for the thread that reads the inbox."""
+        self._outbox.arrived(event.number)
+
+    @property
+    def idle(self) -> bool:
+        """Whether the broker has every chunk that was to be sent."""
+        return self._outbox.empty
+
+    def _hand(self, parcel: Parcel, payload: bytes) -> int:
+        return self._publish(parcel.topic, payload, parcel.retain, parcel.expiry)
+
+    def _publish(self, topic: str, payload: bytes, retain: bool, expiry: int | None) -> int:
         assert self._client is not None, "publish before start"
         properties = None
         if expiry is not None and self.broker.protocol == "5":
             properties = Properties(PacketTypes.PUBLISH)
             properties.MessageExpiryInterval = expiry
-        self._client.publish(topic, payload, qos=1, retain=retain, properties=properties)
+        return self._client.publish(topic, payload, 1, retain, properties).mid
 
     def _make_client(self) -> mqtt.Client:
         five = self.broker.protocol == "5"
@@ -185,6 +228,7 @@ class Session:
         client.on_disconnect = self._on_disconnect
         client.on_connect_fail = self._on_connect_fail
         client.on_message = self._on_message
+        client.on_publish = self._on_publish
         client.on_socket_open = _no_delay
         return client
 
@@ -222,7 +266,7 @@ class Session:
                 client.subscribe(topic, qos=qos)
         self._taken_in = True
         self._verdict.put("")
-        self.inbox.put(Connected())
+        self.inbox.put(Connected(bool(flags.session_present)))
 
     def _refused(self, client: mqtt.Client, code: ReasonCode) -> None:
         """A wrong password does not get right by trying again; a busy broker may."""
@@ -275,6 +319,12 @@ class Session:
 
         payload = bytes(message.payload)
         self.inbox.put(Message(message.topic, payload, message.retain, ack))
+
+    def _on_publish(
+        self, client: mqtt.Client, userdata: Any, number: int, code: ReasonCode, properties: Any
+    ) -> None:
+        if self._counting:  # who sends no chunks need not hear of it
+            self.inbox.put(Delivered(number))
 
 
 def _no_delay(client: mqtt.Client, userdata: Any, sock: Any) -> None:

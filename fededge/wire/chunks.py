@@ -18,6 +18,7 @@ __all__ = [
     "Assembly",
     "Chunk",
     "check_manifest",
+    "count",
     "manifest",
     "pack",
     "unpack",
@@ -47,15 +48,15 @@ class Chunk:
 
 def manifest(payload: bytes, chunk_bytes: int = CHUNK_BYTES) -> Manifest:
     """What the receiver needs to check the whole."""
-    count = _count(len(payload), chunk_bytes)
-    return Manifest(count, chunk_bytes, len(payload), hashlib.sha256(payload).hexdigest())
+    number = count(len(payload), chunk_bytes)
+    return Manifest(number, chunk_bytes, len(payload), hashlib.sha256(payload).hexdigest())
 
 
 def check_manifest(facts: Manifest, most: int) -> None:
     """Refuse a transfer that contradicts itself, or takes more than `most` bytes."""
     if facts.bytes > most:
         raise WireError(f"{facts.bytes} bytes are more than the {most} that can be honest")
-    if facts.chunks != _count(facts.bytes, facts.chunk_bytes):
+    if facts.chunks != count(facts.bytes, facts.chunk_bytes):
         raise WireError(
             f"{facts.chunks} chunks of {facts.chunk_bytes} bytes do not make {facts.bytes} bytes"
         )
@@ -124,13 +125,14 @@ class Assembly:
 
     def overdue(self, now: float) -> bool:
         """Whether nothing has come for a while; if so, the next while is twice as long."""
-        if now - self.touched < self.patience:
+        if self.complete or now - self.touched < self.patience:
             return False
         self.touched, self.patience = now, min(2 * self.patience, MOST_PATIENCE)
         return True
 
 
-def _count(size: int, chunk_bytes: int) -> int:
+def count(size: int, chunk_bytes: int) -> int:
+    """How many chunks so many bytes make."""
     return max(1, -(-size // chunk_bytes))
 
 

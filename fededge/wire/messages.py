@@ -105,6 +105,7 @@ class State(Message, frozen=True):
     accuracy: float | None = None
     files: Annotated[dict[MethodName, Hash], Meta(max_length=64)] = {}
     encoding: Text = "float32"
+    turns: Annotated[int, Meta(ge=1, le=2**53)] = 1
     rollout: Rollout | None = None
     issued: Count = 0
     signature: Annotated[str, Meta(pattern=r"^([0-9a-f]{128})?\Z")] = ""

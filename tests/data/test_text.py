@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from fededge.data import Dataset, load, tokenise
-from fededge.data.text import fnv1a
 from fededge.errors import ConfigError, DataError
+from fededge.text import fnv1a
 
 LABELS = ("World", "Sports", "Business", "Sci/Tech")
 

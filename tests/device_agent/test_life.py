@@ -10,6 +10,7 @@ import pytest
 
 from fededge.spec import ModelSpec
 from fededge.wire import chunks
+from fededge.wire.chunks import Assembly
 from fededge.wire.messages import Manifest, Reply, State, TaskMessage, Training
 from fededge_agent.events import (
     Announce,
@@ -18,6 +19,7 @@ from fededge_agent.events import (
     ClaimCame,
     Command,
     Connected,
+    Expect,
     Fetched,
     Follow,
     Halt,
@@ -38,9 +40,10 @@ from fededge_agent.events import (
     Unable,
     Unfollow,
 )
-from fededge_agent.life import Life
+from fededge_agent.life import Fetch, Life
 
-V0, V1 = "000000-0123456789abcdef", "000001-fedcba9876543210"
+OLD, V0, V1 = "000000-ffffffffffffffff", "000000-0123456789abcdef", "000001-fedcba9876543210"
+ALL = (0, 1, 2)
 MODEL = hashlib.shake_128(b"model").digest(2500)
 STATE = State(
     federation="test",
@@ -97,8 +100,8 @@ class Driven:
 
 
 def ready(**fields: Any) -> Driven:
-    """Connected and prepared, with nothing to do."""
-    driven = Driven(**fields)
+    """Connected and prepared, with nothing to do: it holds a model, if an old one."""
+    driven = Driven(**{"held": OLD, **fields})
     driven(Connected(), StateCame(STATE), Prepared(STATE))
     return driven
 
@@ -120,11 +123,12 @@ def test_a_whole_turn() -> None:
     assert driven(Connected()) == [Announce()]
     assert driven(StateCame(STATE)) == [Prepare(STATE)]
     assert driven.doing() == "starting"
-    assert driven(Prepared(STATE)) == [Announce()]
-    assert driven(task()) == [Follow(V0), Announce()]
+    fetch = [Expect(V0, STATE.manifest), Follow(V0, ALL)]
+    assert driven(Prepared(STATE)) == [*fetch, Announce()]  # it has no model yet: no task needed
     assert driven.doing() == "fetching"
+    assert driven(task()) == []
     assert driven(chunk(2), chunk(0)) == [Keep(V0, 2048, MODEL[2048:]), Keep(V0, 0, MODEL[:1024])]
-    last = [Keep(V0, 1024, MODEL[1024:2048]), Unfollow(V0), CheckModel(V0, STATE.manifest)]
+    last = [Keep(V0, 1024, MODEL[1024:2048]), Unfollow(V0, ALL), CheckModel(V0, STATE.manifest)]
     assert driven(chunk(1)) == last
     assert driven.doing() == "fetching"
     assert driven(Fetched(V0)) == [Train(task().task, STATE), Announce()]
@@ -148,7 +152,7 @@ def test_a_task_before_its_state_waits_for_it() -> None:
 def test_a_task_for_a_version_to_come_waits_for_its_state() -> None:
     driven = ready()
     assert driven(task(V1)) == []
-    assert driven(StateCame(NEXT)) == [Follow(V1), Announce()]
+    assert only(driven(StateCame(NEXT)), Follow) == [Follow(V1, ALL)]
 
 
 def test_a_late_copy_of_an_old_task_does_not_replace_the_one_at_hand() -> None:
@@ -177,7 +181,7 @@ def test_a_claim_to_our_name_is_answered_whatever_we_do() -> None:
 
 
 def test_two_states_while_preparing_prepare_the_last_one_once() -> None:
-    driven = Driven()
+    driven = Driven(held=OLD)
     driven(Connected(), StateCame(STATE))
     other = msgspec.structs.replace(STATE, method="scaffold")
     assert driven(StateCame(OTHER_METHOD), StateCame(other)) == []
@@ -229,16 +233,17 @@ def test_another_method_while_training_is_prepared_after_the_turn() -> None:
 def test_another_method_while_fetching_stops_the_fetch() -> None:
     driven = ready()
     driven(task())
-    assert driven(StateCame(OTHER_METHOD)) == [Unfollow(V0), Prepare(OTHER_METHOD), Announce()]
+    other = msgspec.structs.replace(OTHER_METHOD, version=V1)
+    assert driven(StateCame(other)) == [Unfollow(V0, ALL), Prepare(other), Announce()]
 
 
 def test_a_new_version_while_fetching_leaves_the_old_one_at_once() -> None:
     """The old chunks are cleared from the broker: waiting for them would be in vain."""
     driven = ready()
     driven(task(), chunk(0))
-    assert driven(StateCame(NEXT)) == [Unfollow(V0), Announce()]
+    assert driven(StateCame(NEXT)) == [Unfollow(V0, ALL), Announce()]
     assert driven.doing() == "ready"
-    assert driven(task(V1)) == [Follow(V1), Announce()]
+    assert only(driven(task(V1)), Follow) == [Follow(V1, ALL)]
     assert driven(chunk(1, V0)) == []
 
 
@@ -246,7 +251,8 @@ def test_a_new_task_and_then_its_state_while_fetching_moves_on_at_once() -> None
     driven = ready()
     driven(task(), chunk(0))
     assert driven(task(V1)) == []
-    assert driven(StateCame(NEXT)) == [Unfollow(V0), Follow(V1)]
+    moved = [Unfollow(V0, ALL), Expect(V1, NEXT.manifest), Follow(V1, ALL)]
+    assert driven(StateCame(NEXT)) == moved
     assert [k.offset for k in only(driven(*(chunk(i, V1) for i in range(3))), Keep)] == [
         0,
         1024,
@@ -258,10 +264,10 @@ def test_a_new_version_while_training_is_taken_up_once_the_old_turn_is_decided()
     """Only the report of the outdated update goes out; the coordinator says late, or accepted."""
     driven = ready(held=V0)
     driven(task(), StateCame(NEXT), task(V1))
-    assert driven(Trained(MINE)) == [SendUpdate(()), Announce()]
+    assert driven(Trained(MINE)) == [SendUpdate(), Announce()]
     commands = driven(reply("late", reason="round 1 is over"))
     assert only(commands, Settle) == [Settle(accepted=False)]
-    assert only(commands, Follow) == [Follow(V1)]
+    assert only(commands, Follow) == [Follow(V1, ALL)]
 
 
 # Fetching
@@ -271,18 +277,58 @@ def test_a_stalled_fetch_subscribes_again_with_growing_patience() -> None:
     driven = ready()
     driven(task(), at=200.0)
     assert driven(Tick(), at=204.9) == []
-    assert driven(Tick(), at=205.0) == [Unfollow(V0), Follow(V0)]
+    assert driven(Tick(), at=205.0) == [Unfollow(V0, ALL), Follow(V0, ALL)]
     assert driven(Tick(), at=214.9) == []
-    assert driven(Tick(), at=215.0) == [Unfollow(V0), Follow(V0)]
+    assert driven(Tick(), at=215.0) == [Unfollow(V0, ALL), Follow(V0, ALL)]
+
+
+def test_only_what_is_missing_is_asked_for_after_a_stall_or_by_a_broker_that_forgot() -> None:
+    driven = ready()
+    driven(task(), chunk(1))
+    assert driven(Tick(), at=driven.now + 5.0) == [Unfollow(V0, ALL), Follow(V0, (0, 2))]
+    driven(chunk(2))
+    assert driven(Connected(resumed=True)) == [Announce()], "the broker sends what it has queued"
+    assert driven(Connected()) == [Follow(V0, (0,)), Announce()]
+
+
+def test_a_restarted_agent_goes_on_with_what_had_come() -> None:
+    """Chunks that waited in the broker come before the state and the preparation; none is lost."""
+    fetch = Fetch(V0, Assembly(STATE.manifest, 100.0, have={0}))
+    driven = Driven(fetch=fetch)
+    assert only(driven(Connected(resumed=True), chunk(2)), Keep) == [Keep(V0, 2048, MODEL[2048:])]
+    assert driven(StateCame(STATE)) == [Prepare(STATE)]
+    assert only(driven(chunk(1)), Keep) == [Keep(V0, 1024, MODEL[1024:2048])]
+    assert only(driven(Prepared(STATE)), CheckModel) == [CheckModel(V0, STATE.manifest)]
+
+
+def test_what_had_come_of_another_version_is_of_no_use() -> None:
+    driven = Driven(fetch=Fetch(V0, Assembly(STATE.manifest, 100.0, have={0})))
+    driven(Connected(), StateCame(NEXT))
+    assert Follow(V1, ALL) in driven(Prepared(NEXT))
+
+
+def test_a_large_model_is_asked_for_in_parts() -> None:
+    """A task or a reply waits behind the chunks of a part at most."""
+    data = bytes(40 * 1024)
+    state = msgspec.structs.replace(STATE, manifest=chunks.manifest(data, 1024))
+    driven = Driven()
+    driven(Connected(), StateCame(state), Prepared(state))
+    parts = [tuple(range(16)), tuple(range(16, 32)), tuple(range(32, 40))]
+    come = [ChunkCame(V0, chunks.pack(data, state.manifest, index)) for index in range(40)]
+    commands = driven(*come)
+    assert only(commands, Follow) == [Follow(V0, part) for part in parts[1:]]
+    assert only(commands, Unfollow) == [Unfollow(V0, part) for part in parts]
+    assert only(commands, CheckModel) == [CheckModel(V0, state.manifest)]
 
 
 def test_a_spoiled_model_is_fetched_again_after_a_while() -> None:
     driven = ready()
     driven(task(), *map(chunk, range(3)))
-    (note,) = driven(Spoiled(V0, "its SHA-256 does not fit"))
+    note, expect = driven(Spoiled(V0, "its SHA-256 does not fit"))
     assert isinstance(note, Note)
+    assert expect == Expect(V0, STATE.manifest)
     assert driven(Tick(), at=driven.now + 4.9) == []
-    assert driven(Tick(), at=driven.now + 0.1) == [Unfollow(V0), Follow(V0)]
+    assert driven(Tick(), at=driven.now + 0.1) == [Follow(V0, ALL)]
     assert only(driven(*map(chunk, range(3))), CheckModel) == [CheckModel(V0, STATE.manifest)]
 
 
@@ -291,7 +337,7 @@ def test_a_held_model_whose_file_is_gone_is_fetched_again() -> None:
     driven(task())
     driven(Spoiled(V0, "there is no such file"))
     assert driven.doing() == "fetching"
-    assert driven(Tick(), at=driven.now + 5.0) == [Unfollow(V0), Follow(V0)]
+    assert driven(Tick(), at=driven.now + 5.0) == [Follow(V0, ALL)]
 
 
 def test_a_damaged_or_foreign_chunk_costs_a_line_in_the_log() -> None:
@@ -314,10 +360,11 @@ def test_a_damaged_or_foreign_chunk_costs_a_line_in_the_log() -> None:
 def test_a_manifest_that_cannot_be_honest_is_not_followed(manifest: Manifest) -> None:
     state = msgspec.structs.replace(STATE, manifest=manifest)
     driven = Driven()
-    driven(Connected(), StateCame(state), Prepared(state, most_bytes=2999))
-    (note,) = driven(task())
+    driven(Connected(), StateCame(state))
+    note, _ = driven(Prepared(state, most_bytes=2999))
     assert isinstance(note, Note)
     assert driven.doing() == "ready"
+    assert driven(task()) == []
 
 
 # Sending
@@ -329,17 +376,18 @@ def test_a_restarted_agent_sends_its_pending_update_before_it_says_ready() -> No
     assert driven(Connected()) == [Announce()]
     assert driven(StateCame(STATE)) == [Prepare(STATE)]
     assert driven(Prepared(STATE)) == [SendUpdate(), Announce()]
-    assert driven(task()) == [SendUpdate(())], "it just went: the report is enough"
+    assert driven(task()) == [SendUpdate()]
     assert driven(reply("accepted")) == [Settle(accepted=True)]
 
 
 def test_a_restarted_agent_asks_what_became_of_an_outdated_update() -> None:
     driven = Driven(held=V0, pending=MINE)
     commands = driven(Connected(), StateCame(NEXT), task(V1), Prepared(NEXT))
-    assert only(commands, SendUpdate) == [SendUpdate(())]
+    assert only(commands, SendUpdate) == [SendUpdate()]
     assert not only(commands, Follow), "the next turn begins from what this one left"
     commands = driven(reply("accepted"))
-    assert commands == [Settle(accepted=True), Follow(V1), Announce()]
+    fetch = [Expect(V1, NEXT.manifest), Follow(V1, ALL)]
+    assert commands == [Settle(accepted=True), *fetch, Announce()]
 
 
 def test_an_update_of_another_run_is_dropped() -> None:
@@ -352,9 +400,9 @@ def test_an_update_of_another_run_is_dropped() -> None:
 def test_a_lost_answer_is_asked_for_with_the_report_alone() -> None:
     driven = trained()
     assert driven(Tick(), at=109.9) == []
-    assert driven(Tick(), at=110.0) == [SendUpdate(())]
+    assert driven(Tick(), at=110.0) == [SendUpdate()]
     assert driven(Tick(), at=129.9) == []
-    assert driven(Tick(), at=130.0) == [SendUpdate(())]
+    assert driven(Tick(), at=130.0) == [SendUpdate()]
 
 
 def test_nobody_is_asked_once_the_run_is_done() -> None:
@@ -371,16 +419,16 @@ def test_a_day_without_a_connection_does_not_pile_up_reports() -> None:
 
 @pytest.mark.parametrize("event", [Connected(), StateCame(STATE)])
 def test_after_a_new_connection_or_state_the_coordinator_is_asked(event: Any) -> None:
-    assert SendUpdate(()) in trained()(event)
+    assert SendUpdate() in trained()(event)
 
 
-def test_a_coordinator_that_asks_again_later_gets_the_whole_update() -> None:
+def test_a_task_for_what_was_trained_is_answered_with_the_report() -> None:
     driven = trained()
-    assert driven(task(), at=driven.now + 1.0) == [SendUpdate(())]
+    assert driven(task(), at=driven.now + 1.0) == [SendUpdate()]
     assert driven(task(), at=driven.now + 30.0) == [SendUpdate()]
 
 
-def test_only_the_chunks_that_are_asked_for_are_sent_again() -> None:
+def test_only_the_chunks_that_are_asked_for_are_sent() -> None:
     driven = trained()
     assert driven(reply("resend", chunks=(0, 2))) == [SendUpdate((0, 2))]
     assert driven(reply("resend")) == []
@@ -412,7 +460,7 @@ def test_an_accepted_update_is_decided_once() -> None:
 def test_an_accepted_update_is_sent_again_rather_than_trained_again() -> None:
     driven = trained()
     driven(reply("accepted"))
-    assert driven(task()) == [SendUpdate(())]
+    assert driven(task()) == [SendUpdate()]
     assert driven(reply("accepted")) == []
     assert driven(StateCame(STATE)) == []
     assert driven(task(), at=driven.now + 60.0) == [SendUpdate()], "a coordinator without it"

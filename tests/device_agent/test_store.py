@@ -41,6 +41,7 @@ def report(version: str = V0, update: bytes = b"update", run: str = "run") -> Re
 
 def fetch(store: AgentStore, version: str, data: bytes) -> None:
     facts = chunks.manifest(data, 1024)
+    store.expect(version, facts)
     for index in reversed(range(facts.chunks)):
         store.keep(version, index * 1024, data[index * 1024 :][:1024])
     store.check_model(version, facts, read)
@@ -106,14 +107,45 @@ def test_a_folder_that_was_open_to_others_is_closed_to_them(tmp_path: Path) -> N
     store.close()
 
 
-def test_an_unreadable_index_is_said_in_one_sentence(store: AgentStore) -> None:
+BROKEN = (b"", b"{", b"[]", b'{"instance": 3}', b"\xff")
+
+
+@pytest.mark.parametrize("content", BROKEN)
+def test_a_damaged_index_gives_way_to_the_one_before(store: AgentStore, content: bytes) -> None:
+    """One change is lost, and repeats itself: here the coordinator's word is heard again."""
+    save(store, 1.0, 2.0)
+    instance = store.index.instance
+    store.settle(accepted=True)
+    for _ in range(2):
+        (store.folder / "agent.json").write_bytes(content)
+        index = reopened(store).index
+        assert (index.instance, index.turn is not None) == (instance, True)
+    store.settle(accepted=True)
+    assert dict(reopened(store).private()) == {"layer.x": 2.0}
+
+
+def test_an_altered_index_is_found_by_its_checksum(store: AgentStore) -> None:
+    save(store, 1.0, 2.0)
     path = store.folder / "agent.json"
-    for content in (b"", b"{", b"[]", b'{"instance": 3}', b"\xff"):
-        path.write_bytes(content)
+    path.write_bytes(path.read_bytes().replace(b'"count":1', b'"count":2'))
+    assert reopened(store).index.count == 0
+
+
+def test_an_unreadable_index_is_never_taken_for_none(store: AgentStore) -> None:
+    """A device that began anew would lose its name and what it has learnt without a word."""
+    save(store, 1.0, 2.0)
+    paths = [store.folder / "agent.json", store.folder / "agent.before.json"]
+    for content in BROKEN:
+        for path in paths:
+            path.write_bytes(content)
         store.close()
-        with pytest.raises(StoreError, match=r"agent\.json: unreadable .* restore or remove"):
+        with pytest.raises(StoreError, match=r"agent\.json: unreadable, .* restore a backup"):
             store.open()
-    path.unlink()
+    for path in paths:
+        path.unlink()
+    with pytest.raises(StoreError, match="restore a backup"):
+        store.open()
+    shutil.rmtree(store.folder)
     store.open()
 
 
@@ -140,9 +172,28 @@ def test_a_model_that_is_not_what_its_manifest_says_is_not_taken(store: AgentSto
         store.check_model(V1, chunks.manifest(model(1), 1024), read)
 
 
-def test_pieces_of_a_version_that_never_became_whole_are_removed(store: AgentStore) -> None:
-    store.keep(V0, 0, b"piece")
-    assert list(reopened(store).folder.glob("*.part")) == []
+def test_a_restarted_agent_knows_which_chunks_of_a_model_have_come(store: AgentStore) -> None:
+    data = model(0)
+    facts = chunks.manifest(data, 1024)
+    store.expect(V0, facts)
+    for index in (2, 0):
+        store.keep(V0, index * 1024, data[index * 1024 :][:1024])
+    assert reopened(store).coming() == (V0, facts, frozenset({0, 2}))
+    part = store.folder / f"{V0}.part"
+    part.write_bytes(b"?" + part.read_bytes()[1:])
+    assert reopened(store).coming() == (V0, facts, frozenset({2})), "a torn piece comes again"
+    store.expect(V1, facts)
+    assert [path.name for path in store.folder.glob("*.part")] == []
+    store.keep(V1, 0, data[:1024])
+    fetch(store, V1, data)
+    assert reopened(store).coming() is None
+
+
+@pytest.mark.parametrize("torn", [b"", b"{", b"\xff\n", b'{"chunks": 1}\n'])
+def test_a_torn_list_of_pieces_begins_anew(store: AgentStore, torn: bytes) -> None:
+    store.expect(V0, chunks.manifest(model(0), 1024))
+    (store.folder / f"{V0}.coming").write_bytes(torn)
+    assert reopened(store).coming() is None
 
 
 @pytest.mark.parametrize("damage", [Path.unlink, lambda path: os.truncate(path, 100)])
@@ -237,15 +288,41 @@ def test_a_damaged_private_file_is_found_by_its_checksum(store: AgentStore) -> N
         store.private()
 
 
-def test_a_damaged_update_is_found_and_can_be_done_without(store: AgentStore) -> None:
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+def test_damaged_private_state_gives_way_to_the_one_before(store: AgentStore) -> None:
     save(store, 1.0, 2.0)
-    (path,) = store.folder.glob("*.update")
-    path.write_bytes(b"other!")
-    with pytest.raises(StoreError, match=r"damaged.*; remove it to do without"):
-        store.update()
-    path.unlink()
+    store.settle(accepted=True)
+    save(store, 3.0, 4.0, V1)
+    store.settle(accepted=False)
+    assert dict(store.private()) == {"layer.x": 3.0}
+    assert store.index.private is not None
+    flip(store.folder / store.index.private.name)
+    assert dict(reopened(store).private()) == {"layer.x": 2.0}
+    assert store.index.private is not None
+    flip(store.folder / store.index.private.name)
+    store.close()
+    with pytest.raises(StoreError, match=r"damaged, .* none before it; restore a backup"):
+        store.open()
+    store._take_folder()
+
+
+@pytest.mark.parametrize("kind", ["update", "accepted"])
+@pytest.mark.parametrize("damage", [flip, Path.unlink])
+def test_a_turn_whose_files_are_damaged_is_taken_again(
+    store: AgentStore, kind: str, damage: Callable[[Path], None]
+) -> None:
+    """From the private state that it began with, so that the same update comes of it."""
+    save(store, 1.0, 2.0)
+    store.settle(accepted=True)
+    save(store, 3.0, 4.0, V1)
+    damage(store.folder / f"2.{kind}")
     assert reopened(store).outgoing is None
-    assert dict(store.private()) == {"layer.x": 1.0}
+    assert dict(store.private()) == {"layer.x": 2.0}
 
 
 def test_a_damaged_accepted_update_is_done_without(store: AgentStore) -> None:
@@ -332,7 +409,7 @@ def test_a_power_cut_at_any_moment_leaves_the_old_or_the_new(
         found.append(facts_of(copy))
         fetch(copy, "000002-0123456789abcdef", model(2))
         copy.settle(accepted=True)
-        assert len(list(copy.folder.iterdir())) <= 5, "what nothing names is swept"
+        assert len(list(copy.folder.iterdir())) <= 7, "what nothing names is swept"
         copy.close()
         if survived:
             break

@@ -97,15 +97,16 @@ class Disk:
         """What was not synced is gone, or not: in any mixture."""
         self._roll_back(self.root / name)
 
-    def rot(self, name: str) -> bool:
-        """Damage a model or an accepted update: what can be had again. Whether there was any."""
-        found = sorted((self.root / name).glob("spool/*/*")) + sorted(
-            (self.root / name).glob("private/*.safetensors")
-        )
-        if found:
-            path = self.rng.choice(found)
-            self._write(path, path.read_bytes()[:-1] + b"?")
-        return bool(found)
+    def rot(self, name: str) -> Path | None:
+        """Damage a model, an update or an index: what can be had again. Which, if any is there."""
+        folder, kinds = self.root / name, ("*.safetensors", "*.update", "agent.json")
+        found = sorted(folder.glob("spool/*/*.safetensors"))
+        found += sorted(path for kind in kinds for path in folder.glob(f"private/{kind}"))
+        if not found:
+            return None
+        path = self.rng.choice(found)
+        self._write(path, path.read_bytes()[:-1] + b"?")
+        return path
 
     def _roll_back(self, folder: Path) -> None:
         durable, now = self._names.get(str(folder), {}), _entries(str(folder))

@@ -7,20 +7,25 @@ sender, and a session's messages wait for it. Unlike one, it may also be told to
 from __future__ import annotations
 
 import functools
+import itertools
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from fededge.transport.session import Will
+from fededge.transport.outbox import Outbox, Parcel
+from fededge.transport.session import Connected, Delivered, Will
 
 __all__ = ["Broker", "Link", "Packet"]
 
 
 @dataclass(frozen=True)
 class Packet:
+    """`number` is that of a chunk whose sender waits to hear that it has arrived."""
+
     topic: str
     payload: bytes
     retained: bool = False
+    number: int = 0
 
 
 @dataclass
@@ -83,6 +88,8 @@ class Link:
         self.connected = False
         self.outgoing: list[Packet] = []
         self.subscriptions: dict[str, None] = {}
+        self.outbox = Outbox(self._hand)
+        self.numbers = itertools.count(1)
 
     def start(self) -> None:
         """Nothing yet: the network decides when the broker takes us in."""
@@ -90,11 +97,13 @@ class Link:
     def stop(self, last_words: Will | None = None) -> None:
         self.connected = False
 
-    def connect(self) -> None:
+    def connect(self) -> Connected:
         """All subscriptions again, as the real session does."""
         self.connected = True
+        resumed = self.name in self.broker.filters
         for pattern in self.subscriptions:
             self.broker.subscribe(self.name, pattern)
+        return Connected(resumed)
 
     def lose(self, noticed: bool) -> None:
         """The connection is gone; if the broker notices, it speaks our will."""
@@ -102,30 +111,52 @@ class Link:
         if noticed:
             self.broker.publish(self.name, Packet(self.will.topic, self.will.payload, True))
 
-    def subscribe(self, topic: str) -> None:
-        self.subscriptions[topic] = None
-        if self.connected:
+    def subscribe(self, *topics: str, lasting: bool = True) -> None:
+        if lasting:
+            self.subscriptions.update(dict.fromkeys(topics))
+        for topic in topics if self.connected else ():
             self.broker.subscribe(self.name, topic)
 
-    def unsubscribe(self, topic: str) -> None:
-        self.subscriptions.pop(topic, None)
-        if self.connected:
-            self.broker.unsubscribe(self.name, topic)
+    def unsubscribe(self, *topics: str) -> None:
+        for topic in topics:
+            self.subscriptions.pop(topic, None)
+            if self.connected:
+                self.broker.unsubscribe(self.name, topic)
+
+    def send(self, parcel: Parcel) -> None:
+        self.outbox.put(parcel)
+
+    def sending(self, topic: str) -> bool:
+        return topic in self.outbox
+
+    def drop(self, prefix: str) -> None:
+        self.outbox.drop(prefix)
+
+    def delivered(self, event: Delivered) -> None:
+        self.outbox.arrived(event.number)
+
+    @property
+    def idle(self) -> bool:
+        return self.outbox.empty
+
+    def _hand(self, parcel: Parcel, payload: bytes) -> int:
+        number = next(self.numbers)
+        self.outgoing.append(Packet(parcel.topic, payload, parcel.retain, number))
+        return number
 
     def publish(
         self, topic: str, payload: bytes, retain: bool = False, expiry: int | None = None
     ) -> None:
         self.outgoing.append(Packet(topic, payload, retain))
 
-    def flush_one(self, rng: random.Random, reorder: float, lose: bool, twice: bool) -> None:
-        """One message reaches the broker: perhaps before its turn, twice, or never."""
+    def flush_one(self, rng: random.Random, reorder: float, lose: bool, twice: bool) -> int:
+        """One message reaches the broker: perhaps before its turn, twice, or never. Its number."""
         index = rng.randrange(len(self.outgoing)) if rng.random() < reorder else 0
         packet = first_of_topic(self.outgoing, self.outgoing[index].topic)
         self.outgoing.remove(packet)
-        if lose and not packet.retained:
-            return
-        for _ in range(2 if twice else 1):
+        for _ in range(0 if lose and not packet.retained else 2 if twice else 1):
             self.broker.publish(self.name, packet)
+        return packet.number
 
 
 def first_of_topic(queue: list[Packet], topic: str) -> Packet:

@@ -38,7 +38,10 @@ class Merge:
 
 @dataclass
 class Oracle:
-    """Where updates may be folded, they may be of an earlier version than the round's."""
+    """Where updates may be folded, they may be of an earlier version than the round's.
+
+    `excused` are updates whose file was damaged on the coordinator's disk: no other one has them.
+    """
 
     folds: bool = False
     progress: Progress | None = None
@@ -48,6 +51,7 @@ class Oracle:
     acknowledged: set[Turn] = field(default_factory=set)
     merged: dict[Turn, str] = field(default_factory=dict)
     refused: Counter[str] = field(default_factory=Counter)
+    excused: set[Turn] = field(default_factory=set)
 
     @property
     def folded(self) -> int:
@@ -81,7 +85,7 @@ class Oracle:
 
     def resumed(self, stored: Collection[str]) -> None:
         """A coordinator has started again: what it had acknowledged must still be there."""
-        for device, _ in self.acknowledged - self.merged.keys():
+        for device, _ in self.acknowledged - self.merged.keys() - self.excused:
             _require(device in stored, f"{device}'s update was acknowledged, and is lost")
 
     def advanced(
@@ -102,7 +106,7 @@ class Oracle:
             mixed = base != before.version and not self.folds
             _require(not mixed, f"{progress.version} mixes versions: {device} began from {base}")
             self._merge(device, sha256, base, progress.version, reports[device])
-        for turn in self.acknowledged:
+        for turn in self.acknowledged - self.excused:
             _require(turn in self.merged, f"{turn} was acknowledged, and is in no merge")
 
     def _merge(

@@ -22,9 +22,10 @@ from fededge.flat import FlatModel
 from fededge.methods import Private
 from fededge.spec import ModelSpec
 from fededge.training import Answer, Task
-from fededge.transport.session import Connected, Message, Will
+from fededge.transport.session import Message, Will
 from fededge.wire.encoding import Encoding
 from fededge.wire.messages import State, TaskMessage
+from fededge.wire.signing import read_signing_key
 from fededge_agent import app as agent_app
 from fededge_agent import events as life
 from fededge_agent.work import Trained, Work
@@ -60,6 +61,7 @@ class Process:
     """A service and its supervisor: it starts, is killed at any point, and starts again.
 
     The clock is the process's own: it begins anywhere and may leap, as that of a box that slept.
+    What it takes for the time of day may leap either way.
     """
 
     def __init__(self, world: World, name: str, slowness: float = 1.0) -> None:
@@ -69,6 +71,7 @@ class Process:
         self.slowness = slowness
         self.service: Service | None = None
         self.offset = 0.0
+        self.date = 1.8e9
         self.cut_off = False
 
     def make(self) -> Service:
@@ -80,6 +83,9 @@ class Process:
 
     def clock(self) -> float:
         return self.world.now + self.offset
+
+    def wall(self) -> float:
+        return self.world.now + self.date
 
     def start(self) -> None:
         self.offset = self.world.rng.uniform(0.0, 1e6)
@@ -113,8 +119,8 @@ class Process:
     def connect(self) -> None:
         assert self.service is not None
         assert self.service.link is not None
-        self.service.link.connect()
-        self.guarded(lambda: self.hand(Connected()))
+        event = self.service.link.connect()
+        self.guarded(lambda: self.hand(event))
 
     def disconnect(self) -> None:
         if self.service is not None and self.service.link is not None:
@@ -194,7 +200,7 @@ class SimulatedCoordinator(Process):
 
 class CoordinatorService(Service, server_app.Coordinator):
     def __init__(self, process: SimulatedCoordinator) -> None:
-        server_app.Coordinator.__init__(self, process.config, process.clock)
+        server_app.Coordinator.__init__(self, process.config, process.clock, process.wall)
         self.process: SimulatedCoordinator = process
         self.link = None
         self.waiting = []
@@ -204,13 +210,12 @@ class CoordinatorService(Service, server_app.Coordinator):
         self._prepare_model()
         self.store.open()
         self._resume()
-        world = self.process.world
-        if not world.faults.rot:
-            world.oracle.resumed(self.rounds.stored)
+        self.process.world.oracle.resumed(self.rounds.stored)
         self._connect()
 
     def _prepare_model(self) -> None:
         self.method = methods.method(self.config.method)
+        self.key = read_signing_key(self.process.world.keys / "signing.key")
         self.encoding = Encoding.parse(self.config.transfer.encoding)
         self.spec = SPEC
         self.test = None
@@ -258,7 +263,12 @@ class CoordinatorService(Service, server_app.Coordinator):
 class SimulatedAgent(Process):
     def __init__(self, world: World, device: str, slowness: float) -> None:
         super().__init__(world, device, slowness)
-        self.config = AgentConfig(federation=FEDERATION, state=str(self.folder), device=device)
+        self.config = AgentConfig(
+            federation=FEDERATION,
+            state=str(self.folder),
+            device=device,
+            trusted_key=str(world.keys / "signing.pub"),
+        )
 
     def make(self) -> Service:
         return AgentService(self)
@@ -274,6 +284,7 @@ class AgentService(Service, agent_app.Agent):
 
     def begin(self) -> None:
         self.store.open()
+        self.trust.open()
         self._connect()
 
     def take(self, event: Any) -> None:

@@ -15,7 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
+from fededge.transport.session import Delivered
 from fededge.wire.messages import Reply, Report, decode
+from fededge.wire.signing import make_keys
 from fededge.wire.topics import Topics
 from tests.faults.disk import Disk
 from tests.faults.network import Broker, Packet, first_of_topic
@@ -90,6 +92,8 @@ class World:
         return uuid.UUID(int=self.rng.getrandbits(128), version=4)
 
     def populate(self) -> None:
+        self.keys = self.disk.folder("keys")
+        make_keys(self.keys / "signing.key", self.keys / "signing.pub")
         self.coordinator = SimulatedCoordinator(self, self.config)
         self.agents = [
             SimulatedAgent(self, f"device-{i}", 10.0 if self.chance(self.faults.slow) else 1.0)
@@ -186,6 +190,7 @@ class World:
         elif self.chance(faults.leap):
             self.count("clock leap", process.name)
             process.offset += self.rng.choice((1.0, 100.0, 10_000.0))
+            process.date += self.rng.choice((-1.7e9, -3600.0, 3600.0, 1e9))
         else:
             return False
         return True
@@ -201,8 +206,8 @@ class World:
         if not process.alive:
             if self.chance(0.2):
                 self.disk.full.discard(process.name)
-                if self.chance(self.faults.rot) and self.disk.rot(process.name):
-                    self.count("damaged file", process.name)
+                if self.chance(self.faults.rot):
+                    self.rot(process)
                 process.start()
             return
         if process.cut_off and self.chance(0.05):
@@ -214,6 +219,13 @@ class World:
             process.work()
         elif not process.cut_off:
             self.transfer(process)
+
+    def rot(self, process: Process) -> None:
+        """Of an accepted update the device may have no copy any more, once it has gone on."""
+        path = self.disk.rot(process.name)
+        if path is not None:
+            self.count("damaged file", f"{process.name} {path.name}")
+            self.oracle.excused.add((path.stem, path.parent.name))
 
     def transfer(self, process: Process) -> None:
         """A message to or from the process; a connection first, if there is none."""
@@ -228,7 +240,9 @@ class World:
             faults = self.faults
             lost, doubled = self.chance(faults.lose), self.chance(faults.double)
             self.counts += Counter({"message lost": lost, "message doubled": doubled})
-            link.flush_one(self.rng, faults.reorder, lost, doubled)
+            number = link.flush_one(self.rng, faults.reorder, lost, doubled)
+            if number:
+                process.guarded(lambda: process.hand(Delivered(number)))
         elif queue:
             self.deliver(process, queue)
 

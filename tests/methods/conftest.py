@@ -97,6 +97,7 @@ def turn() -> Callable[..., Answer]:
         sent: Mapping[str, Tensor] | None = None,
         seed: int = 0,
         number: int = 0,
+        turns: int = 1,
         epochs: int = 1,
         batch_size: int = 4,
         lr: float = 0.1,
@@ -105,7 +106,7 @@ def turn() -> Callable[..., Answer]:
     ) -> Answer:
         received = device.net.vector.clone() if received is None else received
         hyper = Hyper(epochs, batch_size, lr, momentum, weight_decay)
-        task = Task(seed, number, hyper, received, dict(sent or {}))
+        task = Task(seed, number, hyper, received, dict(sent or {}), turns)
         return device.turn(task, private or Private())
 
     return take

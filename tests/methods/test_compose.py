@@ -86,6 +86,17 @@ def test_two_owners_are_named_and_what_they_quarrel_about(
     assert str(caught.value) == f"anna and bert cannot be combined: each decides {what}"
 
 
+@pytest.mark.parametrize(
+    ("text", "part", "whole"),
+    [("fedprox+ala+fedala", "ala", "fedala"), ("fedrod+balanced", "balanced", "fedrod")],
+)
+def test_a_method_is_not_put_beside_what_it_contains(text: str, part: str, whole: str) -> None:
+    with pytest.raises(MethodError) as caught:
+        method(text)
+    said = f"{part} and {whole} cannot be combined: {whole} has all of {part} in it"
+    assert str(caught.value) == said
+
+
 def test_one_owner_may_stand_anywhere_and_fill_in_both_hooks() -> None:
     owner = layer("owner", weight=_weight, step=_step, sums=_sums)
     for layers in ((owner, FedAvg()), (FedAvg(), owner)):

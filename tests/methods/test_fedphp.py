@@ -13,6 +13,7 @@ from fededge.errors import MethodError
 from fededge.flat import FlatModel
 from fededge.methods import Private, method
 from fededge.methods.fedphp import FedPHP
+from fededge.selection import expected_turns
 from fededge.training import Answer, Examples, Trainer
 from tests.methods.loops import Loss, close, cross_entropy, curved, descend, look
 
@@ -54,16 +55,23 @@ def taught(kind: str, plogits: Tensor, phs: Tensor) -> Loss:
 def test_three_turns_are_those_of_a_plain_loop(
     kind: str, options: str, examples: Data, trainer: Make, turn: Take
 ) -> None:
-    """Q = 0.2 of 10 rounds: twice is expected, so that mu is 0, 0.45 and 0.9; running statistics
+    """A run that expects two turns:  mu is 0, 0.45 and 0.9; running statistics
     are inherited like everything else, and the teacher uses its own.
     """
     data, net = examples(9), curved()
-    device = trainer(f"fedphp(lam={LAM}, share=0.2, rounds=10{options})", net, data)
+    device = trainer(f"fedphp(lam={LAM}{options})", net, data)
     private, hpm = Private(), torch.empty(0)
     for z, mu in enumerate((0.0, 0.45, 0.9)):
         w = curved(seed=z).vector.clone()
         answer = turn(
-            device, private, received=w, number=z, epochs=4, batch_size=9, weight_decay=0.01
+            device,
+            private,
+            received=w,
+            number=z,
+            turns=2,
+            epochs=4,
+            batch_size=9,
+            weight_decay=0.01,
         )
         private = answer.private
         loss = taught(kind, *look(net, hpm, data)) if z else cross_entropy
@@ -78,12 +86,26 @@ def test_three_turns_are_those_of_a_plain_loop(
 
 
 def test_mu_grows_to_its_cap_at_the_expected_number_of_turns() -> None:
-    """Q = 0.2 of 150 rounds: 30 times. A run too short to expect a turn expects one."""
-    layer = FedPHP()
-    assert [layer.keeping(z) for z in (0, 1, 15, 30, 31, 1000)] == pytest.approx(
+    """20 of 100 devices in each of 150 rounds: 30 times. One turn is expected at least."""
+    expected, layer = expected_turns(150, 20, 100), FedPHP()
+    assert [layer.keeping(z, expected) for z in (0, 1, 15, 30, 31, 1000)] == pytest.approx(
         [0, 0.03, 0.45, 0.9, 0.9, 0.9]
     )
-    assert [FedPHP(mu=0.5, share=0.1, rounds=3).keeping(z) for z in (0, 1, 2)] == [0, 0.5, 0.5]
+    short = expected_turns(3, 1, 10)
+    assert [FedPHP(mu=0.5).keeping(z, short) for z in (0, 1, 2)] == [0, 0.5, 0.5]
+
+
+@pytest.mark.parametrize("name", ["fedphp", "map"])
+def test_the_runs_number_of_turns_counts_unless_the_method_has_its_own(
+    name: str, examples: Data, trainer: Make, turn: Take
+) -> None:
+    data, kept = examples(9), turn(trainer(name, curved(), examples(9))).private
+
+    def second(text: str, turns: int) -> Tensor:
+        return turn(trainer(text, curved(seed=1), data), kept, number=1, turns=turns).personal
+
+    assert not torch.equal(second(name, 2), second(name, 8))
+    assert torch.equal(second(f"{name}(turns=8)", 2), second(name, 8))
 
 
 def test_the_first_turn_is_fedavgs_bit_for_bit(
@@ -103,7 +125,7 @@ def test_without_transfer_the_model_is_inherited_all_the_same(
     data, old = examples(21, side=16), deep(seed=9).vector
     private = Private({"fedphp.hpm": old, "fedphp.z": 15})
     fedavg = turn(trainer("fedavg", deep(), data), epochs=2)
-    fedphp = turn(trainer("fedphp(lam=0)", deep(), data), private, epochs=2)
+    fedphp = turn(trainer("fedphp(lam=0)", deep(), data), private, turns=30, epochs=2)
     assert torch.equal(fedavg.upload, fedphp.upload)
     assert close(fedphp.personal, 0.45 * old + 0.55 * fedavg.upload, atol=1e-6)
 
@@ -145,9 +167,7 @@ def test_updates_count_the_same_unless_they_count_by_their_examples() -> None:
     [
         ("mu=1.1", "mu must lie between 0 and 1"),
         ("mu=-0.1", "mu must lie between 0 and 1"),
-        ("share=0", "share must be above 0 and at most 1"),
-        ("share=2", "share must be above 0 and at most 1"),
-        ("rounds=0", "rounds must be at least 1"),
+        ("turns=-1", "turns must be at least 0"),
         ("lam=1.5", "lam must lie between 0 and 1"),
         ("T=0", "T must be above 0"),
         ("transfer=cka", "wants one of kd, mmd; got 'cka'"),

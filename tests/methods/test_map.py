@@ -40,7 +40,7 @@ def taught(plogits: Tensor) -> Loss:
 def test_three_turns_are_those_of_a_plain_loop(examples: Data, trainer: Make, turn: Take) -> None:
     """Five steps: floor(5/2) = 2 are sent, 3 follow with new momentum. Q · T = 2: mu 0, .45, .9."""
     data, net = examples(9), curved()
-    device = trainer("map(alpha=0.6, lam=0.3, share=0.2, rounds=10)", net, data)
+    device = trainer("map(alpha=0.6, lam=0.3, turns=2)", net, data)
     private, hpm = Private(), torch.empty(0)
     for z, mu in enumerate((0.0, 0.45, 0.9)):
         w = curved(seed=z).vector.clone()
@@ -107,7 +107,7 @@ def test_with_a_single_step_the_global_model_is_sent_back(
 
 def test_its_options_are_those_of_both_stages() -> None:
     assert str(method("map")) == (
-        "map(alpha=0.9, rs=binary, min_count=1, agg=uniform, mu=0.9, share=0.2, rounds=150, "
+        "map(alpha=0.9, rs=binary, min_count=1, agg=uniform, mu=0.9, turns=0, "
         "transfer=kd, lam=0.01, T=4.0, kd=map)"
     )
     report = {"examples": 7.0}

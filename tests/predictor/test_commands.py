@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import signal
+import sys
 import urllib.request
 from pathlib import Path
 
@@ -116,6 +118,36 @@ def test_json_has_one_object_a_line_also_for_a_bad_file(
     assert len(lines[0]["top"]) == 1
 
 
+def test_csv_has_a_header_and_two_columns_for_each_of_the_best(
+    models: Path, colour: Maker, photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """More than there are labels gives all of them; a bad file has no row, but a sentence."""
+    (photos / "aa.png").write_text("no image")
+    assert main(["predict", str(models), str(photos), "--csv", "--top", "9"]) == 2
+    said = capsys.readouterr()
+    header, *rows = csv.reader(said.out.splitlines())
+    assert header[:4] == ["file", "version", "label", "probability"]
+    assert header[4:] == ["label 2", "probability 2", "label 3", "probability 3"]
+    files = [photos / name for name in ("a.jpg", "b.png", "more/c.PNG")]
+    assert [row[0] for row in rows] == [str(file) for file in files]
+    assert [row[2] for row in rows] == [expected_label(colour, 1, file) for file in files]
+    assert all(sum(map(float, row[3::2])) == pytest.approx(1, abs=1e-5) for row in rows)
+    assert "aa.png: not a readable image" in said.err
+
+
+def test_a_terminal_sees_how_far_it_is_while_the_answers_go_to_a_file(
+    models: Path,
+    photos: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert main(["predict", str(models), str(photos), "--json"]) == 0
+    said = capsys.readouterr()
+    assert said.err == "\r1 of 3\r2 of 3\r3 of 3\n"
+    assert len(said.out.splitlines()) == 3
+
+
 def test_a_bad_file_gets_a_sentence_and_the_others_their_lines(
     models: Path, photos: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -134,6 +166,7 @@ def test_a_bad_file_gets_a_sentence_and_the_others_their_lines(
         (["predict", "MODELS", "MODELS"], "there is no image in this folder (.bmp"),
         (["predict", "PHOTOS", "PHOTOS"], "there is no model here"),
         (["predict", "MODELS", "PHOTOS", "--provider", "gpu"], "no provider 'gpu'"),
+        (["predict", "MODELS", "PHOTOS", "--variant", "int4"], "no variant 'int4' (known: fp32)"),
         (["serve-model", "PHOTOS"], "there is no model here"),
         (["serve-model", "MODELS", "--port", "70000"], "127.0.0.1:70000: cannot listen there"),
     ],

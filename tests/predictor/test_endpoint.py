@@ -93,7 +93,8 @@ def test_it_describes_itself(server: Endpoint) -> None:
     status, about = ask(server, "GET", "/")
     assert status == 200
     assert about["labels"] == list(LABELS)
-    assert about["input"] == {"channels_height_width": [3, 8, 10], "most_bytes": MOST_BYTES}
+    expected = {"kind": "image", "shape": [3, 8, 10], "most_bytes": MOST_BYTES}
+    assert (about["input"], about["variant"]) == (expected, "fp32")
     assert about["model"]["device"] == "camera-7"
     assert "runs the model" in about["provider"]
     health = {"status": "ok", "version": server.predictor.version}
@@ -107,15 +108,15 @@ JSON, PNG, TEXT = "application/json", "image/png", "text/plain"
 @pytest.mark.parametrize(
     ("method", "path", "body", "kind", "status", "sentence"),
     [
-        ("GET", "/labels", None, TEXT, 404, "there is no /labels here; POST the bytes"),
+        ("GET", "/labels", None, TEXT, 404, "there is no /labels here; POST image/png"),
         ("POST", "/predict", b"x", PNG, 404, "there is no /predict here"),
         ("POST", "/", b"x", TEXT, 415, "the content type text/plain is not known here"),
         ("POST", "/", b"no image", PNG, 400, "the bytes given: not a readable image"),
         ("POST", "/", b"", PNG, 400, "the bytes given: not a readable image"),
-        ("POST", "/", b"[1, 2", JSON, 400, "the body is not a JSON array of rows alike"),
-        ("POST", "/", b"[" * 19_000, JSON, 400, "the body is not a JSON array"),
-        ("POST", "/", b"\xff", JSON, 400, "the body is not a JSON array"),
-        ("POST", "/", b"[[1, 2], [3]]", JSON, 400, "the body is not a JSON array of rows alike"),
+        ("POST", "/", b"[1, 2", JSON, 400, "the body is not JSON"),
+        ("POST", "/", b"[" * 19_000, JSON, 400, "the body is not JSON"),
+        ("POST", "/", b"\xff", JSON, 400, "the body is not JSON"),
+        ("POST", "/", b"[[1, 2], [3]]", JSON, 400, "the JSON is not an array of rows alike"),
         ("POST", "/", b"[[0.5]]", JSON, 400, "whole numbers from 0 to 255"),
         ("POST", "/", b"[[256]]", JSON, 400, "whole numbers from 0 to 255"),
         ("POST", "/", b'{"a": 1}', JSON, 400, "whole numbers from 0 to 255"),
@@ -213,6 +214,31 @@ def test_requests_at_once_each_get_their_own_answer(
         got = {entry["label"]: entry["probability"] for entry in answer["top"]}
         expected = dict(zip(LABELS, colour.expected(seed, pixels), strict=True))
         assert got == pytest.approx(expected, abs=1e-6)
+
+
+def test_one_connection_too_many_is_told_so(models: Path, pixels: np.ndarray) -> None:
+    """Two hold both places; when one is gone, the next is answered."""
+    endpoint = Endpoint(Predictor(models), "127.0.0.1", 0, most_connections=2)
+    thread = threading.Thread(target=endpoint.run)
+    thread.start()
+    port = endpoint.server_port
+    held = [http.client.HTTPConnection("127.0.0.1", port, timeout=30) for _ in range(2)]
+    try:
+        for connection in held:
+            connection.request("GET", "/health")
+            assert connection.getresponse().read()
+        answer = raw(endpoint, b"GET /health HTTP/1.1\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 503 ")
+        assert b"Retry-After: 1" in answer
+        assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"].startswith("too many conn")
+        held[0].close()
+        while b" 503 " in raw(endpoint, b"GET /health HTTP/1.0\r\n\r\n"):
+            pass  # until the server has noticed; the test's time limit bounds it
+    finally:
+        for connection in held:
+            connection.close()
+        endpoint.stop()
+        thread.join(30)
 
 
 def test_what_nobody_expected_is_logged_and_not_shown(

@@ -21,7 +21,7 @@ import fededge
 from fededge import Prediction, Predictor
 from fededge.errors import StoreError
 from fededge.predictor import following
-from fededge.predictor.model import Model
+from fededge.predictor.model import Model, Wanted
 from tests.predictor.conftest import Maker
 
 Point = Callable[[Path, str], None]
@@ -103,10 +103,10 @@ def test_a_call_is_answered_by_the_old_model_until_the_new_one_is_ready(
     predictor, slow, loads = Predictor(two), threading.Event(), []
     load = Model.load
 
-    def loading(folder: Path, provider: str | None, threads: int) -> Model:
+    def loading(folder: Path, wanted: Wanted) -> Model:
         loads.append(folder)
         assert slow.wait(30)
-        return load(folder, provider, threads)
+        return load(folder, wanted)
 
     monkeypatch.setattr(Model, "load", loading)
     old = predictor.version
@@ -159,7 +159,7 @@ def edit(folder: Path, **changes: object) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text("utf-8")), **changes}))
 
 
-INPUT = {"name": "image", "shape": [3, 8, 10], "dtype": "uint8"}
+INPUT = {"name": "image", "shape": [3, 8, 10], "dtype": "uint8", "range": [0, 255]}
 BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "one bit": (damage, r"2/model\.onnx: damaged or half written, its SHA-256 begins with"),
     "half a file": (halve, "damaged or half written"),
@@ -170,18 +170,23 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda f: (f / "manifest.json").write_text("[]"),
         r"not a manifest of an exported model \(a value has another type\)",
     ),
-    "no labels": (
+    "nothing in it": (
         lambda f: (f / "manifest.json").write_text("{}"),
-        r"not a manifest of an exported model \(no 'labels'\)",
+        r"not a manifest of an exported model \(no 'input'\)",
     ),
     "labels of another type": (lambda f: edit(f, labels="abc"), "a value has another type"),
     "no ONNX": (
         lambda f: set_model(f, b"nonsense"),
         r"model\.onnx: ONNX Runtime does not take the model: CPU cannot load it \(",
     ),
-    "a text model": (
-        lambda f: edit(f, input={"name": "tokens", "shape": [200], "dtype": "int64"}),
-        r"takes int64 of shape \[200\], and this FedEdge predicts on images only",
+    "another kind": (
+        lambda f: edit(f, input={**INPUT, "shape": [16000], "dtype": "float32"}),
+        r"takes float32 of shape \[16000\], and this FedEdge knows images",
+    ),
+    "a variant of another name": (lambda f: edit(f, use="int8"), "a value has another type"),
+    "a variant somewhere else": (
+        lambda f: edit(f, use="int8", variants={"int8": {"file": "../1/model.onnx", "sha256": ""}}),
+        "a value has another type",
     ),
     "another shape": (
         lambda f: edit(f, input={**INPUT, "shape": [3, 9, 9]}),
@@ -210,7 +215,7 @@ def test_a_broken_model_is_refused_and_the_old_one_goes_on(
     assert record.getMessage().startswith(f"the new model is refused, {predictor.version} goes on")
     assert re.search(sentence, record.getMessage())
     with pytest.raises(StoreError, match=sentence):
-        Model.load(two / "2", None, 1)
+        Model.load(two / "2", Wanted())
 
 
 def test_a_model_that_is_still_being_copied_is_taken_when_it_is_whole(

@@ -216,13 +216,16 @@ def test_a_model_of_five_channels_takes_arrays_of_its_size_only() -> None:
         prepare(np.zeros((3, 8, 10), np.uint8), shape, True)
 
 
-def test_without_pillow_arrays_of_the_models_size_still_go(
+def test_without_pillow_arrays_still_go(
     models: Path, pixels: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also scaled, to the same pixels; only files and PIL images need it."""
+    frame = np.asarray(picture("RGB"))
+    expected, _ = prepare(frame, SHAPE, True)
     for name in [name for name in sys.modules if name == "PIL" or name.startswith("PIL.")]:
         monkeypatch.setitem(sys.modules, name, None)
+    assert np.array_equal(prepare(frame, SHAPE, True)[0], expected)
     predictor = Predictor(models)
     assert predictor.predict(pixels).label
-    for other in ("photo.png", np.zeros((99, 99), np.uint8)):
-        with pytest.raises(DataError, match=r"take Pillow, which cannot be .*pip install"):
-            predictor.predict(other)
+    with pytest.raises(DataError, match=r"take Pillow, which cannot be .*pip install"):
+        predictor.predict("photo.png")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 
-from fededge.selection import choose
+from fededge.config import RoundsConfig
+from fededge.selection import choose, expected_turns
 
 DEVICES = [f"device-{index:02d}" for index in range(20)]
 
@@ -43,3 +44,21 @@ def test_by_recency_those_who_were_heard_longest_ago_are_asked_first() -> None:
     assert choose("abcde", 2, 0, 4, "recency", last) == ["b", "e"]
     drawn = {tuple(choose("abcd", 1, seed, 0, "recency")) for seed in range(50)}
     assert len(drawn) == 4
+
+
+def test_a_run_expects_each_device_so_often() -> None:
+    """Q · T rounded down, and at least once: 8 of 20 devices in 20 rounds take part 8 times."""
+    assert expected_turns(20, 8, 20) == 8
+    assert expected_turns(150, 20, 100) == 30
+    assert expected_turns(7, 1, 2) == 3
+    assert expected_turns(3, 1, 20) == 1
+    assert expected_turns(20, 0, 20) == expected_turns(20, 50, 20) == 20
+
+
+def test_a_coordinator_expects_what_a_simulation_of_its_fleet_does() -> None:
+    def turns(**settings: object) -> int:
+        return RoundsConfig(count=20, min_devices=20, **settings).expected_turns  # type: ignore[arg-type]
+
+    assert turns() == 20
+    assert turns(participants=8) == turns(share=0.4) == turns(mode="buffered", buffer=8) == 8
+    assert turns(share=0.33) == 7  # 7 of the 20 are asked

@@ -257,12 +257,27 @@ def test_accepted_updates_and_who_was_asked_survive_a_kill(store: Store) -> None
     of = advance(store, 0)
     store.remember(0, ["a", "b"], ["a", "b", "c"])
     report = receive(store, "a", of)
-    data = update_of("b")
-    store.keep(of.version, "b", 0, data[:1024])
     memory = reopened(store).memory()
     assert memory == Memory(frozenset("ab"), frozenset("abc"), {"a": report}, frozenset("a"))
     assert torch.equal(store.update(of.version, "a", READ), vector(ord("a")))
-    assert [path.name for path in (store.spool / of.version).iterdir()] == ["a.safetensors"]
+
+
+def test_which_chunks_of_an_update_have_come_survives_a_kill(store: Store) -> None:
+    of, data = advance(store, 0), update_of("b")
+    report = report_of("b", of)
+    store.expect("b", report)
+    for offset in (2048, 0):
+        store.keep(of.version, "b", offset, data[offset : offset + 1024])
+    assert reopened(store).memory().coming == {"b": (report, frozenset({0, 2}))}
+    flip(store.spool / of.version / "b.safetensors")
+    assert store.memory().coming == {"b": (report, frozenset({0}))}, "a torn piece comes again"
+    store.keep(of.version, "b", 2048, data[2048:])
+    store.keep(of.version, "b", 1024, data[1024:2048])
+    store.check(of.version, "b", report.manifest, READ)
+    store.accept("b", report, 0)
+    assert reopened(store).memory().coming == {}
+    (store.spool / of.version / "b.coming").write_bytes(b"torn")
+    assert store.memory().coming == {}
 
 
 def test_what_belongs_to_an_earlier_round_is_remembered_but_not_kept(store: Store) -> None:

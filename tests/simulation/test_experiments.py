@@ -193,3 +193,23 @@ def test_maps_presets_clip_as_its_authors_do() -> None:
 def test_an_unknown_preset_is_named() -> None:
     with pytest.raises(ConfigError, match="no preset 'fedacd-cifar10'; did you mean"):
         preset("fedacd-cifar10")
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (["simulate", "--devices", "0"], "devices = 0: expected int >= 1"),
+        (["simulate", "--lr", "inf"], "lr = inf: expected float <= 1000000.0"),
+        (["simulate", "--json", "/dev/null/run.json"], "/dev/null/run.json: cannot be written"),
+        (["compare", "--methods", "fedavg", "--seeds", "1", "1"], "--seeds names one twice"),
+        (["compare", "--methods", "fedavg", "--out", "/dev/null/x"], "cannot be written"),
+    ],
+)
+def test_a_mistake_is_told_before_anything_runs(
+    flags: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(flags) == 2
+    said, shown = capsys.readouterr().err, capsys.readouterr().out
+    assert sentence in said
+    assert said.count("\n") == 1
+    assert not shown

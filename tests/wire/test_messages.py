@@ -53,6 +53,7 @@ MESSAGES: list[Message] = [
         deadline=600.0,
         devices=("a", "b"),
         accuracy=0.5,
+        turns=4,
     ),
     Presence("i", online=True, answers="j"),
     Status("i", True, device="a", activity="ready", layout=HASH, examples=3, software="0.1.0"),

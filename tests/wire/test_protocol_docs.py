@@ -18,6 +18,7 @@ from fededge.wire.topics import DEVICE_KINDS, Topics
 from fededge_agent import app as agent
 from fededge_agent import egress, life
 from fededge_server import app as server
+from fededge_server import board
 
 PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")
 EXAMPLES = {"<federation>": "gates", "<id>": "gate-7", "<version>": "000003-9f86d081884c7d65"}
@@ -156,7 +157,7 @@ def test_the_times_are_those_that_hold() -> None:
     assert f"After {life.UNANSWERED:.0f} seconds (then" in round_
     assert f"up to {life.MOST_PATIENCE:.0f}" in round_
     kept = " ".join(section("What is retained, and until when").split())
-    assert f"expires after {server.CHUNK_EXPIRY // 86_400} days" in kept
+    assert f"expires after {board.CHUNK_EXPIRY // 86_400} days" in kept
     assert f"Chunks of an update expire after {egress.CHUNK_EXPIRY // 3600} hours" in kept
     assert server.SESSION_KEPT == agent.SESSION_KEPT
     assert f"at most {agent.SESSION_KEPT // 3600} hours" in kept

@@ -1,0 +1,63 @@
+"""From the body of an HTTP request to what a predictor takes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal
+
+import numpy as np
+
+from fededge.errors import DataError
+
+__all__ = ["KINDS", "UnknownKindError", "inputs_of"]
+
+JSON = "application/json"
+KINDS = {
+    "image": f"image/png, image/jpeg, application/octet-stream or {JSON}",
+    "text": f"text/plain or {JSON}",
+}
+
+
+class UnknownKindError(DataError):
+    """The content type of the request is not one that this model can do with."""
+
+
+def inputs_of(content: str, data: bytes, kind: Literal["image", "text"]) -> Any:
+    """What the body of this content type means to a model for images or texts."""
+    if content == JSON:
+        return _array(_parsed(data), kind)
+    if kind == "image" and (content.startswith("image/") or content == "application/octet-stream"):
+        return data
+    if kind == "text" and content == "text/plain":
+        return _decoded(data)
+    raise UnknownKindError(f"the content type {content} is not known here; send {KINDS[kind]}")
+
+
+def _decoded(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise DataError(f"the text is not UTF-8 (byte {error.start})") from error
+
+
+def _parsed(data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"the body is not JSON ({error})") from error
+
+
+def _array(value: Any, kind: Literal["image", "text"]) -> Any:
+    """Texts as they are; numbers as an array, pixels in a byte each."""
+    many = value if isinstance(value, list) else [value]
+    if kind == "text" and all(isinstance(text, str) for text in many):
+        return value
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise DataError(f"the JSON is not an array of rows alike ({error})") from error
+    if kind == "text":
+        return array
+    if array.dtype.kind not in "iu" or (array.size and not 0 <= array.min() <= array.max() <= 255):
+        raise DataError("the JSON must be an array of whole numbers from 0 to 255, the pixels")
+    return array.astype(np.uint8)

@@ -1,0 +1,60 @@
+"""How a picture becomes one of a model's size: the rule of docs/apps.md, in numpy.
+
+What has the model's proportions is cut out around the centre. Each new pixel is a weighted mean of
+those that it covers: first along the rows, then along the columns, rounded to 8 bits after each.
+Pillow scales by the same weights, but its releases differ in which direction comes first.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+__all__ = ["covered", "fit"]
+
+# Weights are whole numbers of 2⁻²², so that sums are exact, the same in every language.
+BITS, HALF = 22, 1 << 21
+
+
+def covered(size: tuple[int, int], wanted: tuple[int, int]) -> tuple[float, float]:
+    """How much of a picture has the wanted proportions: width and height, in its pixels."""
+    (wide, high), (width, height) = size, wanted
+    return min(wide, high * width / height), min(high, wide * height / width)
+
+
+def fit(batch: np.ndarray, height: int, width: int) -> np.ndarray:
+    """The centre of images uint8 [N, C, H, W], scaled to [N, C, height, width]."""
+    wide, high = covered((batch.shape[3], batch.shape[2]), (width, height))
+    rows = _along_rows(batch, wide, width).transpose(0, 1, 3, 2)
+    return _along_rows(rows, high, height).transpose(0, 1, 3, 2)
+
+
+def _along_rows(batch: np.ndarray, length: float, size: int) -> np.ndarray:
+    """Images [N, C, H, W] as [N, C, H, size], from so many pixels in the middle of each row."""
+    scaled = np.empty((*batch.shape[:3], size), np.uint8)
+    for column, (first, weights) in enumerate(_windows(batch.shape[3], length, size)):
+        sums = batch[..., first : first + len(weights)] @ weights
+        scaled[..., column] = np.minimum((sums + HALF) >> BITS, 255)
+    return scaled
+
+
+@lru_cache(maxsize=64)
+def _windows(wide: int, length: float, size: int) -> list[tuple[int, np.ndarray]]:
+    """For each new pixel of a row, the first old one that counts and the weights from there on.
+
+    From the new pixel's centre they fall off to both sides like a triangle, down to zero at the
+    distance of one new pixel, and of one old pixel at least.
+    """
+    start = (wide - length) / 2
+    left, right = np.float32(start), np.float32(start + length)  # as Pillow takes them
+    step = float(right - left) / size
+    reach = max(step, 1.0)
+    windows = []
+    for number in range(size):
+        centre = float(left) + (number + 0.5) * step
+        first, end = max(int(centre - reach + 0.5), 0), min(int(centre + reach + 0.5), wide)
+        weights = 1 - np.abs((np.arange(first, end) - centre + 0.5) / reach)
+        weights = np.maximum(weights, 0)
+        windows.append((first, (weights / weights.sum() * (1 << BITS) + 0.5).astype(np.int32)))
+    return windows

@@ -1,0 +1,154 @@
+"""What the broker keeps of a federation: the current model in chunks, and the state that names it.
+
+A state goes up once the broker has every chunk of its model: whoever reads it finds them, and a
+coordinator that comes back and finds its own state need not publish them again.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import msgspec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from fededge.transport.outbox import Parcel
+from fededge.transport.session import Delivered, Session
+from fededge.wire import chunks
+from fededge.wire.messages import Manifest, State, encode
+from fededge.wire.signing import sign, signed_by
+from fededge.wire.topics import Topics
+from fededge_server.store import Store
+
+__all__ = ["Board"]
+
+log = logging.getLogger("coordinator")
+
+CHUNK_EXPIRY = 7 * 24 * 3600
+REFRESHED = CHUNK_EXPIRY / 2
+"""Seconds after which chunks are published again, lest they expire."""
+
+MOST_CLEARED = 100_000
+"""Chunks that are cleared of a version that somebody else describes."""
+
+
+@dataclass
+class Board:
+    """`describe` says where the federation stands, `payload` gives the bytes of its model."""
+
+    session: Session
+    topics: Topics
+    store: Store
+    describe: Callable[[], State]
+    payload: Callable[[], bytes]
+    chunk_bytes: int
+    key: Ed25519PrivateKey | None
+    wall: Callable[[], float]
+    announced: bool = False
+    manifest: Manifest | None = None
+    issued: int = 0
+    echoes: set[bytes] = field(default_factory=set)
+    found: State | None = None
+    looking: bool = True
+    due: bool = False
+
+    @property
+    def settled(self) -> bool:
+        """Whether all that was to be put up is at the broker."""
+        return self.announced and self.session.idle and not self.due and not self.looking
+
+    # A connection begins: look what is there before anything is put up
+
+    def look(self) -> None:
+        """Every connect is the first: a new broker may know nothing of us."""
+        self.looking, self.found = True, None
+        self.echoes.clear()
+
+    def looked(self) -> None:
+        """The broker has told what it keeps: put up what is not there."""
+        if self.looking:
+            self.looking = False
+            if not self._still_there():
+                self.put_model()
+            self.put_state()
+
+    def _still_there(self) -> bool:
+        """Whether the broker has the chunks: it kept a state of ours that names them."""
+        ours, found = self.describe(), self.found
+        if found is None or not self._fresh(ours.version):
+            return False
+        return (found.run, found.version, found.manifest) == (ours.run, ours.version, ours.manifest)
+
+    def _fresh(self, version: str) -> bool:
+        name, _, when = (self.store.fact("published") or "").partition(" ")
+        return name == version and 0 <= self.wall() - float(when) < REFRESHED
+
+    def refresh(self) -> None:
+        """Publish chunks again that would expire; for a round that takes days."""
+        if self.announced and self.session.idle and not self._fresh(self.describe().version):
+            self.put_model()
+            self.put_state()
+
+    # What is put up
+
+    def prepare(self) -> None:
+        """Know how the model is to be checked, before it is published."""
+        self.manifest = chunks.manifest(self.payload(), self.chunk_bytes)
+
+    def put_model(self) -> None:
+        """The current version in retained chunks: the broker hands them to all who ask."""
+        payload, version = self.payload(), self.describe().version
+        self.manifest = chunks.manifest(payload, self.chunk_bytes)
+        for index in range(self.manifest.chunks):
+            make = functools.partial(chunks.pack, payload, self.manifest, index)
+            topic = self.topics.model(version, index)
+            self.session.send(Parcel(topic, make, retain=True, expiry=CHUNK_EXPIRY))
+        self.store.note("published", f"{version} {self.wall()}")
+
+    def put_state(self) -> None:
+        """Say where the federation stands, once the model that this names is there."""
+        self.due = self.looking or not self.session.idle
+        if not self.due:
+            self._put_state()
+
+    def delivered(self, event: Delivered) -> None:
+        self.session.delivered(event)
+        if self.due:
+            self.put_state()
+
+    def _put_state(self) -> None:
+        self.issued = max(self.issued + 1, int(1000 * self.wall()))
+        state = msgspec.structs.replace(self.describe(), issued=self.issued)
+        if self.key is not None:
+            state = sign(state, self.key)
+            self.store.note("issued", str(self.issued))  # a clock may be set back
+        self.echoes.add(encode(state))
+        self.session.publish(self.topics.state, encode(state), retain=True)
+        self.announced = True
+
+    def clear(self, version: str, count: int) -> None:
+        """Take a version's chunks down."""
+        self.session.drop(f"{self.topics.root}/model/{version}/")
+        for index in range(min(count, MOST_CLEARED)):
+            self.session.publish(self.topics.model(version, index), b"", retain=True)
+
+    # What others put up
+
+    def came(self, payload: bytes, state: State, retained: bool) -> None:
+        """A state is on the board. What is no echo of ours is a leftover or a forgery."""
+        if payload in self.echoes:
+            self.echoes.discard(payload)
+            return
+        ours = self.describe()
+        if state.version != ours.version:
+            self.clear(state.version, state.manifest.chunks)  # nobody else ever would
+        if self.key is not None and signed_by(state, (self.key.public_key(),)):
+            self.issued = max(self.issued, state.issued)  # ours, before our clock was set back
+        if self.looking:
+            self.found = state if retained else self.found
+            return
+        if not retained:  # what the broker held as we connected is of an earlier connection
+            log.warning("the federation's state was written by somebody else: ours is put back")
+        self.put_state()

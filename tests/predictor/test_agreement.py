@@ -1,0 +1,262 @@
+"""The apps in `examples/` say the same about the same pictures: Python, Node.js, a browser, C++."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import PIL.Image
+import PIL.ImageCms
+import PIL.ImageOps
+import pytest
+import torch
+from torch import nn
+
+from fededge import Predictor
+from fededge.data import Dataset, embedded
+from fededge.export import Models, Template
+from fededge.flat import FlatModel
+from fededge.models import Preprocess, build
+from fededge.spec import ModelSpec
+from tests.browser import Page, browser
+from tests.predictor.conftest import ORIGIN, Maker, bare
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+Answers = dict[str, tuple[str, float]]
+
+# Decoders of JPEG may differ by one in a pixel; with the same pixels the runtimes differ by 1e-6.
+CLOSE = 1e-3
+
+
+@pytest.fixture(scope="session")
+def fashion(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The state folder of a device with a LeNet that knows clothes, trained for a moment."""
+    state = tmp_path_factory.mktemp("fashion")
+    train, _ = embedded()
+    spec = ModelSpec("lenet", train.labels, (1, 28, 28), train.mean, train.std)
+    network = build("lenet", 10, (1, 28, 28), seed=0)
+    fit(nn.Sequential(Preprocess(spec), network), train)
+    flat = FlatModel(network)
+    template = Template.trace(flat.module, spec)
+    Models(state / "models").export(flat, template, ORIGIN, train.x[:64])
+    return state
+
+
+def fit(network: nn.Module, train: Dataset) -> None:
+    generator = torch.Generator().manual_seed(0)
+    optimiser = torch.optim.SGD(network.parameters(), lr=0.05, momentum=0.9)
+    for batch in torch.randperm(len(train.x), generator=generator).split(64):
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(network(train.x[batch]), train.y[batch]).backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+
+
+@pytest.fixture(scope="session")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Real clothes, tinted and enlarged, in the shapes and formats that cameras and people use."""
+    folder = tmp_path_factory.mktemp("pictures")
+    _, test = embedded()
+    shapes = {
+        "wide.jpg": (640, 480),
+        "tall.jpg": (300, 700),
+        "square.png": (256, 256),
+        "small.png": (20, 17),
+        "exact.png": (28, 28),
+        "model.png": (10, 8),
+        "photo.webp": (333, 222),
+        "frame.ppm": (320, 240),
+    }
+    for number, (name, size) in enumerate(shapes.items()):
+        clothes(test, 37 * number).resize(size, PIL.Image.Resampling.BICUBIC).save(folder / name)
+    turned, profiled = (clothes(test, n).resize((320, 200)) for n in (400, 500))
+    exif = PIL.Image.Exif()
+    exif[0x0112] = 6
+    turned.save(folder / "turned.jpg", exif=exif)
+    profiled.convert("L").save(folder / "grey.jpg", quality=95, progressive=True)
+    lab = PIL.ImageCms.createProfile("XYZ")
+    profiled.save(folder / "profile.png", icc_profile=PIL.ImageCms.ImageCmsProfile(lab).tobytes())
+    return folder
+
+
+def clothes(test: Dataset, number: int) -> PIL.Image.Image:
+    grey = test.x[number, 0].numpy().astype(np.float64)
+    tint = np.array([1.0, 0.8, 0.6]) * grey[..., None] + 20
+    return PIL.Image.fromarray(np.minimum(tint, 255).astype(np.uint8))
+
+
+def parsed(output: str) -> Answers:
+    """The lines `path/name: label 0.1234` of an app."""
+    found = re.findall(r"^(.*): (.+) ([01]\.\d{4})(?: \(unsure\))?$", output, re.MULTILINE)
+    return {Path(name).name: (label, float(p)) for name, label, p in found}
+
+
+def python_app(state: Path, folder: Path) -> Answers:
+    code = "import runpy; runpy.run_path(sys.argv.pop(1), run_name='__main__')"
+    process = bare(code, EXAMPLES / "python_app.py", state, folder, "--once")
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (0, "")
+    return parsed(out)
+
+
+def node_app(state: Path, folder: Path) -> Answers:
+    if shutil.which("node") is None or not (EXAMPLES / "node" / "node_modules").exists():
+        pytest.skip("needs Node.js, and `npm install` in examples/node")
+    files = sorted(p for p in folder.iterdir() if p.suffix != ".ppm")  # sharp reads none
+    return parsed(run("node", EXAMPLES / "node" / "app.mjs", state, *files))
+
+
+def cpp_app(state: Path, folder: Path, scratch: Path) -> Answers:
+    """It reads PPM only, so the other pictures come to it decoded."""
+    program = built()
+    for file in folder.iterdir():
+        with PIL.Image.open(file) as image:
+            PIL.ImageOps.exif_transpose(image).convert("RGB").save(scratch / f"{file.name}.ppm")
+    answers = parsed(run(program, state, *sorted(scratch.glob("*.ppm"))))
+    return {name.removesuffix(".ppm"): answer for name, answer in answers.items()}
+
+
+def built() -> Path:
+    places = (Path("/usr/include/onnxruntime"), EXAMPLES / "cpp" / "build" / "headers")
+    if shutil.which("g++") is None or not any(place.exists() for place in places):
+        pytest.skip("needs g++ and ONNX Runtime's headers: `make headers` in examples/cpp")
+    run("make", "-C", EXAMPLES / "cpp", f"PYTHON={sys.executable}")
+    return EXAMPLES / "cpp" / "build" / "app"
+
+
+def web_app(page: Page, url: str, state: Path, folder: Path) -> Answers:
+    page.go(url)
+    load_model(page, state / "models" / "current")
+    return {
+        file.name: ask(page, file)
+        for file in sorted(folder.iterdir())
+        if file.suffix != ".ppm"  # browsers read none
+    }
+
+
+def load_model(page: Page, current: Path) -> None:
+    page.choose("#model", current / "model.onnx", current / "manifest.json")
+    page.until("!document.querySelector('#picture').disabled")
+
+
+def ask(page: Page, file: Path) -> tuple[str, float]:
+    result, wrong = "document.querySelector('#result')", "document.querySelector('.wrong')"
+    page.value(f"delete {result}.dataset.answer")
+    page.choose("#picture", file)
+    page.until(f"{result}.dataset.answer || {wrong}")
+    assert page.value(f"{wrong}?.textContent") is None
+    label, probability = page.value(f"JSON.parse({result}.dataset.answer)[0]")
+    return label, probability
+
+
+def run(*command: object) -> str:
+    words = [str(word) for word in command]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def assert_agree(ours: Answers, theirs: Answers, count: int) -> None:
+    assert len(theirs) == count
+    for name, (label, probability) in theirs.items():
+        assert (name, label) == (name, ours[name][0])
+        assert (name, probability) == (name, pytest.approx(ours[name][1], abs=CLOSE))
+
+
+@pytest.fixture(scope="session")
+def served() -> Iterator[str]:
+    """The folder of the page behind Python's own web server, as `npm start` does it."""
+    if not (EXAMPLES / "web" / "node_modules").exists():
+        pytest.skip("needs `npm install` in examples/web")
+    handler = functools.partial(Quiet, directory=str(EXAMPLES / "web"))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+        thread.join(30)
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - http.server's name
+        pass
+
+
+@pytest.fixture(params=["fashion", "colour"])
+def device(request: pytest.FixtureRequest, fashion: Path, colour: Maker, tmp_path: Path) -> Path:
+    """A device with grey images of 28x28, and one with colour images that are no squares."""
+    if request.param == "fashion":
+        return fashion
+    colour.export(tmp_path / "models", seed=1)
+    return tmp_path
+
+
+def test_the_python_app_says_what_the_predictor_says(device: Path, pictures: Path) -> None:
+    answers, predictor = python_app(device, pictures), Predictor(device)
+    expected = {p.name: predictor.predict(p) for p in pictures.iterdir()}
+    assert answers == {n: (e.label, round(e.probability, 4)) for n, e in expected.items()}
+    assert len(answers) == 11
+
+
+def test_the_clothes_are_told_apart(fashion: Path) -> None:
+    """Else all apps could agree on nonsense."""
+    _, test = embedded()
+    predictor = Predictor(fashion)
+    labels = [result.label for result in predictor.predict(test.x.numpy())]
+    right = np.mean([label == test.labels[y] for label, y in zip(labels, test.y, strict=True)])
+    assert right > 0.5
+
+
+def test_node_agrees_with_python(device: Path, pictures: Path) -> None:
+    assert_agree(python_app(device, pictures), node_app(device, pictures), 10)
+
+
+@pytest.mark.slow
+def test_a_browser_agrees_with_python(
+    device: Path, pictures: Path, served: str, tmp_path: Path
+) -> None:
+    """And asks nobody but the server of the page."""
+    with browser(tmp_path / "profile") as page:
+        answers = web_app(page, served, device, pictures)
+        assert_agree(python_app(device, pictures), answers, 10)
+        assert page.complaints() == []
+        asked = {url for url in page.requests() if not url.startswith(("blob:", "data:"))}
+    assert {url.startswith(served) for url in asked} == {True}
+    assert any("ort-wasm" in url for url in asked)
+
+
+@pytest.mark.slow
+def test_the_page_says_what_is_wrong(
+    fashion: Path, served: str, pictures: Path, tmp_path: Path
+) -> None:
+    """A file too few, a model that is not its manifest's, no picture; and it goes on."""
+    current = fashion / "models" / "current"
+    (tmp_path / "model.onnx").write_bytes(b"another")
+    (tmp_path / "no.png").write_text("no picture")
+    with browser(tmp_path / "profile") as page:
+        page.go(served)
+        page.choose("#model", current / "model.onnx")
+        page.until("says.textContent.startsWith('choose both files')")
+        page.choose("#model", tmp_path / "model.onnx", current / "manifest.json")
+        page.until("says.textContent.startsWith('model.onnx is not the one')")
+        load_model(page, current)
+        page.choose("#picture", tmp_path / "no.png")
+        page.until("says.textContent.startsWith('no.png is not a picture')")
+        page.choose("#picture", pictures / "exact.png")
+        page.until("result.dataset.answer")
+        assert page.value("says.classList.contains('wrong') || result.hidden") is False
+        assert page.value("labels.childElementCount") == 5
+
+
+@pytest.mark.slow
+def test_cpp_agrees_with_python(device: Path, pictures: Path, tmp_path: Path) -> None:
+    (tmp_path / "ppm").mkdir()
+    answers = cpp_app(device, pictures, tmp_path / "ppm")
+    assert_agree(python_app(device, pictures), answers, 11)
