@@ -50,6 +50,7 @@ class Predictor:
         variant: str | None = None,
         threads: int = 1,
         resize: bool = True,
+        trusted_key: str | os.PathLike[str] | None = None,
     ) -> None:
         """Load the model.
 
@@ -61,9 +62,12 @@ class Predictor:
             variant: `fp32`, `fp16` or `int8`; without it, the one that the agent has chosen.
             threads: of ONNX Runtime for one call; one is best for small networks.
             resize: scale images of another size than the model's; else they are refused.
+            trusted_key: file of the public key that must have signed the model's manifest; without
+                it, any will do.
         """
         self._path = _model_folder(Path(path))
-        self._wanted, self._resize = Wanted(provider, variant, threads), resize
+        trusted = None if trusted_key is None else Path(trusted_key)
+        self._wanted, self._resize = Wanted(provider, variant, threads, trusted), resize
         self._loading = threading.Lock()
         self._reporting = threading.Lock()
         self._next_look = 0.0
