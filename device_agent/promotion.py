@@ -60,12 +60,12 @@ class Promotion:
         if held:
             self.models.note("held", number, "the rollout has not reached it")
             return "held: the rollout has not reached it"
-        return "promoted" if self._promote(number) else "held: another one is pinned"
+        return self._promote(number)
 
-    def _promote(self, number: int) -> bool:
+    def _promote(self, number: int) -> str:
         promoted = self.models.promote(number)
         self._answer(self.models.manifest(number), "promoted" if promoted else "held")
-        return promoted
+        return "promoted" if promoted else "held: another one is pinned"
 
     def _rejected(self, manifest: Manifest, reason: str) -> str:
         self.models.note("rejected", 0, reason)
