@@ -87,6 +87,8 @@ class Rounds:
                 self.transfers.resume(device, report, have)
 
     def handle(self, event: Event, now: float) -> list[Command]:
+        for device in self.memory.quarantined - self.fitness.quarantined.keys():
+            self.fitness.quarantine(device, now)
         match event:
             case ChunkCame():
                 return self._chunk(event, now)  # decides nothing by itself, and there are many
@@ -187,6 +189,10 @@ class Rounds:
         if reply is not None:
             text = f"update {reply.kind}: {reply.reason}" if reply.reason else "asked again"
             return [Note(text, device), Answer(device, reply)]
+        if self.phase == "open":
+            wrong = flaw(self.facts, report)
+            if wrong:
+                return self._bad(device, wrong, report.version, now)
         busy = self.full or device in self.checking or device in self.stored
         if self.phase != "open" or busy:
             return []  # the device keeps its update, and asks again when the round opens
@@ -213,8 +219,6 @@ class Rounds:
             reason = "an update of this device was refused in this round"
         elif self.fitness.out(device, now):
             reason = "the device is in quarantine: too many of its updates had to be refused"
-        else:
-            reason = flaw(self.facts, report)
         return Reply("refused", report.version, reason) if reason else None
 
     def _late(self, report: Report) -> str:
@@ -277,6 +281,7 @@ class Rounds:
         if full:
             dropped = [Discard(d, t.report.version) for d, t in self.transfers.open.items()]
             self.transfers.open.clear()
+            self.checking.clear()
         text = "the disk is full: updates are not taken" if full else "there is space again"
         return [*dropped, Note(text)] if changed else dropped
 
@@ -299,8 +304,6 @@ class Rounds:
 
     def _open(self, now: float) -> list[Command]:
         """Begin a round, or go on with the one that an earlier process had begun."""
-        for device in self.memory.quarantined:
-            self.fitness.quarantine(device, now)
         begun, self.memory = self.memory.invited, Memory()
         chosen = begun or self._choose(self._fit(now))
         self.invited = self.stored.keys() | chosen

@@ -90,6 +90,8 @@ class State(Message, frozen=True):
     accuracy: float | None = None
     files: Annotated[dict[MethodName, Hash], Meta(max_length=64)] = {}
     encoding: Text = "float32"
+    problem: Line = ""
+    quarantined: tuple[DeviceId, ...] = ()
     issued: Count = 0
     signature: Annotated[str, Meta(pattern=r"^([0-9a-f]{128})?\Z")] = ""
 

@@ -37,6 +37,8 @@ OTHER: dict[str, Any] = {
     "accuracy": None,
     "files": {"keepsake": "ac" * 32},
     "encoding": "float16",
+    "problem": "full",
+    "quarantined": ("gate-6",),
     "issued": 1767225600001,
 }
 
