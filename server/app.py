@@ -144,7 +144,8 @@ class Coordinator:
             self._advance(0, self.net.vector.clone(), self.method.initial(layout), {}, None)
         else:
             self.progress = progress
-            self.model, self.memory = self.store.load(progress.version, layout)
+            self.model, memory = self.store.load(progress.version, layout)
+            self.memory: MethodState = memory
             log.info("resuming after round %d", progress.rounds_done)
         facts = events.Facts(
             run=run,

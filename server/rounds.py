@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from fededge.config import RoundsConfig
@@ -82,13 +82,10 @@ class Rounds:
         self.stored = {
             d: r for d, r in self.accepted.items() if r.version == self.version or d in unmerged
         }
-        for device, (report, have) in self.memory.coming.items():
-            if not self._late(report) and not self._outdated(device, report):
-                self.transfers.resume(device, report, have)
 
     def handle(self, event: Event, now: float) -> list[Command]:
-        for device in self.memory.quarantined - self.fitness.quarantined.keys():
-            self.fitness.quarantine(device, now)
+        if self.memory.quarantined or self.memory.coming:
+            self._recall(now)
         match event:
             case ChunkCame():
                 return self._chunk(event, now)  # decides nothing by itself, and there are many
@@ -107,6 +104,15 @@ class Rounds:
             case Tick():
                 commands = self._stalled(now) + self._retry(now)
         return commands + self._advance(now)
+
+    def _recall(self, now: float) -> None:
+        """Take up what an earlier process had begun; its clock was another one."""
+        memory, self.memory = self.memory, replace(self.memory, quarantined=frozenset(), coming={})
+        for device in memory.quarantined:
+            self.fitness.quarantine(device, now)
+        for device, (report, have) in memory.coming.items():
+            if not self._late(report) and not self._outdated(device, report):
+                self.transfers.resume(device, report, have, now)
 
     # Presence
 

@@ -115,8 +115,8 @@ def _json(federation: str, picture: Picture) -> dict[str, Any]:
 
 
 def _brief(state: State) -> dict[str, Any]:
-    fields = ("phase", "round", "rounds", "version", "method", "accuracy", "devices", "run")
-    fields += ("encoding", "deadline", "problem", "quarantined")
+    fields = ["phase", "round", "rounds", "version", "method", "accuracy", "devices", "run"]
+    fields += ["encoding", "deadline", "problem", "quarantined"]
     values: Mapping[str, Any] = msgspec.to_builtins(state)
     return {name: values[name] for name in fields}
 

@@ -98,11 +98,11 @@ class Disk:
         self._roll_back(self.root / name)
 
     def rot(self, name: str) -> Path | None:
-        """Damage what can be had again: a model, an index, or the one copy of an update.
+        """Damage what can be had again: a held model, or one copy of an update.
 
         Which, if any is there. Of updates, those of one side: the other side has the other copy.
         """
-        kinds = ("private/*.safetensors", "private/agent.json", self.copy)
+        kinds = ("private/*.safetensors", self.copy)
         found = sorted(path for kind in kinds for path in (self.root / name).glob(kind))
         if not found:
             return None
