@@ -115,7 +115,7 @@ def node_app(state: Path, folder: Path) -> Answers:
 
 def cpp_app(state: Path, folder: Path, scratch: Path) -> Answers:
     """It reads PPM only, so the other pictures come to it decoded."""
-    program = built()
+    program = built(scratch / "build")
     for file in folder.iterdir():
         with PIL.Image.open(file) as image:
             PIL.ImageOps.exif_transpose(image).convert("RGB").save(scratch / f"{file.name}.ppm")
@@ -123,12 +123,12 @@ def cpp_app(state: Path, folder: Path, scratch: Path) -> Answers:
     return {name.removesuffix(".ppm"): answer for name, answer in answers.items()}
 
 
-def built() -> Path:
+def built(folder: Path) -> Path:
     places = (Path("/usr/include/onnxruntime"), EXAMPLES / "cpp" / "build" / "headers")
     if shutil.which("g++") is None or not any(place.exists() for place in places):
         pytest.skip("needs g++ and ONNX Runtime's headers: `make headers` in examples/cpp")
-    run("make", "-C", EXAMPLES / "cpp", f"PYTHON={sys.executable}")
-    return EXAMPLES / "cpp" / "build" / "app"
+    run("make", "-C", EXAMPLES / "cpp", f"BUILD={folder}", f"PYTHON={sys.executable}")
+    return folder / "app"
 
 
 def web_app(page: Page, url: str, state: Path, folder: Path) -> Answers:
@@ -260,6 +260,5 @@ def test_the_page_says_what_is_wrong(
 
 @pytest.mark.slow
 def test_cpp_agrees_with_python(device: Path, pictures: Path, tmp_path: Path) -> None:
-    (tmp_path / "ppm").mkdir()
-    answers = cpp_app(device, pictures, tmp_path / "ppm")
+    answers = cpp_app(device, pictures, tmp_path)
     assert_agree(python_app(device, pictures), answers, 11)
