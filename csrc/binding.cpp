@@ -8,6 +8,7 @@
 
 #include "cpu/simd.h"
 #include "cpu/spans.h"
+#include "direct.h"
 
 namespace {
 
@@ -52,4 +53,5 @@ PYBIND11_MODULE(_C, m) {
   m.def("facts", &facts, "How the module was built and which instruction set it uses.");
   m.def("limit_simd", &fededge::cpu::limit_simd, py::arg("level"),
         "Use this instruction set, one of facts()['simd_levels'], from now on.");
+  fededge::add_direct(m);
 }

@@ -302,10 +302,12 @@ class Agent:
         turn = self.store.outgoing
         if turn is None:
             return
-        if chunks:
-            self.egress.chunks(turn.report, self.store.update(), chunks)
-        else:
+        if not chunks:
             self.egress.report(turn.report, self.work.scalars)
+        elif (payload := self.store.update()) is None:
+            self._handle(events.TurnLost())
+        else:
+            self.egress.chunks(turn.report, payload, chunks)
 
     # The worker: what takes long
 

@@ -257,7 +257,7 @@ class DataConfig(Section, frozen=True):
     ] = ""
     devices: Annotated[int, _help("with split: how many devices share the set", ge=0)] = 0
     index: Annotated[int, _help("with split: which of them this is, from 0", ge=0)] = 0
-    seed: Annotated[int, _help("of the split", ge=0)] = 0
+    seed: Annotated[int, _help("of the split", ge=0, le=2**53)] = 0
     test_share: Annotated[float, _help("share of the examples that is held out", ge=0, lt=1)] = 0.2
 
 
@@ -276,7 +276,9 @@ class CoordinatorConfig(Side, frozen=True, kw_only=True):
     method: Annotated[
         str, _help("how to train: 'fedavg', 'fedprox(mu=0.1)+mixup', 'your/file.py:Name', …")
     ] = "fedavg"
-    seed: Annotated[int, _help("decides the first model, the selection, the batches", ge=0)] = 0
+    seed: Annotated[
+        int, _help("decides the first model, the selection, the batches", ge=0, le=2**53)
+    ] = 0
     signing_key: Annotated[str, _help("file of the key that signs the models; empty: none")] = ""
     model: ModelConfig = ModelConfig()
     training: TrainingConfig = TrainingConfig()

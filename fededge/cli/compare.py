@@ -126,10 +126,7 @@ def _run_one(
     result = read(options.out, chosen)
     if result is not None:
         return result
-    try:
-        result = follow(chosen, options.workers, progress, whole)
-    finally:
-        progress.remove_task(progress.task_ids[-1])  # two bars at most, however many runs
+    result = follow(chosen, options.workers, progress, whole)
     write(options.out, result)
     accuracy = result.final["global_accuracy"]
     progress.console.print(f"{chosen.method}, seed {chosen.seed}: global {accuracy:.1%}")

@@ -113,8 +113,8 @@ class Fleet:
         for name, value, least in (("agents", options.agents, 1), ("rounds", options.rounds, 1)):
             if not least <= value <= 1000:
                 raise ConfigError(f"--{name} {value}: must be {least} to 1000")
-        if options.seed < 0:
-            raise ConfigError(f"--seed {options.seed}: must not be negative")
+        if not 0 <= options.seed <= 2**53:
+            raise ConfigError(f"--seed {options.seed}: must be 0 to {2**53}")
 
     def _clear_folder(self) -> None:
         """Begin with an empty folder; only what an earlier demo made is removed."""

@@ -79,17 +79,25 @@ def bars(console: Console) -> Progress:
 def follow(
     chosen: Experiment, workers: int, progress: Progress, whole: TaskID | None = None
 ) -> Result:
-    """Run an experiment with a bar of its own; its rounds count in the bar of the whole, too."""
+    """Run an experiment with a bar of its own.
+
+    As a part of a whole it moves that one's bar too, and takes its own away at the end: a
+    comparison has more runs than a terminal has lines.
+    """
     name = f"{chosen.method}, seed {chosen.seed}"
     task = progress.add_task(name, total=chosen.rounds, note="loading data …")
     measured: list[Measured] = []
     setup = chosen.setup()
-    for round_ in run(chosen, workers, setup):
-        measured.append(round_)
-        note = f"global {round_.values['global_accuracy']:.1%}"
-        progress.update(task, completed=round_.round, note=note)
+    try:
+        for round_ in run(chosen, workers, setup):
+            measured.append(round_)
+            note = f"global {round_.values['global_accuracy']:.1%}"
+            progress.update(task, completed=round_.round, note=note)
+            if whole is not None:
+                progress.advance(whole)
+    finally:
         if whole is not None:
-            progress.advance(whole)
+            progress.remove_task(task)
     return Result.of(chosen, measured, turn_cost(setup))
 
 

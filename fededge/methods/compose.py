@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
-from itertools import permutations
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -28,60 +25,22 @@ from fededge.methods.base import (
     State,
     Step,
 )
+from fededge.methods.layers import PERSONAL, SCALARS, Layers
 from fededge.methods.own import sha256_of
 from fededge.methods.private import Private, Value
 from fededge.methods.turn import Turn
 
 __all__ = ["Stack"]
 
-SCALARS = frozenset({"examples", "steps", "loss", "personal_accuracy"})
-"""What every device reports of a turn, whatever the method."""
-
 OPTIONAL = frozenset({"personal_accuracy"})
 """What a device without held-out examples leaves out."""
-
-PERSONAL = ("personal", "refreshed", "network")
-
-ONE_OWNER = {
-    ("phases",): "the phases of the local training",
-    ("advance",): "how a local step is made",
-    PERSONAL: "the personal model",
-    ("weight",): "the weight of an update",
-    ("step", "sums"): "the step to the next global model",
-}
 
 PLAIN = Objective()
 
 
 @dataclass(frozen=True)
-class Stack:
-    """Methods in order: starts and batches wrap each other, losses and pulls add up.
-
-    Phases, local step, personal model, weight and global step each have one owner. A layer acts
-    in the phases that its limit names; without a limit, in those that lead to the sent model (and
-    the owner of the phases in all).
-    """
-
-    layers: tuple[Method, ...]
-    limits: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        names = [layer.name for layer in self.layers]
-        if len(set(names)) < len(names):
-            raise MethodError(f"method '{self}' names a layer twice")
-        self._check_limits()
-        for one, other in permutations(self.layers, 2):
-            if isinstance(one, type(other)):
-                pair = f"{other.name} and {one.name} cannot be combined"
-                raise MethodError(f"{pair}: {one.name} has all of {other.name} in it")
-        reported = Counter(SCALARS) + Counter(s for layer in self.layers for s in layer.scalars)
-        for name, count in reported.items():
-            if count > 1:
-                raise MethodError(f"method '{self}': two layers report a scalar '{name}'")
-
-    def __str__(self) -> str:
-        limits = {name: "".join(f"@{phase}" for phase in at) for name, at in self.limits.items()}
-        return "+".join(f"{layer}{limits.get(layer.name, '')}" for layer in self.layers)
+class Stack(Layers):
+    """All layers at once: starts and batches wrap each other, losses and pulls add up."""
 
     @property
     def files(self) -> dict[str, str]:
@@ -107,7 +66,7 @@ class Stack:
     # The device half
 
     def phases(self, turn: Turn) -> tuple[Phase, ...]:
-        owner = self._owner("phases")
+        owner = self.owner("phases")
         phases = tuple(owner.phases(Round(turn, owner.name)))
         if tuple(phase.name for phase in phases) != owner.phase_names:
             raise MethodError(f"{owner.name} has other phases than its phase_names say")
@@ -128,34 +87,34 @@ class Stack:
         return w
 
     def pull(self, turn: Turn) -> Affine | None:
-        pulls = [layer.pull(r) for layer, r in self._acting("pull", turn)]
+        pulls = [layer.pull(r) for layer, r in self.acting("pull", turn)]
         given = [pull for pull in pulls if pull is not None]
         return sum(given[1:], given[0]) if given else None
 
     def companions(self, turn: Turn) -> list[FlatModel]:
-        return [m for layer, r in self._acting("companions", turn) for m in layer.companions(r)]
+        return [m for layer, r in self.acting("companions", turn) for m in layer.companions(r)]
 
     def advance(self, turn: Turn, step: Step) -> float:
-        owner = self._owner("advance")
+        owner = self.owner("advance")
         return owner.advance(Round(turn, owner.name), step)
 
     def batch(self, turn: Turn, batch: Batch) -> Batch:
-        for layer, r in self._acting("batch", turn):
+        for layer, r in self.acting("batch", turn):
             batch = layer.batch(r, batch)
         return batch
 
     def loss(self, turn: Turn, out: Output, batch: Batch) -> Tensor:
         objective = PLAIN
-        for layer, r in self._acting("objective", turn):
+        for layer, r in self.acting("objective", turn):
             objective = objective + layer.objective(r, out, batch)
         return objective.mixed(out, batch.targets)
 
     def observe(self, turn: Turn, out: Output, batch: Batch) -> None:
-        for layer, r in self._acting("observe", turn):
+        for layer, r in self.acting("observe", turn):
             layer.observe(r, Output(out.logits.detach(), out.features.detach()), batch)
 
     def epoch_end(self, turn: Turn) -> None:
-        for layer, r in self._acting("epoch_end", turn):
+        for layer, r in self.acting("epoch_end", turn):
             layer.epoch_end(r)
 
     def finish(self, turn: Turn) -> Finish:
@@ -171,7 +130,7 @@ class Stack:
             )
             if undeclared:
                 raise MethodError(f"{layer.name} does not declare {sorted(undeclared)}")
-            scalars |= {name: float(value) for name, value in part.scalars.items()}
+            scalars |= {name: _number(layer, name, v) for name, v in part.scalars.items()}
             private = private.updated(layer.name, {k: _own(v) for k, v in part.private.items()})
         return Finish(upload, scalars, private)
 
@@ -187,20 +146,20 @@ class Stack:
         return Private({**kept, **{k: v for k, v in before.items() if k in waits}})
 
     def personal(self, turn: Turn) -> Tensor:
-        owner = self._owner(*PERSONAL)
+        owner = self.owner(*PERSONAL)
         return owner.personal(Round(turn, owner.name))
 
     @property
     def refreshes(self) -> bool:
         """Whether a device that sits a round out may have a new model of its own."""
-        return bool(self._filled["refreshed"])
+        return bool(self.filled["refreshed"])
 
     def refreshed(self, turn: Turn) -> Tensor | None:
-        owner = self._owner(*PERSONAL)
+        owner = self.owner(*PERSONAL)
         return owner.refreshed(Round(turn, owner.name))
 
     def network(self, net: nn.Module, data: Examples) -> nn.Module:
-        return self._owner(*PERSONAL).network(net, data)
+        return self.owner(*PERSONAL).network(net, data)
 
     # The coordinator half
 
@@ -220,14 +179,14 @@ class Stack:
             raise WireError("the report's scalars give factors that are not finite")
 
     def weight(self, scalars: Mapping[str, float]) -> float:
-        owner = self._owner("weight")
+        owner = self.owner("weight")
         weight = owner.weight(scalars) if scalars["examples"] else 0.0
         if not (math.isfinite(weight) and weight >= 0):
             raise MethodError(f"{owner.name} gives an update the weight {weight}")
         return weight
 
     def sums(self, scalars: Mapping[str, float]) -> Mapping[str, float]:
-        return self._owner("step", "sums").sums(scalars)
+        return self.owner("step", "sums").sums(scalars)
 
     def initial(self, layout: Layout) -> State:
         return {
@@ -246,60 +205,18 @@ class Stack:
         return sent
 
     def step(self, w: Tensor, merged: Merged, state: State) -> tuple[Tensor, State]:
-        owner = self._owner("step", "sums")
+        owner = self.owner("step", "sums")
         w, new = owner.step(w, merged, _of(state, owner.name))
         if w is not merged.mean:
             w = torch.where(merged.layout.trainable.to(w.device) != 0, w, merged.mean)
         return w, {**state, **{f"{owner.name}.{name}": value for name, value in new.items()}}
 
-    # Who does what
 
-    @cached_property
-    def _filled(self) -> dict[str, tuple[Method, ...]]:
-        """For every hook the layers that fill it in."""
-        return {
-            hook: tuple(layer for layer in self.layers if getattr(type(layer), hook) is not default)
-            for hook, default in vars(Method).items()
-            if callable(default)
-        }
-
-    @cached_property
-    def _owners(self) -> dict[tuple[str, ...], Method]:
-        """For the hooks that have one owner: the layer that fills them in, or the first."""
-        return {hooks: self._only_one(hooks) for hooks in ONE_OWNER}
-
-    def _only_one(self, hooks: tuple[str, ...]) -> Method:
-        owners = {layer.name: layer for hook in hooks for layer in self._filled[hook]}
-        if len(owners) > 1:
-            names = " and ".join(layer.name for layer in self.layers if layer.name in owners)
-            raise MethodError(f"{names} cannot be combined: each decides {ONE_OWNER[hooks]}")
-        return next(iter(owners.values()), self.layers[0])
-
-    def _owner(self, *hooks: str) -> Method:
-        return self._owners[hooks]
-
-    def _acting(self, hook: str, turn: Turn) -> Iterator[tuple[Method, Round]]:
-        """The layers that fill in this hook and act in the present phase."""
-        phase = turn.phase
-        for layer in self._filled[hook]:
-            limit = self.limits.get(layer.name)
-            if limit is None:
-                acts = not phase.aside or layer is self._owner("phases")
-            else:
-                acts = phase.name in limit
-            if acts:
-                yield layer, Round(turn, layer.name)
-
-    def _check_limits(self) -> None:
-        owner = self._owner("phases")
-        for name, limit in self.limits.items():
-            for phase in limit:
-                if phase not in owner.phase_names:
-                    known = ", ".join(owner.phase_names)
-                    raise MethodError(
-                        f"method '{self}': {name} is limited to phase '{phase}', "
-                        f"but {owner.name} has the phases {known}"
-                    )
+def _number(layer: Method, name: str, value: object) -> float:
+    try:
+        return float(value)  # type: ignore[arg-type]  # a method may be anybody's
+    except (TypeError, ValueError, RuntimeError):
+        raise MethodError(f"{layer.name} reports '{name}', which is not a number") from None
 
 
 def _own(value: Value) -> Value:

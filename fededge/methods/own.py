@@ -12,15 +12,16 @@ import re
 import sys
 import traceback
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from types import ModuleType
 
-from fededge.errors import MethodError
+from fededge.errors import FedEdgeError, MethodError
 from fededge.methods.base import Method
 
-__all__ = ["located", "references", "resolved", "sha256_of"]
+__all__ = ["located", "references", "resolved", "sha256_of", "telling_lines"]
 
 # Where a layer begins: a path, up to its `.py:`, and a name. A + or a parenthesis may be in a path
 # that begins as one (/, ./, ~ or a drive); elsewhere they belong to the composition.
@@ -68,6 +69,24 @@ def sha256_of(kind: type[Method]) -> str:
     """Of the file that a method was loaded from; empty for those of the package."""
     module = kind.__module__
     return module.removeprefix(MODULE) if module.startswith(MODULE) else ""
+
+
+@contextmanager
+def telling_lines() -> Iterator[None]:
+    """Make a sentence with file and line of what goes wrong inside of a user's own method."""
+    try:
+        yield
+    except FedEdgeError:
+        raise
+    except Exception as error:
+        modules = [module for name, module in sys.modules.items() if name.startswith(MODULE)]
+        files = {module.__file__ for module in modules}
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame for frame in frames if frame.filename in files]
+        if not lines:
+            raise
+        place = f"{lines[-1].filename}, line {lines[-1].lineno}"
+        raise MethodError(f"{place}: {_said(error)}") from error
 
 
 def _load(path: Path, name: str, taken: Mapping[str, type[Method]]) -> type[Method]:

@@ -76,9 +76,7 @@ def chosen(manifest: dict[str, Any], wanted: str | None) -> File:
     for name, about in manifest.get("variants", {}).items():
         files[name] = File(name, about["file"], about["sha256"])
     if wanted is not None and wanted not in files:
-        raise ConfigError(
-            f"{unknown('variant', wanted, files)}; the agent makes what it is told to"
-        )
+        raise ConfigError(f"the model has {unknown('variant', wanted, files)}")
     return files[wanted or manifest.get("use", PLAIN)]
 
 

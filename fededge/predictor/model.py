@@ -33,6 +33,7 @@ class Wanted:
     variant: str | None = None
     threads: int = 1
     trusted_key: Path | None = None
+    engine_cache: Path | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +78,7 @@ class Model:
         _check_hash(path, data, file)
         about_input = Input.of(manifest)
         try:
-            session, provider = start(data, wanted.provider, wanted.threads)
+            session, provider = start(data, wanted.provider, wanted.threads, wanted.engine_cache)
         except StoreError as error:
             raise StoreError(f"{path}: {error}") from error
         about = About(

@@ -22,6 +22,7 @@ from fededge.errors import FedEdgeError, MethodError
 from fededge.evaluation import class_accuracies, probability_matrix
 from fededge.flat import FlatModel
 from fededge.methods import Hyper, Private
+from fededge.methods.own import telling_lines
 from fededge.methods.turn import outputs
 from fededge.models import Preprocess, build_for
 from fededge.spec import ModelSpec
@@ -84,7 +85,8 @@ class Alone:
         return {d: self.turn(task, d, private.get(d, Private())) for d in devices}
 
     def turn(self, task: Task, device: str, private: Private) -> Answer:
-        return self._trainer(device).turn(task, private)
+        with telling_lines():
+            return self._trainer(device).turn(task, private)
 
     def refreshed(
         self, task: Task, devices: Sequence[str], private: Mapping[str, Private]

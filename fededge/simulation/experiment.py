@@ -23,6 +23,7 @@ from fededge.evaluation import (
     wrong_spread,
 )
 from fededge.methods import Hyper
+from fededge.methods.own import telling_lines
 from fededge.simulation.crew import Alone, Crew, Setup, Workers
 from fededge.simulation.loop import SimulatedRound, Simulation
 
@@ -33,7 +34,7 @@ class Experiment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything that decides a run's result."""
 
     method: str = "fedavg"
-    seed: Annotated[int, Meta(ge=0)] = 0
+    seed: Annotated[int, Meta(ge=0, le=2**53)] = 0
     source: str = "embedded"
     root: str = ""
     split: str = "dirichlet:0.1"
@@ -119,7 +120,8 @@ def run(experiment: Experiment, workers: int = 1, setup: Setup | None = None) ->
     setup = setup or experiment.setup()
     crew: Crew = Alone(setup) if workers == 1 else Workers(setup, workers)
     try:
-        yield from _measured(experiment, setup, crew)
+        with telling_lines():
+            yield from _measured(experiment, setup, crew)
     finally:
         crew.stop()
 
@@ -128,6 +130,7 @@ def _measured(experiment: Experiment, setup: Setup, crew: Crew) -> Iterator[Meas
     simulation = Simulation(setup, experiment.participants, crew)
     shares = label_shares(torch.stack([data.counts for data in setup.devices.values()]))
     personal: dict[str, float] = {}
+    seen = [math.nan]
     for done in simulation.rounds(experiment.rounds):
         personal |= {d: answer.personal_accuracy for d, answer in done.answers.items()}
         if simulation.method.refreshes:
@@ -136,6 +139,8 @@ def _measured(experiment: Experiment, setup: Setup, crew: Crew) -> Iterator[Meas
         number = done.number + 1
         (accuracies,) = crew.measure([done.model])
         values = _values(accuracies, shares, personal) | _mean_scalars(done)
+        seen.append(values["personal_accuracy"])
+        values["personal_best"] = max(seen, key=lambda score: (score == score, score))
         classes: dict[str, list[float]] = {}
         if number % experiment.measure_every == 0 or number == experiment.rounds:
             trained = torch.stack(crew.measure([a.upload for a in done.answers.values()]))
@@ -176,7 +181,11 @@ def _local_values(
 
 
 def _mean_scalars(done: SimulatedRound) -> dict[str, float]:
-    """The mean over the devices of what they reported, beside counts and their own accuracy."""
+    """The mean over the devices of what they reported, beside counts and their own accuracy; and
+    of how far they moved the model.
+    """
     reports = [answer.scalars for answer in done.answers.values()]
     names = set.intersection(*map(set, reports)) - {"examples", "steps", "personal_accuracy"}
-    return {name: sum(r[name] for r in reports) / len(reports) for name in sorted(names)}
+    moves = [torch.dist(a.upload, done.task.received) for a in done.answers.values()]
+    means = {name: sum(r[name] for r in reports) / len(reports) for name in sorted(names)}
+    return {**means, "update_norm": float(torch.stack(moves).mean())}

@@ -70,9 +70,21 @@ def _fedacd() -> dict[str, dict[str, Any]]:
         "weight_decay": 1e-5,
         "model": "cnn4",
     }
+    larger = {"model": "resnet18", "weight_decay": 1e-3}
+    sources: dict[str, dict[str, Any]] = {
+        "cifar10": {},
+        "cifar100": {},
+        "fashion-mnist": {},
+        "tiny-imagenet": larger,
+    }
     return {
-        f"fedacd-{source}-b{beta}": {**base, "source": source, "split": f"dirichlet:{beta}"}
-        for source in ("cifar10", "cifar100", "fashion-mnist")
+        f"fedacd-{source}-b{beta}": {
+            **base,
+            **more,
+            "source": source,
+            "split": f"dirichlet:{beta}",
+        }
+        for source, more in sources.items()
         for beta in (0.3, 0.1, 0.05)
     }
 
@@ -91,10 +103,20 @@ def _fedala() -> dict[str, dict[str, Any]]:
         "model": "cnn4",
         "test_share": 0.25,
     }
+    faster = {"lr": 0.1}
+    sources: dict[str, dict[str, Any]] = {
+        "cifar10": {},
+        "cifar100": {},
+        "mnist": faster,
+        "tiny-imagenet": {},
+        "agnews": {"model": "fasttext", **faster},
+    }
+    splits = {(source, "b0.1"): "dirichlet:0.1" for source in sources}
+    classes = {"cifar10": 2, "cifar100": 10, "mnist": 2}
+    splits |= {(source, "path"): f"pathological:{k}" for source, k in classes.items()}
     return {
-        f"fedala-{source}-{name}": {**base, "source": source, "split": split}
-        for source, classes in (("cifar10", 2), ("cifar100", 10), ("mnist", 2))
-        for name, split in (("b0.1", "dirichlet:0.1"), ("path", f"pathological:{classes}"))
+        f"fedala-{source}-{name}": {**base, **sources[source], "source": source, "split": split}
+        for (source, name), split in splits.items()
     }
 
 

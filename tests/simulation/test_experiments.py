@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from torch import nn
 
+from fededge import methods, models
 from fededge.cli import main
 from fededge.cli.simulate import follow
 from fededge.errors import ConfigError
@@ -37,12 +38,23 @@ def result() -> Result:
 def test_a_run_measures_every_round(result: Result) -> None:
     assert [row["round"] for row in result.rounds] == [1, 2]
     assert result.final["global_accuracy"] == result.rounds[-1]["global_accuracy"]
+    personal = [row["personal_accuracy"] or 0.0 for row in result.rounds]
+    assert [row["personal_best"] for row in result.rounds] == [personal[0], max(personal)]
     assert len(result.per_class) == 10
     assert len(result.personal) <= 4
     assert result.final.keys() >= {
         *("global_accuracy", "client_accuracy", "personal_accuracy", "average_risk", "kl"),
         *("learning_present", "learning_absent", "personal_std", "personal_worst_tenth", "loss"),
+        "update_norm",
     }
+
+
+def test_a_turn_moves_the_model_by_its_rate() -> None:
+    """One step a turn, without momentum and decay: ten times the rate, ten times the way."""
+    step = {**SMALL, "rounds": 1, "batch_size": 1000, "momentum": 0.0, "weight_decay": 0.0}
+    (slow,), (fast,) = (run(Experiment(**step, lr=lr)) for lr in (0.001, 0.01))
+    assert fast.values["update_norm"] == pytest.approx(10 * slow.values["update_norm"], rel=1e-3)
+    assert slow.values["update_norm"] > 0
 
 
 def test_local_models_are_measured_in_some_rounds_and_the_last() -> None:
@@ -148,11 +160,11 @@ def test_an_interrupted_comparison_goes_on(
     flags = [*FLAGS, "--methods", "fedavg", "fedprox(mu=1)", "--seeds", "0", "--out", str(out)]
     ran: list[str] = []
 
-    def failing(chosen: Experiment, workers: int, progress: Any) -> Result:
+    def failing(chosen: Experiment, workers: int, *progress: Any) -> Result:
         ran.append(chosen.method)
         if len(ran) == 2:
             raise KeyboardInterrupt
-        return follow(chosen, workers, progress)
+        return follow(chosen, workers, *progress)
 
     monkeypatch.setattr("fededge.cli.compare.follow", failing)
     assert main(["compare", *flags]) == 130
@@ -181,8 +193,17 @@ def test_a_method_that_diverges_is_left_out_and_named(
 
 def test_every_preset_is_an_experiment() -> None:
     for name in presets():
-        settings = preset(name)
-        assert Experiment(**settings).rounds >= 20
+        chosen = Experiment(**preset(name))
+        net = models.sketch(chosen.model, chosen.head)
+        methods.method(chosen.method).needs(net)
+        assert models.takes_texts(net) == (chosen.source == "agnews")
+        assert chosen.rounds >= 20
+
+
+def test_fedalas_presets_learn_as_fast_as_its_authors_have_it() -> None:
+    rates = {preset(n)["source"]: preset(n)["lr"] for n in presets() if n.startswith("fedala-")}
+    slow = dict.fromkeys(("cifar10", "cifar100", "tiny-imagenet"), 0.005)
+    assert rates == slow | dict.fromkeys(("mnist", "agnews"), 0.1)
 
 
 def test_maps_presets_clip_as_its_authors_do() -> None:
@@ -199,6 +220,7 @@ def test_an_unknown_preset_is_named() -> None:
     ("flags", "sentence"),
     [
         (["simulate", "--devices", "0"], "devices = 0: expected int >= 1"),
+        (["simulate", "--seed", "9" * 20], f"seed = {'9' * 20}: expected int <= {2**53}"),
         (["simulate", "--lr", "inf"], "lr = inf: expected float <= 1000000.0"),
         (["simulate", "--json", "/dev/null/run.json"], "/dev/null/run.json: cannot be written"),
         (["compare", "--methods", "fedavg", "--seeds", "1", "1"], "--seeds names one twice"),

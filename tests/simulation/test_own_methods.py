@@ -89,3 +89,34 @@ def test_workers_load_the_file_and_change_nothing(tmp_path: Path) -> None:
     chosen = Experiment(method=text, limit=400, devices=4, participants=2, rounds=2, epochs=1)
     (*_, alone), (*_, together) = run(chosen), run(chosen, workers=2)
     assert alone.model_sha256 == together.model_sha256
+
+
+BUGGY = """
+from dataclasses import dataclass
+from fededge.methods import Method
+
+@dataclass(frozen=True)
+class Buggy(Method):
+    name = "buggy"
+
+    def {hook}:
+        return {value}
+"""
+
+
+@pytest.mark.parametrize(
+    ("hook", "value", "sentence"),
+    [
+        ("finish(self, r)", "r.nonsense", "buggy.py, line 10: AttributeError: 'Round' object has"),
+        ("weight(self, scalars)", "1 / 0", "buggy.py, line 10: ZeroDivisionError: division by"),
+    ],
+)
+def test_a_bug_in_the_file_is_a_sentence_with_its_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], hook: str, value: str, sentence: str
+) -> None:
+    path = tmp_path / "buggy.py"
+    path.write_text(BUGGY.format(hook=hook, value=value))
+    assert main(["simulate", *FLAGS, "--method", f"{path}:Buggy"]) == 2
+    said = capsys.readouterr().err
+    assert sentence in said
+    assert said.count("\n") == 1

@@ -39,6 +39,8 @@ OTHER: dict[str, Any] = {
     "encoding": "float16",
     "turns": 5,
     "rollout": Rollout(1, 0, 0, 1, 1.0),
+    "problem": "full",
+    "quarantined": ("gate-6",),
     "issued": 1767225600001,
 }
 
