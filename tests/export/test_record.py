@@ -176,10 +176,12 @@ for _ in range(50):
 """
     before = len(models.record().history)
     other = subprocess.Popen([sys.executable, "-c", code, models.folder])
-    threads = [
-        threading.Thread(target=lambda: [models.note("held", 1) for _ in range(25)])
-        for _ in range(2)
-    ]
+
+    def write() -> None:
+        for _ in range(25):
+            models.note("held", 1)
+
+    threads = [threading.Thread(target=write) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
