@@ -1,0 +1,243 @@
+"""The sections of the two files, key by key; each key carries its help."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+__all__ = [
+    "PASSWORD_VARIABLE",
+    "AgentConfig",
+    "BrokerConfig",
+    "CoordinatorConfig",
+    "DataConfig",
+    "ModelConfig",
+    "RobustConfig",
+    "RoundsConfig",
+    "Section",
+    "Side",
+    "TrainingConfig",
+    "TransferConfig",
+    "section_of",
+]
+
+PASSWORD_VARIABLE = "FEDEDGE_PASSWORD"
+
+
+def _help(text: str, **limits: Any) -> Meta:
+    return Meta(description=text, **limits)
+
+
+class Section(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Base of all sections: immutable, and closed to keys that it does not name."""
+
+
+class BrokerConfig(Section, frozen=True):
+    """The MQTT broker that connects the coordinator and the agents."""
+
+    host: Annotated[str, _help("name or address of the broker", min_length=1)] = "localhost"
+    port: Annotated[int, _help("1883, or 8883 with TLS", ge=1, le=65535)] = 1883
+    tls: Annotated[bool, _help("encrypt the connection, and check who the broker is")] = False
+    ca: Annotated[str, _help("with tls: who may sign for the broker; empty: the system's CAs")] = ""
+    certificate: Annotated[str, _help("with tls: ours, if the broker wants one")] = ""
+    key: Annotated[str, _help("of the certificate; a file that nobody else can read")] = ""
+    username: Annotated[str, _help("empty: connect anonymously, or by the certificate")] = ""
+    password: Annotated[str, _help(f"better in {PASSWORD_VARIABLE}, or in a password_file")] = ""
+    password_file: Annotated[str, _help("holds the password; nobody else can read it")] = ""
+    protocol: Annotated[
+        Literal["5", "3.1.1"], _help("MQTT version; 3.1.1 for brokers that lack MQTT 5")
+    ] = "5"
+    keepalive: Annotated[int, _help("seconds between signs of life", ge=5, le=3600)] = 30
+    wait: Annotated[float, _help("seconds to wait for the broker at start", ge=0, le=86400)] = 10.0
+
+    def __repr__(self) -> str:
+        """Without the password: what is printed ends up in a log."""
+        return f"BrokerConfig({self.username}@{self.host}:{self.port}, tls={self.tls})"
+
+
+class ModelConfig(Section, frozen=True):
+    """The network that is trained, and what it is for; left out, taken from the data."""
+
+    name: Annotated[str, _help("a network of the zoo: lenet, cnn4, resnet20, vgg8, …")] = "lenet"
+    head: Annotated[str, _help("its last layer: linear, bias-free, cosine or cosine:TAU")] = (
+        "linear"
+    )
+    labels: Annotated[tuple[str, ...], _help("the classes, in order")] = ()
+    shape: Annotated[tuple[int, ...], _help("channels, height, width; or tokens of a text")] = ()
+    mean: Annotated[tuple[float, ...], _help("of a channel, of 1: for normalisation")] = ()
+    std: Annotated[tuple[float, ...], _help("of a channel, of 1: for normalisation")] = ()
+    vocabulary: Annotated[int, _help("for texts: how many tokens there are", ge=0)] = 0
+
+
+class TrainingConfig(Section, frozen=True):
+    """How each device trains in its turn."""
+
+    epochs: Annotated[int, _help("passes over the device's data a round", ge=1, le=10_000)] = 1
+    batch_size: Annotated[int, _help("examples a step", ge=1, le=1_000_000)] = 32
+    lr: Annotated[float, _help("learning rate", gt=0, le=1e6)] = 0.01
+    momentum: Annotated[float, _help("of SGD", ge=0, lt=1)] = 0.9
+    weight_decay: Annotated[float, _help("of SGD", ge=0, le=1e6)] = 1e-5
+    clip_norm: Annotated[float, _help("largest norm of a gradient; 0: any", ge=0, le=1e6)] = 0.0
+
+
+class RoundsConfig(Section, frozen=True):
+    """When a round begins, whom it asks, when it ends, and what becomes of who is late or fails."""
+
+    count: Annotated[int, _help("rounds to run", ge=1, le=100_000)] = 10
+    mode: Annotated[
+        Literal["synchronous", "buffered"],
+        _help("buffered (FedBuff): a new version with every so many updates, whoever sends them"),
+    ] = "synchronous"
+    buffer: Annotated[int, _help("if buffered: updates that make a version", ge=1)] = 10
+    participants: Annotated[
+        int, _help("devices whose updates a round wants; 0: all present", ge=0)
+    ] = 0
+    share: Annotated[
+        float, _help("instead of participants: this share of the devices present", ge=0, le=1)
+    ] = 0.0
+    selection: Annotated[
+        Literal["random", "round-robin", "recency"],
+        _help("who is chosen: a seeded draw, one after the other, or who was heard longest ago"),
+    ] = "random"
+    min_devices: Annotated[int, _help("wait for so many before a round", ge=1)] = 2
+    min_examples: Annotated[int, _help("devices with fewer examples sit out", ge=0)] = 0
+    over_select: Annotated[float, _help("ask so many times more than wanted", ge=1, le=10)] = 1.0
+    quorum: Annotated[int, _help("a deadline needs so many updates to end a round", ge=1)] = 1
+    deadline: Annotated[float, _help("seconds that a round may take", gt=0, le=1e7)] = 600.0
+    grace: Annotated[
+        float, _help("seconds more at the deadline for who is sending already", ge=0, le=1e6)
+    ] = 0.0
+    late: Annotated[
+        Literal["refuse", "fold"],
+        _help("an update that comes after its round: refused, or folded into the next one"),
+    ] = "refuse"
+    max_staleness: Annotated[
+        int, _help("folded updates may be so many rounds old", ge=1, le=1000)
+    ] = 5
+    staleness_power: Annotated[
+        float, _help("a change that is s rounds old counts (1 + s) to minus this", ge=0, le=10)
+    ] = 0.5
+    retries: Annotated[int, _help("times that a failing device is asked again", ge=0)] = 2
+    backoff: Annotated[
+        float, _help("seconds that it rests before, then twice as long, …", ge=0, le=1e6)
+    ] = 30.0
+    quarantine_after: Annotated[
+        int, _help("refused updates in a row that put a device in quarantine; 0: none do", ge=0)
+    ] = 3
+    quarantine_seconds: Annotated[float, _help("how long it sits out", ge=0, le=1e9)] = 3600.0
+
+    @property
+    def folds(self) -> bool:
+        """Whether updates of earlier rounds are taken."""
+        return self.mode == "buffered" or self.late == "fold"
+
+
+class RobustConfig(Section, frozen=True):
+    """What the coordinator does about updates that are wrong on purpose or by accident."""
+
+    max_norm: Annotated[
+        float, _help("an update that changes the model by more is refused; 0: none is", ge=0)
+    ] = 0.0
+    clip_norm: Annotated[
+        float, _help("a longer change is scaled down to this norm; 0: none is", ge=0)
+    ] = 0.0
+    combine: Annotated[
+        Literal["mean", "median", "trimmed-mean", "krum"],
+        _help("how updates become one: the method's weighted mean, or one that a few cannot move"),
+    ] = "mean"
+    trim: Annotated[
+        float, _help("trimmed-mean leaves out this share at either end", ge=0, lt=0.5)
+    ] = 0.1
+    byzantine: Annotated[int, _help("krum expects so many hostile devices", ge=0)] = 1
+
+
+class TransferConfig(Section, frozen=True):
+    """How models and updates travel."""
+
+    chunk_bytes: Annotated[
+        int, _help("size of a chunk on the wire", ge=1024, le=16 * 1024 * 1024)
+    ] = 256 * 1024
+    encoding: Annotated[
+        str,
+        _help("of updates: float32, float16, bfloat16 or int8; with +delta, +zstd or +delta+zstd"),
+    ] = "float32"
+
+
+class DataConfig(Section, frozen=True):
+    """Labelled examples: a device's own, or the coordinator's for evaluation."""
+
+    source: Annotated[
+        Literal[
+            "embedded",
+            "fashion-mnist",
+            "mnist",
+            "cifar10",
+            "cifar100",
+            "tiny-imagenet",
+            "agnews",
+            "folder",
+            "npz",
+            "csv",
+            "none",
+        ],
+        _help("where the examples come from; a coordinator may have none"),
+    ] = "embedded"
+    root: Annotated[str, _help("folder or file of the source; relative to this file")] = ""
+    split: Annotated[
+        str, _help("for experiments: share one set among devices, as 'dirichlet:0.1'")
+    ] = ""
+    devices: Annotated[int, _help("with split: how many devices share the set", ge=0)] = 0
+    index: Annotated[int, _help("with split: which of them this is, from 0", ge=0)] = 0
+    seed: Annotated[int, _help("of the split", ge=0)] = 0
+    test_share: Annotated[float, _help("share of the examples that is held out", ge=0, lt=1)] = 0.2
+
+
+class Side(Section, frozen=True, kw_only=True):
+    """What both sides have to know."""
+
+    federation: Annotated[str, _help("name of the federation, the same on all sides")]
+    state: Annotated[str, _help("folder for models and all that must last; relative to this file")]
+    broker: BrokerConfig = BrokerConfig()
+    data: DataConfig = DataConfig()
+
+
+class CoordinatorConfig(Side, frozen=True, kw_only=True):
+    """The coordinator of a federation."""
+
+    method: Annotated[
+        str, _help("how to train: 'fedavg', 'fedprox(mu=0.1)+mixup', 'your/file.py:Name', …")
+    ] = "fedavg"
+    seed: Annotated[int, _help("decides the first model, the selection, the batches", ge=0)] = 0
+    signing_key: Annotated[str, _help("file of the key that signs the models; empty: none")] = ""
+    model: ModelConfig = ModelConfig()
+    training: TrainingConfig = TrainingConfig()
+    rounds: RoundsConfig = RoundsConfig()
+    robust: RobustConfig = RobustConfig()
+    keep_versions: Annotated[
+        int, _help("model files of so many last versions are kept; 0: all", ge=0)
+    ] = 10
+    transfer: TransferConfig = TransferConfig()
+
+
+class AgentConfig(Side, frozen=True, kw_only=True):
+    """An agent: one per device."""
+
+    device: Annotated[str, _help("this device's id, unique in the federation")]
+    methods: Annotated[
+        tuple[str, ...], _help("your own methods that it may run, each as 'path/to/file.py:Name'")
+    ] = ()
+    trusted_key: Annotated[
+        str, _help("file of the key that must have signed the models; empty: any will do")
+    ] = ""
+    model: Annotated[
+        ModelConfig | None, _help("insist on a network; left out: the federation's")
+    ] = None
+
+
+def section_of(hint: Any) -> type[Struct] | None:
+    """The section class in a type hint, also where it is optional."""
+    for part in (hint, *getattr(hint, "__args__", ())):
+        if isinstance(part, type) and issubclass(part, Section):
+            return part
+    return None
