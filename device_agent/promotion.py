@@ -99,6 +99,7 @@ class Promotion:
         return self._carefully(self._withdraw)
 
     def _withdraw(self) -> bool:
+        self.models.heal()
         kept = self.models.manifests()
         withdrawn = [number for number, manifest in kept.items() if self._aborted(manifest)]
         for number in withdrawn:

@@ -190,13 +190,18 @@ class Models:
 
     def reported(self) -> list[tuple[int, str]]:
         """Models that an app has newly reported bad, by their numbers, and why."""
-        bad = Record.read(self.folder / INDEX).bad
-        found = []
-        for number, manifest in self.manifests().items():
-            reason = self._report(number, manifest)
-            if reason is not None and manifest.weights not in bad:
-                found.append((number, reason))
-        return found
+        told = [number for number in self.numbers() if (self.path(number) / BAD).exists()]
+        if not told:
+            return []  # asked twice a second, and usually so
+        kept, bad = self.manifests(), Record.read(self.folder / INDEX).bad
+        reasons = {n: self._report(n, kept[n]) for n in told if n in kept}
+        return [(n, r) for n, r in reasons.items() if r is not None and kept[n].weights not in bad]
+
+    def heal(self) -> None:
+        """Finish a rollback that a crash cut short: the model is marked, and still current."""
+        manifest = self.manifests().get(self.number() or 0)
+        if manifest is not None and self.is_bad(manifest.weights):
+            self.roll_back("it was reported bad")
 
     # Files
 
