@@ -71,7 +71,7 @@ def train(net: nn.Module, spec: ModelSpec, data: Dataset, epochs: int) -> None:
             logits = net(channels_last(prepare(data.x[part])))
             loss = nn.functional.cross_entropy(logits, data.y[part])
             optimiser.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             optimiser.step()
             schedule.step()
 

@@ -392,7 +392,7 @@ class Coordinator:
             self.board.put_state()
         for command in commands:
             self._do(command)
-        self._roll_out(RoundsDone(number + 1))
+        self._roll_out(RoundsDone(self.progress.rounds_done))
 
     def _clean_up(self, reports: Mapping[str, Report]) -> None:
         """Updates that are in a version, and models that are too old for any late one."""

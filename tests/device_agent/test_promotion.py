@@ -125,6 +125,22 @@ def test_if_the_only_model_is_bad_any_other_replaces_it(device: Device) -> None:
     assert device.offer(1, 0.1) == "promoted"
 
 
+def test_a_damaged_current_model_is_replaced_by_whatever_comes(device: Device) -> None:
+    device.offer(0, 0.9)
+    (device.models.path(1) / "manifest.json").write_text("{")
+    assert not device.promotion.look()
+    assert device.offer(1, 0.1) == "promoted"
+
+
+def test_models_that_cannot_be_read_are_said_once(
+    device: Device, caplog: pytest.LogCaptureFixture
+) -> None:
+    device.offer(0, 0.9)
+    (device.models.folder / "index.json").write_text("{")
+    assert [device.promotion.look() for _ in range(5)] == [False] * 5
+    assert len(caplog.records) == 1
+
+
 def test_while_another_is_pinned_a_better_one_is_held(device: Device) -> None:
     device.offer(0, 0.8)
     device.models.pin(1)

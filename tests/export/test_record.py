@@ -134,6 +134,13 @@ def test_a_record_that_a_crash_left_behind_follows_the_link(models: Models) -> N
     assert models.record().trail == (1,)
 
 
+def test_a_damaged_model_is_passed_over(models: Models) -> None:
+    (models.path(2) / "manifest.json").write_text("{")
+    assert [*models.manifests()] == [1, 3]
+    assert models.reported() == []
+    assert models.roll_back() == 1
+
+
 def test_a_damaged_record_is_one_sentence(models: Models) -> None:
     (models.folder / "index.json").write_text("{")
     with pytest.raises(StoreError, match=r"index\.json: unreadable"):
@@ -169,10 +176,12 @@ for _ in range(50):
 """
     before = len(models.record().history)
     other = subprocess.Popen([sys.executable, "-c", code, models.folder])
-    threads = [
-        threading.Thread(target=lambda: [models.note("held", 1) for _ in range(25)])
-        for _ in range(2)
-    ]
+
+    def write() -> None:
+        for _ in range(25):
+            models.note("held", 1)
+
+    threads = [threading.Thread(target=write) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:

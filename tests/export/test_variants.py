@@ -49,7 +49,7 @@ def trained() -> tuple[FlatModel, ModelSpec, Samples]:
     for part in torch.arange(len(data.y)).split(32):
         loss = nn.functional.cross_entropy(net(channels_last(prepare(data.x[part]))), data.y[part])
         optimiser.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimiser.step()
     return FlatModel(net), spec, Samples(data.x[:256], test.x, test.y)
 

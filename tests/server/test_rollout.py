@@ -90,7 +90,7 @@ def test_a_new_model_reaches_the_fleet_stage_by_stage() -> None:
     assert len(second) == 20
     fleet.soak()
     assert fleet.using(0) == 40
-    assert not fleet.staging.settled
+    assert fleet.staging.plan.stage == 2
     assert fleet.soak() == ["rollout 1: complete: the models are for everybody"]
     assert fleet.staging.settled
     assert fleet.staging.rollout == Rollout(1, 1, 1, 1, 0.0)
