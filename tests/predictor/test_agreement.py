@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import functools
 import http.server
+import json
 import re
 import shutil
 import subprocess
@@ -25,6 +27,7 @@ from fededge.data import Dataset, embedded
 from fededge.export import Models, Template
 from fededge.flat import FlatModel
 from fededge.models import Preprocess, build
+from fededge.predictor.inputs import prepare
 from fededge.spec import ModelSpec
 from tests.browser import Page, browser
 from tests.predictor.conftest import ORIGIN, Maker, bare
@@ -219,6 +222,34 @@ def test_the_clothes_are_told_apart(fashion: Path) -> None:
 
 def test_node_agrees_with_python(device: Path, pictures: Path) -> None:
     assert_agree(python_app(device, pictures), node_app(device, pictures), 10)
+
+
+PIXELS = """
+import { readFileSync } from "node:fs";
+const { pixels } = await import(process.argv[1]);
+for (const { shape, width, height, rgb } of JSON.parse(readFileSync(process.argv[2]))) {
+  const data = Uint8Array.from(Buffer.from(rgb, "base64"));
+  console.log(Buffer.from(pixels({ data, width, height, step: 3 }, shape)).toString("base64"));
+}
+"""
+
+
+def test_javascript_makes_the_pixels_of_training_to_the_bit(tmp_path: Path) -> None:
+    """60 pictures of sizes from 1 to 90, for models of sizes from 1 to 40; no package is needed."""
+    if shutil.which("node") is None:
+        pytest.skip("needs Node.js")
+    rng, cases, expected = np.random.default_rng(4), [], []
+    for number in range(60):
+        high, wide = rng.integers(1, 91, 2).tolist()
+        shape = (1 + 2 * (number % 2), *rng.integers(1, 41, 2).tolist())
+        picture = rng.integers(0, 256, (high, wide, 3), np.uint8)
+        rgb = base64.b64encode(picture.tobytes()).decode()
+        cases.append({"shape": shape, "width": wide, "height": high, "rgb": rgb})
+        expected.append(prepare(PIL.Image.fromarray(picture), shape, True)[0].tobytes())
+    (tmp_path / "cases.json").write_text(json.dumps(cases))
+    script = ("--input-type=module", "--eval", PIXELS, "--")
+    output = run("node", *script, EXAMPLES / "web" / "pixels.mjs", tmp_path / "cases.json")
+    assert [base64.b64decode(line) for line in output.splitlines()] == expected
 
 
 @pytest.mark.slow
