@@ -41,6 +41,9 @@ from fededge_agent.work import Work
 
 HOSTS = 2
 EXAMPLES = 100
+APART = 0.1
+"""Seconds between two agents of a process: all at once would wait for the machine, not for us."""
+
 PATIENCE = 1800.0
 
 
@@ -123,6 +126,7 @@ def host(folder: Path, broker: BrokerConfig, names: Sequence[str]) -> None:
         agent = Agent(config)
         agent.work = Light(config, agent.store)
         threading.Thread(target=agent.run, name=name, daemon=True).start()
+        time.sleep(APART)
     threading.Event().wait()
 
 
@@ -130,7 +134,7 @@ def measure(devices: int, participants: int, rounds: int, model: str) -> Row:
     """One federation from the first agent to the last round."""
     with tempfile.TemporaryDirectory() as name, Broker(Path(name) / "broker", "mosquitto") as it:
         folder = Path(name)
-        broker = BrokerConfig(host=it.host, port=it.port, wait=60.0)
+        broker = BrokerConfig(host=it.host, port=it.port, wait=600.0)
         wanted = min(participants, devices)
         coordinator = _coordinator(folder, broker, devices, wanted, rounds, model)
         fleet = [f"box-{index:04d}" for index in range(devices)]

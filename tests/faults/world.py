@@ -93,7 +93,7 @@ class World:
 
     def populate(self) -> None:
         self.keys = self.disk.folder("keys")
-        with mock.patch.object(self.disk, "before_write", lambda: None):  # by a person's hand
+        with mock.patch.object(self.disk, "before_write"):  # by a person's hand
             make_keys(self.keys / "signing.key", self.keys / "signing.pub")
         self.coordinator = SimulatedCoordinator(self, self.config)
         self.agents = [
