@@ -39,8 +39,13 @@ from fededge.wire.messages import Report, State, TaskMessage
 from fededge_agent.app import Agent
 from fededge_agent.work import Work
 
-HOSTS = 2
+MOST_IN_A_PROCESS = 200
+"""Agents: each has four open files, and paho's select takes none above number 1023."""
+
 EXAMPLES = 100
+APART = 0.1
+"""Seconds between two agents of a process: all at once would wait for the machine, not for us."""
+
 PATIENCE = 1800.0
 
 
@@ -123,6 +128,7 @@ def host(folder: Path, broker: BrokerConfig, names: Sequence[str]) -> None:
         agent = Agent(config)
         agent.work = Light(config, agent.store)
         threading.Thread(target=agent.run, name=name, daemon=True).start()
+        time.sleep(APART)
     threading.Event().wait()
 
 
@@ -130,14 +136,15 @@ def measure(devices: int, participants: int, rounds: int, model: str) -> Row:
     """One federation from the first agent to the last round."""
     with tempfile.TemporaryDirectory() as name, Broker(Path(name) / "broker", "mosquitto") as it:
         folder = Path(name)
-        broker = BrokerConfig(host=it.host, port=it.port, wait=60.0)
+        broker = BrokerConfig(host=it.host, port=it.port, wait=600.0)
         wanted = min(participants, devices)
         coordinator = _coordinator(folder, broker, devices, wanted, rounds, model)
         fleet = [f"box-{index:04d}" for index in range(devices)]
+        count = max(2, -(-devices // MOST_IN_A_PROCESS))
         spawn = multiprocessing.get_context("spawn")
         hosts = [
-            spawn.Process(target=host, args=(folder, broker, fleet[index::HOSTS]), daemon=True)
-            for index in range(HOSTS)
+            spawn.Process(target=host, args=(folder, broker, fleet[index::count]), daemon=True)
+            for index in range(count)
         ]
         began = time.monotonic()
         for process in hosts:
