@@ -1,12 +1,15 @@
-"""How long one image takes: ONNX Runtime and the Predictor around it, relative to torch eager.
+"""How long one input takes: ONNX Runtime, its INT8 file and the Predictor, relative to torch eager.
 
-python benchmarks/inference.py [--models lenet] [--threads 1] [--rounds 300] [--json FILE]
+python benchmarks/inference.py [--models lenet] [--threads 1] [--turns 60] [--json FILE]
 
-One uint8 image, pixels in, probabilities out, as an app asks for it: batch 1, float32, on the CPU,
-the same weights everywhere. torch runs in inference mode, once with its own memory order and once
-with channels last, and the faster of the two counts. The candidates take turns in every round,
-so that a busy machine disturbs all alike. p50 and p95 are latencies; the ratio is that of the
-medians of the CPU's time, which other programs do not take part in.
+One uint8 image or one text's tokens in, probabilities out, as an app asks for it: batch 1, on the
+CPU, the same weights everywhere. torch runs in inference mode, with images once in its own memory
+order and once with channels last, and the faster of the two counts. The candidates take turns, ten
+calls each, so that a busy machine disturbs all alike, and none finds the caches full of another's
+data at every call. p50 and p95 are latencies; the ratios are those of the medians of the CPU's
+time, which other programs do not take part in.
+
+Also: how long `import fededge; fededge.Predictor` takes beyond onnxruntime's own import.
 """
 
 from __future__ import annotations
@@ -15,6 +18,8 @@ import argparse
 import json
 import platform
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -27,30 +32,34 @@ import torch
 from torch import Tensor, nn
 
 from fededge import Predictor
-from fededge.export import Models, Origin, Template, session
-from fededge.export.tracing import INPUT, OUTPUT, Deployed
+from fededge.export import Models, Origin, Samples, Template, compared, session
+from fededge.export.tracing import OUTPUT, Deployed, input_name
 from fededge.flat import FlatModel
-from fededge.models import build, names
+from fededge.models import build_for, names
 from fededge.models.base import channels_last
 from fededge.spec import ModelSpec
 
 CLASSES = 10
-SIDES = {1: 28, 3: 32}
 GREY = ("lenet", "lenet5", "lfd-cnn", "mlpnet")
-WARM_UP = 20
+TOKENS, VOCABULARY = 200, 98_635
+CALIBRATION = 64
+CALLS = 10  # of a candidate's turn
+WARM_UP = 3
+IMPORTS = 9
 
+TORCHES = ("torch", "torch, channels last")
 Call = Callable[[], object]
 
 
 @dataclass(frozen=True)
 class Row:
-    """Milliseconds of one image, by candidate: latency, and the median of the CPU's time."""
+    """Milliseconds of one input, by candidate: latency, and the median of the CPU's time."""
 
     model: str
     p50: dict[str, float]
     p95: dict[str, float]
     cpu: dict[str, float]
-    ratio: float
+    ratio: dict[str, float]
 
 
 class ChannelsLast(nn.Module):
@@ -66,59 +75,100 @@ class ChannelsLast(nn.Module):
         return torch.softmax(logits, dim=1)
 
 
-def candidates(model: str, folder: Path, threads: int) -> dict[str, Call]:
-    """One image through each of them."""
-    channels = 1 if model in GREY else 3
-    shape = (channels, SIDES[channels], SIDES[channels])
+def spec_of(model: str) -> ModelSpec:
     labels = tuple(f"class {number}" for number in range(CLASSES))
-    spec = ModelSpec(model, labels, shape, (0.5,) * channels, (0.25,) * channels)
-    flat = FlatModel(build(model, CLASSES, shape, seed=1))
-    images = torch.randint(0, 256, (8, *shape), dtype=torch.uint8)
-    created = datetime.now(timezone.utc)
+    if model in names("text"):
+        return ModelSpec(model, labels, (TOKENS,), (), (), vocabulary=VOCABULARY)
+    shape = (1, 28, 28) if model in GREY else (3, 32, 32)
+    return ModelSpec(model, labels, shape, (0.5,) * shape[0], (0.25,) * shape[0])
+
+
+def inputs_of(spec: ModelSpec) -> Tensor:
+    generator, size = torch.Generator().manual_seed(0), (CALIBRATION, *spec.shape)
+    if spec.kind == "text":
+        return torch.randint(0, VOCABULARY, size, generator=generator)
+    return torch.randint(0, 256, size, generator=generator, dtype=torch.uint8)
+
+
+def export(flat: FlatModel, spec: ModelSpec, inputs: Tensor, folder: Path) -> None:
+    """As an agent does it, with the INT8 file beside the float32 one."""
     origin = Origin(
         federation="bench", device="box", method="none", version="0", round=0,
-        accuracy=None, created=created,
+        accuracy=None, created=datetime.now(timezone.utc),
     )  # fmt: skip
-    Models(folder).export(flat, Template.trace(flat.module, spec), origin, images)
-    eager, last = Deployed(flat.module, spec), ChannelsLast(Deployed(flat.module, spec))
-    loaded = session(folder / "current" / "model.onnx", threads)
-    predictor = Predictor(folder, provider="cpu", threads=threads)
-    image, pixels = images[:1], images[:1].numpy()
-    return {
-        "torch": lambda: eager(image),
-        "torch, channels last": lambda: last(image),
-        "onnxruntime": lambda: loaded.run([OUTPUT], {INPUT: pixels}),
-        "Predictor": lambda: predictor.predict(pixels[0]),
-    }
+    template = Template.trace(flat.module, spec)
+    samples = Samples(inputs, inputs, torch.zeros(len(inputs), dtype=torch.int64))
+    weights = [entry.name for entry in template.layout.entries]
+    draft = compared(flat, template, origin, inputs[:8]).with_variants(["int8"], weights, samples)
+    Models(folder).publish(draft)
 
 
-def measure(calls: dict[str, Call], rounds: int) -> dict[str, list[tuple[float, float]]]:
+def candidates(model: str, folder: Path, threads: int) -> dict[str, Call]:
+    """One input through each of them."""
+    spec = spec_of(model)
+    flat, inputs = FlatModel(build_for(spec, seed=1)), inputs_of(spec)
+    export(flat, spec, inputs, folder)
+    one, feed = inputs[:1], {input_name(spec): inputs[:1].numpy()}
+    eager = Deployed(flat.module, spec)
+    calls: dict[str, Call] = {"torch": lambda: eager(one)}
+    if spec.kind == "image":
+        last = ChannelsLast(Deployed(flat.module, spec))
+        calls["torch, channels last"] = lambda: last(one)
+    for name, file in (("onnxruntime", "model.onnx"), ("int8", "model.int8.onnx")):
+        loaded = session(folder / "current" / file, threads)
+        calls[name] = lambda loaded=loaded: loaded.run([OUTPUT], feed)  # type: ignore[misc]
+    predictor, item = Predictor(folder, provider="cpu", threads=threads), one[0].numpy()
+    calls["Predictor"] = lambda: predictor.predict(item)
+    return calls
+
+
+def measure(calls: dict[str, Call], turns: int) -> dict[str, list[tuple[float, float]]]:
     """The milliseconds of every call, in turns: on the clock, and of the CPU."""
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in calls}
     with torch.inference_mode():
-        for number in range(WARM_UP + rounds):
+        for number in range(WARM_UP + turns):
             for name, call in calls.items():
-                clock, cpu = time.perf_counter(), time.process_time()
-                call()
-                cpu, clock = time.process_time() - cpu, time.perf_counter() - clock
+                taken = [timed(call) for _ in range(CALLS)]
                 if number >= WARM_UP:
-                    times[name].append((1000 * clock, 1000 * cpu))
+                    times[name] += taken
     return times
 
 
-def compare(model: str, threads: int, rounds: int) -> Row:
+def timed(call: Call) -> tuple[float, float]:
+    clock, cpu = time.perf_counter(), time.process_time()
+    call()
+    cpu, clock = time.process_time() - cpu, time.perf_counter() - clock
+    return 1000 * clock, 1000 * cpu
+
+
+def compare(model: str, threads: int, turns: int) -> Row:
     with tempfile.TemporaryDirectory() as folder:
-        times = measure(candidates(model, Path(folder), threads), rounds)
+        times = measure(candidates(model, Path(folder), threads), turns)
     clock = {name: [wall for wall, _ in values] for name, values in times.items()}
     p50 = {name: statistics.median(values) for name, values in clock.items()}
     p95 = {name: statistics.quantiles(values, n=20)[-1] for name, values in clock.items()}
     cpu = {name: statistics.median(c for _, c in values) for name, values in times.items()}
-    ratio = min(cpu["torch"], cpu["torch, channels last"]) / cpu["onnxruntime"]
+    torchs = min(cpu[name] for name in TORCHES if name in cpu)
+    ratio = {name: torchs / own for name, own in cpu.items() if name not in TORCHES}
     return Row(model, p50, p95, cpu, ratio)
 
 
+def import_seconds() -> float:
+    """What naming the Predictor adds to importing onnxruntime: medians of processes in turns."""
+    codes = ("import onnxruntime", "import fededge; fededge.Predictor; import onnxruntime")
+    times: dict[str, list[float]] = {code: [] for code in codes}
+    for _ in range(IMPORTS):
+        for code, mine in times.items():
+            start = time.perf_counter()
+            subprocess.run([sys.executable, "-c", code], check=True)
+            mine.append(time.perf_counter() - start)
+    alone, ours = (statistics.median(mine) for mine in times.values())
+    return ours - alone
+
+
 def show(row: Row) -> None:
-    print(f"{row.model}: ONNX Runtime is {row.ratio:.2f} times as fast as torch")
+    ratios = ", ".join(f"{name} {ratio:.2f}" for name, ratio in row.ratio.items())
+    print(f"{row.model}: times as fast as torch: {ratios}")
     for name in row.p50:
         cells = f"{row.p50[name]:9.3f} {row.p95[name]:9.3f} {row.cpu[name]:9.3f}"
         print(f"  {name:22} {cells}", flush=True)
@@ -128,20 +178,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--models", nargs="+", choices=names(), default=list(names()))
+    zoo = [*names(), *names("text")]
+    parser.add_argument("--models", nargs="+", choices=zoo, default=zoo)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=300, help="default: 300")
+    parser.add_argument("--turns", type=int, default=60, help="default: 60")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows here")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     versions = f"torch {torch.__version__}, onnxruntime {onnxruntime.__version__}"
     print(f"{versions}, {platform.machine()}, {args.threads} threads; p50, p95, CPU in ms")
+    extra = import_seconds()
+    print(f"import fededge; fededge.Predictor: {extra:.3f} s beyond onnxruntime's own import")
     rows = []
     for model in args.models:
-        rows.append(compare(model, args.threads, args.rounds))
+        rows.append(compare(model, args.threads, args.turns))
         show(rows[-1])
     if args.json:
-        args.json.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
+        found: dict[str, object] = {
+            "versions": versions,
+            "threads": args.threads,
+            "import_seconds": extra,
+        }
+        found["rows"] = [asdict(row) for row in rows]
+        args.json.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

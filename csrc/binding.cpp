@@ -1,4 +1,5 @@
-// The Python module: how it was built and what it runs on. The ops are registered in ops.cpp.
+// The Python module: how it was built and what it runs on, and sums of plain buffers, none of which
+// needs a tensor. The ops are registered in ops.cpp.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 #include <torch/version.h>
@@ -6,8 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "buffers.h"
 #include "cpu/simd.h"
 #include "cpu/spans.h"
+#include "direct.h"
 
 namespace {
 
@@ -52,4 +55,6 @@ PYBIND11_MODULE(_C, m) {
   m.def("facts", &facts, "How the module was built and which instruction set it uses.");
   m.def("limit_simd", &fededge::cpu::limit_simd, py::arg("level"),
         "Use this instruction set, one of facts()['simd_levels'], from now on.");
+  fededge::add_direct(m);
+  fededge::add_buffers(m);
 }

@@ -7,8 +7,12 @@
 #include <ATen/ops/empty.h>
 #include <c10/util/FunctionRef.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/saved_variable.h>
 #include <torch/library.h>
 
+#include <memory>
+#include <mutex>
 #include <tuple>
 
 namespace fededge {
@@ -58,42 +62,70 @@ using Result = std::tuple<Tensor, Tensor>;
 // A loss below autograd, ready to be called.
 using Forward = c10::function_ref<Result()>;
 
-// Any of the losses, as a function of the logits and of what is added to them.
-template <const char* kOp>
-struct Loss : public torch::autograd::Function<Loss<kOp>> {
-  static Tensor forward(AutogradContext* context, const Tensor&, const OptionalTensor& added,
-                        const Forward& compute, Tensor* gradient) {
-    at::AutoDispatchBelowADInplaceOrView below;
-    auto [loss, computed] = compute();
-    *gradient = computed;
-    if (added.has_value()) {
-      context->save_for_backward({std::move(computed), Tensor()});
-    } else {
-      context->save_for_backward({std::move(computed)});
-    }
-    return loss;
-  }
+// The backward pass of any of the losses, by the logits and by what was added to them.
+//
+// A node of its own, because torch's Function keeps books of what is saved and changed that take
+// longer than a small loss. The last backward pass through it hands out the gradient without a copy.
+class LossBackward : public torch::autograd::Node {
+ public:
+  LossBackward(const char* op, Tensor gradient) : op_(op), gradient_(std::move(gradient)) {}
 
-  static variable_list backward(AutogradContext* context, const variable_list& incoming) {
-    variable_list out(4);
+  variable_list apply(variable_list&& incoming) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    variable_list out(2);
     if (!incoming[0].defined()) return out;
-    const variable_list saved = context->get_saved_variables();
-    const bool apart = saved[0].dim() == 3;
-    if (context->needs_input_grad(0)) {
-      out[0] = times(incoming[0], apart ? saved[0].select(0, 0) : saved[0], kOp);
-    }
-    if (saved.size() == 2 && context->needs_input_grad(1)) {
-      out[1] = times(incoming[0], apart ? saved[0].select(0, 1) : saved[0], kOp);
+    TORCH_CHECK(gradient_.defined(), torch::autograd::ERR_BACKWARD_TWICE);
+    const Tensor gradient = last_ ? std::move(gradient_) : gradient_;
+    for (int i = 0; i < 2; ++i) {
+      if (!task_should_compute_output(i)) continue;
+      out[i] = times(incoming[0], gradient.dim() == 3 ? gradient.select(0, i) : gradient, op_);
     }
     return out;
   }
+
+  void will_release_variables() override { last_ = true; }
+
+  void release_variables() override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    gradient_.reset();
+  }
+
+  std::string name() const override { return op_; }
+
+ private:
+  const char* op_;
+  Tensor gradient_;
+  bool last_ = false;
 };
 
-template <const char* kOp>
-Result differentiable(const Tensor& z, const OptionalTensor& added, const Forward& compute) {
-  Tensor gradient;
-  Tensor loss = Loss<kOp>::apply(z, added, compute, &gradient);
-  return {std::move(loss), std::move(gradient)};
+// How torch holds its nodes differs between its versions.
+using NodePointer = decltype(torch::autograd::Edge::function);
+
+template <class... Arguments>
+NodePointer make_node(std::shared_ptr<torch::autograd::Node>*, Arguments&&... arguments) {
+  return std::make_shared<LossBackward>(std::forward<Arguments>(arguments)...);
+}
+
+template <class... Arguments>
+NodePointer make_node(c10::intrusive_ptr<torch::autograd::Node>*, Arguments&&... arguments) {
+  return c10::make_intrusive<LossBackward>(std::forward<Arguments>(arguments)...);
+}
+
+Result differentiable(const char* op, const Tensor& z, const OptionalTensor& added,
+                      const Forward& compute) {
+  using namespace torch::autograd;
+  TORCH_CHECK(!isFwGradDefined(z) && !isFwGradDefined(added), op,
+              " has no forward-mode derivative");
+  Result result = [&] {
+    at::AutoDispatchBelowADInplaceOrView below;
+    return compute();
+  }();
+  if (compute_requires_grad(z, added)) {
+    NodePointer node = make_node(static_cast<NodePointer*>(nullptr), op, std::get<1>(result));
+    node->set_next_edges(collect_next_edges(z, added));
+    set_history(std::get<0>(result), node);
+  }
+  return result;
 }
 
 constexpr char kLabelLoss[] = "label_loss";
@@ -140,7 +172,7 @@ Result label_loss_autograd(const Tensor& z, at::TensorList labels,
   refuse_gradient(kLabelLoss, "shift", shift);
   refuse_gradient(kLabelLoss, "factor", factor);
   refuse_gradient(kLabelLoss, "target", target);
-  return differentiable<kLabelLoss>(z, added, [&] {
+  return differentiable(kLabelLoss, z, added, [&] {
     return label_loss_forward(z, labels, shares, weight, flat, soft, scale, shift, factor, added,
                               target);
   });
@@ -174,7 +206,7 @@ Result distillation_autograd(const Tensor& z, const Tensor& teacher,
                                                  double temperature,
                                                  const OptionalTensor& without) {
   refuse_gradient(kDistillation, "teacher", teacher);
-  return differentiable<kDistillation>(z, std::nullopt, [&] {
+  return differentiable(kDistillation, z, std::nullopt, [&] {
     return distillation_forward(z, teacher, temperature, without);
   });
 }

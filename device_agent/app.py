@@ -21,7 +21,6 @@ from fededge.errors import (
     FedEdgeError,
     MethodError,
     RefusedError,
-    StoreError,
     TransportError,
     WireError,
 )
@@ -84,7 +83,6 @@ class Agent:
         self.store = AgentStore(Path(config.state))
         self.work = Work(config, self.store)
         self.trust = Trust(config)
-        self.models_problem = ""
         self.stopping = False
 
     def stop(self) -> None:
@@ -177,7 +175,8 @@ class Agent:
                 self._take(self.inbox.get(timeout=max(0.0, next_tick - self.clock())))
             if self.clock() >= next_tick:
                 next_tick = self.clock() + TICK
-                self._look_at_models()
+                if self.work.promotion.look():  # an app's word need not wait for a training
+                    self._do(events.Announce())
                 self._handle(events.Tick())
 
     def _take(self, event: Any) -> None:
@@ -230,30 +229,12 @@ class Agent:
             if self.trust.problem != before:
                 self._do(events.Announce())
 
-    def _look_at_models(self) -> None:
-        """An app may have said that its model is bad: it must not wait for a training to end."""
-        with self._watching_models():
-            if self.work.promotion.look():
-                self._do(events.Announce())
-
     def _follow_rollout(self, state: State) -> None:
         """Withdraw at once what the coordinator withdraws; what it releases is judged first."""
-        with self._watching_models():
-            if self.work.promotion.follow(state):
-                self._do(events.Announce())
+        if self.work.promotion.follow(state):
+            self._do(events.Announce())
         if state.rollout is not None:
             self._job(self._release)
-
-    @contextlib.contextmanager
-    def _watching_models(self) -> Iterator[None]:
-        """Exported models that cannot be read or written end no training: it is said once."""
-        try:
-            yield
-            self.models_problem = ""
-        except StoreError as error:
-            if str(error) != self.models_problem:
-                log.error("%s", error)
-            self.models_problem = str(error)
 
     def _defend_name(self, status: Status) -> None:
         rival = self.holder.rival(status)
@@ -321,10 +302,13 @@ class Agent:
         turn = self.store.outgoing
         if turn is None:
             return
-        if chunks:
-            self.egress.chunks(turn.report, self.store.update(), chunks)
-        else:
-            self.egress.report(turn.report, self.work.scalars)
+        with self._unless_full(turn.report.version):  # the ledger comes first
+            if not chunks:
+                self.egress.report(turn.report, self.work.scalars)
+            elif (payload := self.store.update()) is None:
+                self._handle(events.TurnLost())
+            else:
+                self.egress.chunks(turn.report, payload, chunks)
 
     # The worker: what takes long
 

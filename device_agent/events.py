@@ -35,6 +35,7 @@ __all__ = [
     "Train",
     "Trained",
     "TurnFailed",
+    "TurnLost",
     "Unable",
     "Unfollow",
 ]
@@ -130,6 +131,11 @@ class Trained:
 
 
 @dataclass(frozen=True)
+class TurnLost:
+    """The saved update can no longer be read: the turn is as if it had not been taken."""
+
+
+@dataclass(frozen=True)
 class TurnFailed:
     """A turn came to nothing: it could not be trained, or not be kept."""
 
@@ -155,6 +161,7 @@ Event = (
     | Spoiled
     | Trained
     | TurnFailed
+    | TurnLost
     | Tick
 )
 

@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from fededge.config import AgentConfig
-from fededge.errors import ExportError
+from fededge.errors import ExportError, StoreError
 from fededge.export import Draft, Origin, Samples, Template, compared, predict_all
 from fededge.spec import ModelSpec
 from fededge.training import Answer, Trainer
@@ -66,7 +66,7 @@ class Exporting:
         try:
             draft = compared(self.net, self.template, self._origin(answer, task, state), inputs)
             outcome = self.promotion.offer(draft, self._complete)
-        except ExportError as error:
+        except (ExportError, StoreError) as error:  # a full disk is one: the next turn tries again
             log.error("%s", error)
             return
         log.info("personal model %.1f%%: %s", 100 * answer.personal_accuracy, outcome)
@@ -76,9 +76,12 @@ class Exporting:
         models, data = self.promotion.models, self.trainer.data
         weights = models.manifest(number).weights
         if weights not in self.scores and len(data.held_y):
-            model = (models.path(number) / "model.onnx").read_bytes()
-            right = predict_all(model, data.held_x).argmax(1) == data.held_y
-            self.scores = {weights: right.double().mean().item()}
+            try:
+                answers = predict_all(models.path(number) / "model.onnx", data.held_x)
+            except ExportError as error:
+                log.warning("model %d cannot be measured: %s", number, error)
+                return None
+            self.scores = {weights: (answers.argmax(1) == data.held_y).double().mean().item()}
         return self.scores.get(weights)
 
     def _complete(self, draft: Draft) -> Draft:

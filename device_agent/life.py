@@ -40,6 +40,7 @@ from fededge_agent.events import (
     Train,
     Trained,
     TurnFailed,
+    TurnLost,
     Unable,
     Unfollow,
 )
@@ -78,7 +79,7 @@ class Life:
 
     `pending` is an update that awaits the coordinator's word. Until it has come no other turn is
     taken, for the next one begins from what this one left. `settled` was accepted and is kept, to
-    be sent rather than trained again when the coordinator asks twice.
+    be sent rather than trained again when the coordinator asks twice. `lost`: its file is damaged.
     """
 
     device: str
@@ -92,6 +93,7 @@ class Life:
     preparing: State | None = None
     unable: Unable | None = None
     most_bytes: int = 0
+    lost: bool = False
     dishonest: Manifest | None = None
     fetch: Fetch | None = None
     checking: str = ""
@@ -152,6 +154,9 @@ class Life:
                 return self._trained(event.pending, now)
             case TurnFailed():
                 return self._turn_failed(event)
+            case TurnLost():
+                self.settled, self.lost = None, True
+                return []
             case ReplyCame():
                 return self._reply(event.reply, now)
             case Tick():
@@ -198,7 +203,8 @@ class Life:
         stop = self._leave_outdated(state)
         if self.fetch is not None and self.fetch.assembly.complete:
             return self._complete(self.fetch)
-        if self.pending is not None or self.fetch is not None or self.checking:
+        waits = self.pending is not None and not self.lost
+        if waits or self.fetch is not None or self.checking:
             return stop
         if task is not None:
             return stop + self._begin(task, state, now)
@@ -286,7 +292,7 @@ class Life:
     # The update goes
 
     def _trained(self, pending: Pending, now: float) -> list[Command]:
-        self.training, self.settled, self.pending, self.sent = None, None, pending, -math.inf
+        self.training, self.settled, self.pending, self.lost = None, None, pending, False
         if self.state is not None and self.state.run != pending.run:
             return self._drop("the run was replaced while we trained: update dropped")
         return self._inquire(now)
@@ -315,12 +321,12 @@ class Life:
         if self.pending is None:
             return []
         if reply.kind == "accepted":
-            self.pending, self.settled = None, self.pending
+            self.pending, self.settled, self.lost = None, None if self.lost else self.pending, False
             return [Settle(accepted=True)]
         return self._drop(f"update {reply.kind}: {reply.reason}")
 
     def _drop(self, why: str) -> list[Command]:
-        self.pending = None
+        self.pending, self.lost = None, False
         return [Note(why), Settle(accepted=False)]
 
     def _tick(self, now: float) -> list[Command]:

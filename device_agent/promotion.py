@@ -34,13 +34,15 @@ class Promotion:
         self.score = score
         self.run = ""
         self.rollout: Rollout | None = None
+        self.problem = ""
 
     # The device's own data decides
 
     def worse(self, accuracy: float | None) -> str:
         """Why a model of this accuracy must not replace the current one; empty if it may."""
-        number = self.models.number()
-        if number is None or self.models.is_bad(self.models.manifest(number).weights):
+        number = self.models.number() or 0
+        manifest = self.models.manifests().get(number)
+        if manifest is None or self.models.is_bad(manifest.weights):
             return ""
         current = self.score(number)
         if accuracy is None or current is None or accuracy >= current - self.margin / 100 - 1e-9:
@@ -60,12 +62,12 @@ class Promotion:
         if held:
             self.models.note("held", number, "the rollout has not reached it")
             return "held: the rollout has not reached it"
-        return "promoted" if self._promote(number) else "held: another one is pinned"
+        return self._promote(number)
 
-    def _promote(self, number: int) -> bool:
+    def _promote(self, number: int) -> str:
         promoted = self.models.promote(number)
         self._answer(self.models.manifest(number), "promoted" if promoted else "held")
-        return promoted
+        return "promoted" if promoted else "held: another one is pinned"
 
     def _rejected(self, manifest: Manifest, reason: str) -> str:
         self.models.note("rejected", 0, reason)
@@ -76,6 +78,9 @@ class Promotion:
 
     def look(self) -> bool:
         """Roll back from models that an app has reported bad; whether anything changed."""
+        return self._carefully(self._look)
+
+    def _look(self) -> bool:
         found = self.models.reported()
         for number, reason in found:
             manifest, was = self.models.manifest(number), self.models.number()
@@ -91,9 +96,14 @@ class Promotion:
     def follow(self, state: State) -> bool:
         """Go by the rollout of this state; whether models had to be withdrawn."""
         self.run, self.rollout = state.run, state.rollout
-        withdrawn = [number for number in self.models.numbers() if self._aborted(number)]
+        return self._carefully(self._withdraw)
+
+    def _withdraw(self) -> bool:
+        self.models.heal()
+        kept = self.models.manifests()
+        withdrawn = [number for number, manifest in kept.items() if self._aborted(manifest)]
         for number in withdrawn:
-            manifest, was = self.models.manifest(number), self.models.number()
+            manifest, was = kept[number], self.models.number()
             now = self.models.mark_bad(number, "its rollout was aborted", self._allowed)
             if was == number:
                 log.warning(
@@ -102,9 +112,9 @@ class Promotion:
                 self._answer(manifest, "rolled-back")
         return bool(withdrawn)
 
-    def _aborted(self, number: int) -> bool:
+    def _aborted(self, manifest: Manifest) -> bool:
         """Whether a model lies in the gap that an aborted rollout leaves, and is not yet marked."""
-        manifest, rollout = self.models.manifest(number), self.rollout
+        rollout = self.rollout
         return (
             rollout is not None
             and manifest.run == self.run
@@ -114,6 +124,9 @@ class Promotion:
 
     def release(self) -> bool:
         """Let the newest model that the rollout has reached take over; whether one was judged."""
+        return self._carefully(self._release)
+
+    def _release(self) -> bool:
         rollout = self.rollout
         if rollout is None or self._answered() not in ("", "idle"):
             return False
@@ -131,12 +144,9 @@ class Promotion:
     def _candidate(self, fits: Callable[[Manifest], bool]) -> int | None:
         """The newest model of this run after the current one that fits, and is not bad."""
         current = self.models.number() or 0
-        for number in reversed(self.models.numbers()):
-            if number <= current:
-                break
-            manifest = self.models.manifest(number)
+        for number, manifest in reversed(self.models.manifests().items()):
             ours = manifest.run == self.run and not self.models.is_bad(manifest.weights)
-            if ours and fits(manifest):
+            if number > current and ours and fits(manifest):
                 return number
         return None
 
@@ -146,11 +156,9 @@ class Promotion:
         if rollout is None:
             return []
         ahead = self._candidate(lambda m: m.round < rollout.until)
-        back = [
-            number
-            for number in self.models.record().trail
-            if number in self.models.numbers() and self._free(self.models.manifest(number))
-        ]
+        kept = self.models.manifests()
+        trail = self.models.record().trail
+        back = [number for number in trail if number in kept and self._free(kept[number])]
         return [*back[-1:], *([ahead] if ahead else [])]
 
     def _free(self, manifest: Manifest) -> bool:
@@ -162,6 +170,18 @@ class Promotion:
         return manifest.run != self.run or may_use(
             self.rollout, self.run, self.device, manifest.round
         )
+
+    def _carefully(self, work: Callable[[], bool]) -> bool:
+        """Models that cannot be read or written end no training: it is said once."""
+        try:
+            done = work()
+        except StoreError as error:
+            if str(error) != self.problem:
+                log.error("%s", error)
+            self.problem = str(error)
+            return False
+        self.problem = ""
+        return done
 
     # What is said about it
 

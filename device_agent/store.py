@@ -2,8 +2,8 @@
 
 One small index file names the others and is replaced atomically, so private state and update
 change together or not at all. Each file is checked by its SHA-256 when it is read; the index and
-the private state before the present ones are kept too, and serve when those are damaged. The files
-lie in a folder of their own that only the agent's user can enter: the models for apps are elsewhere.
+the private state before the present ones are kept too, and serve when those are damaged. All lie
+in a folder of their own that only the agent's user can enter: the models for apps are elsewhere.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from msgspec import Struct
 from fededge.errors import StoreError, WireError
 from fededge.files import disk_error, fsync_folder, lock_folder, replace_file
 from fededge.methods.private import Private, Value
+from fededge.wire import pieces
 from fededge.wire.messages import Manifest, Report
-from fededge.wire.pieces import arrived, expect, expected, forget, read_whole, write_piece
 
 __all__ = ["AgentStore", "Turn"]
 
@@ -140,9 +140,6 @@ class AgentStore:
             self._change(held="", held_sha256="")
         if index.settled is not None and not self._intact(index.settled.update):
             self._change(settled=None)
-        if index.turn is not None and not self._intact(index.turn.update, index.turn.private):
-            log.warning("%s: the update is damaged; its turn is taken again", self.folder)
-            self._change(turn=None, private=index.earlier)
         if self.index.private is not None and not self._intact(self.index.private):
             self._go_back()
 
@@ -153,41 +150,41 @@ class AgentStore:
         lost = self.folder / index.private.name
         if index.earlier is None or not self._intact(index.earlier):
             raise StoreError(
-                f"{lost}: damaged, its SHA-256 does not fit the index, and there is none before it; "
+                f"{lost}: damaged, its SHA-256 does not fit, and there is none before it; "
                 f"restore a backup, or remove {self.folder} to begin as a new device"
             )
         log.warning("%s: damaged; going on from the private state before it", lost)
-        self._change(private=index.earlier, earlier=None, turn=None)
+        self._change(private=index.earlier, earlier=None)
 
     # The global model
 
     def expect(self, version: str, manifest: Manifest) -> None:
         """A model is to come, and no other: what had come of one is not needed any more."""
         for part in self.folder.glob("*.coming"):
-            forget(part.with_suffix(".part"))
-        expect(self._part(version), manifest)
+            pieces.forget(part.with_suffix(".part"))
+        pieces.expect(self._part(version), manifest)
 
     def coming(self) -> tuple[str, Manifest, frozenset[int]] | None:
         """The model that was on its way when the process before this one ended."""
         for listed in self.folder.glob("*.coming"):
             part = listed.with_suffix(".part")
-            manifest = expected(part, Manifest)
+            manifest = pieces.expected(part, Manifest)
             if manifest is not None and listed.stem != self.index.held:
-                return listed.stem, manifest, arrived(part, manifest)
-            forget(part)
+                return listed.stem, manifest, pieces.arrived(part, manifest)
+            pieces.forget(part)
         return None
 
     def keep(self, version: str, offset: int, data: bytes) -> None:
         """Write a piece of a model that is coming in."""
-        write_piece(self._part(version), offset, data)
+        pieces.write_piece(self._part(version), offset, data)
 
     def check_model(self, version: str, manifest: Manifest, read: Reader) -> None:
         """Take a complete model as the held one, if it is what its manifest says."""
         part = self._part(version)
         try:
-            read(read_whole(part, manifest))
+            read(pieces.read_whole(part, manifest))
         except WireError:
-            forget(part)
+            pieces.forget(part)
             raise
         try:
             os.replace(part, self._model(version))
@@ -195,7 +192,7 @@ class AgentStore:
         except OSError as error:
             raise disk_error(part, error) from None
         self._change(held=version, held_sha256=manifest.sha256)
-        forget(part)
+        pieces.forget(part)
         self._sweep()
 
     def model(self, version: str, read: Reader) -> dict[str, torch.Tensor]:
@@ -252,11 +249,19 @@ class AgentStore:
             self._change(turn=None)
         self._sweep()
 
-    def update(self) -> bytes:
-        """The update of the outgoing turn."""
+    def update(self) -> bytes | None:
+        """The update of the outgoing turn; None if it is damaged, and the turn to be taken again.
+
+        The private state is then again the one that the turn began with, so that the same comes of
+        it; what follows the update is kept, for the coordinator may have it already.
+        """
         turn = self.outgoing
         assert turn is not None
-        return self._read(turn.update)
+        if self._intact(turn.update):
+            return self._read(turn.update)
+        log.warning("%s: damaged; its turn is taken again", self.folder / turn.update.name)
+        self._change(private=self.index.earlier, settled=None)
+        return None
 
     def _read_private(self, file: File) -> Private:
         try:
@@ -283,10 +288,9 @@ class AgentStore:
             raise StoreError(f"{path}: damaged, its SHA-256 does not fit; start the agent again")
         return data
 
-    def _intact(self, *files: File) -> bool:
+    def _intact(self, file: File) -> bool:
         try:
-            for file in files:
-                self._read(file)
+            self._read(file)
         except StoreError:
             return False
         return True

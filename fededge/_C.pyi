@@ -1,4 +1,54 @@
+from collections.abc import Sequence
 from typing import Any
+
+from torch import Tensor
+from typing_extensions import Buffer
 
 def facts() -> dict[str, Any]: ...
 def limit_simd(level: str) -> None: ...
+def accumulate_buffer(acc: Buffer, x: Buffer, weight: float) -> None: ...
+def accumulate_int8_buffer(
+    acc: Buffer, q: Buffer, ends: Buffer, scales: Buffer, weight: float
+) -> None: ...
+def dequantise_buffer(out: Buffer, q: Buffer, ends: Buffer, scales: Buffer) -> None: ...
+def accumulate_(acc: Tensor, x: Tensor, weight: float, /) -> None: ...
+def accumulate_int8_(
+    acc: Tensor, q: Tensor, ends: Tensor, scales: Tensor, weight: float, /
+) -> None: ...
+def ala_step_(
+    W: Tensor, mixed: Tensor, grad: Tensor, local: Tensor, received: Tensor, eta: float, /
+) -> None: ...
+def distillation(
+    z: Tensor, teacher: Tensor, temperature: float, without: Tensor | None, /
+) -> Tensor: ...
+def ema_(target: Tensor, source: Tensor, mu: float, /) -> None: ...
+def label_loss(
+    z: Tensor,
+    labels: Sequence[Tensor],
+    shares: Sequence[float],
+    weight: float,
+    flat: float,
+    soft: float,
+    scale: Tensor | None,
+    shift: Tensor | None,
+    factor: Tensor | None,
+    added: Tensor | None,
+    target: Tensor | None,
+    /,
+) -> Tensor: ...
+def probability_sums_(
+    num: Tensor, den: Tensor, z: Tensor, labels: Sequence[Tensor], shares: Sequence[float], /
+) -> None: ...
+def sgd_step_(
+    w: Tensor,
+    grad: Tensor,
+    momentum_buffer: Tensor | None,
+    lr: float,
+    momentum: float,
+    weight_decay: float,
+    kappa: float,
+    anchor: Tensor | None,
+    bias: Tensor | None,
+    mask: Tensor | None,
+    /,
+) -> None: ...

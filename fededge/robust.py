@@ -6,6 +6,7 @@ stays at a few models however many there are. The disk holds all of them once, a
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fededge.errors import ConfigError
+from fededge.files import disk_error
 
 __all__ = ["Rows", "clipped", "krum", "median", "trimmed_mean"]
 
@@ -33,9 +35,16 @@ class Rows:
         self.size = size
 
     def fill(self, update: Callable[[str], Tensor]) -> None:
-        with self.path.open("wb") as file:
+        with self._on_disk(), self.path.open("wb") as file:
             for device in self.devices:
                 file.write(update(device).detach().to(torch.float32).contiguous().numpy().tobytes())
+
+    @contextlib.contextmanager
+    def _on_disk(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise disk_error(self.path, error) from None
 
     def blocks(self) -> Iterator[tuple[slice, Block]]:
         """The columns in order: where they lie, and their numbers, a row a device."""

@@ -26,8 +26,9 @@ def covered(size: tuple[int, int], wanted: tuple[int, int]) -> tuple[float, floa
 def fit(batch: np.ndarray, height: int, width: int) -> np.ndarray:
     """The centre of images uint8 [N, C, H, W], scaled to [N, C, height, width]."""
     wide, high = covered((batch.shape[3], batch.shape[2]), (width, height))
-    rows = _along_rows(batch, wide, width).transpose(0, 1, 3, 2)
-    return _along_rows(rows, high, height).transpose(0, 1, 3, 2)
+    rows = _along_rows(batch, wide, width)
+    scaled: np.ndarray = _along_rows(rows.swapaxes(2, 3), high, height).swapaxes(2, 3)
+    return scaled
 
 
 def _along_rows(batch: np.ndarray, length: float, size: int) -> np.ndarray:

@@ -20,6 +20,7 @@ from fededge.data.local import evaluation_set, model_spec
 from fededge.errors import DiskFullError, RefusedError, TransportError, WireError
 from fededge.evaluation import accuracy
 from fededge.flat import FlatModel
+from fededge.methods.base import State as MethodState
 from fededge.models import Preprocess, build_for
 from fededge.training import prepare_threads
 from fededge.transport.presence import Holder, claim_name
@@ -54,7 +55,13 @@ TICK = 0.5
 SPARE_UPDATES = 4
 """A disk that was full takes updates again when so many fit."""
 
+FULL = "the coordinator's disk is full: updates are not taken until there is space"
 SESSION_KEPT = 24 * 3600
+
+
+def _told(section: str, values: msgspec.Struct) -> dict[str, str]:
+    """A section of the configuration, key by key."""
+    return {f"{section}.{key}": str(value) for key, value in msgspec.structs.asdict(values).items()}
 
 
 class Coordinator:
@@ -75,6 +82,7 @@ class Coordinator:
         self.inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.store = Store(Path(config.state))
         self.opened: dict[int, float] = {}
+        self.unmerged: events.Merge | None = None
         self.stopping = False
 
     def stop(self) -> None:
@@ -126,16 +134,19 @@ class Coordinator:
                 "model": f"{self.spec.name}, head {self.spec.head}",
                 "layout": layout.hash,
                 "encoding": str(self.encoding),
+                "transfer.chunk_bytes": str(config.transfer.chunk_bytes),
+                **_told("training", config.training),
+                **_told("robust", config.robust),
                 **{f"file of {name}": sha256 for name, sha256 in self.method.files.items()},
             }
         )
         progress = self.store.progress()
         if progress is None:
-            self.model, self.memory = self.net.vector.clone(), self.method.initial(layout)
-            self._advance(0, {}, None)
+            self._advance(0, self.net.vector.clone(), self.method.initial(layout), {}, None)
         else:
             self.progress = progress
-            self.model, self.memory = self.store.load(progress.version, layout)
+            self.model, memory = self.store.load(progress.version, layout)
+            self.memory: MethodState = memory
             log.info("resuming after round %d", progress.rounds_done)
         facts = events.Facts(
             run=run,
@@ -288,7 +299,8 @@ class Coordinator:
     def _do(self, command: events.Command) -> None:
         match command:
             case events.Remember(number, invited, known):
-                self.store.remember(number, invited, known)
+                with self._unless_full():
+                    self.store.remember(number, invited, known)
             case events.Open():
                 self.opened.setdefault(command.round, self.clock())
                 log.info("round %d: asking %s", command.round + 1, ", ".join(command.devices))
@@ -305,19 +317,15 @@ class Coordinator:
                 with self._unless_full():
                     self.store.keep(version, device, offset, data)
             case events.Check(device, report):
-                self._check(device, report)
+                if device in self.rounds.checking:  # not if its last piece found the disk full
+                    self._check(device, report)
             case events.Discard(device, version):
                 self.store.discard(version, device)
             case events.Refuse():
-                self.store.refuse(
-                    self.rounds.round,
-                    command.device,
-                    command.version,
-                    command.reason,
-                    command.quarantined,
-                )
-            case events.Merge(number, reports, devices):
-                self._merge(number, reports, devices)
+                with self._unless_full():
+                    self.store.refuse(self.rounds.round, command)
+            case events.Merge():
+                self._merge(command)
             case events.Finish():
                 log.info("all %d rounds are done", self.config.rounds.count)
             case events.Note(text, device):
@@ -326,14 +334,17 @@ class Coordinator:
     # Commands that take more than a line
 
     def _check(self, device: str, report: Report) -> None:
+        verdict: events.Event | None = None
         with self._unless_full():
             try:
                 self.merging.check(device, report, self._current)
             except WireError as error:
-                self._handle(events.Bad(device, str(error), report.version))
-                return
-            self.store.accept(device, report, self.rounds.round)
-            self._handle(events.Stored(device, report))
+                verdict = events.Bad(device, str(error), report.version)
+            else:
+                self.store.accept(device, report, self.rounds.round)
+                verdict = events.Stored(device, report)
+        if verdict is not None:
+            self._handle(verdict)
 
     @contextlib.contextmanager
     def _unless_full(self) -> Iterator[None]:
@@ -343,24 +354,36 @@ class Coordinator:
         except DiskFullError as error:
             log.error("%s", error)
             self._handle(events.Full(True))
+            self.board.put_state()
 
     def _look_for_space(self) -> None:
-        if self.rounds.full:
-            needed = SPARE_UPDATES * tensors.payload_limit(self.net.layout)
-            if self.store.free_bytes > needed:
-                self._handle(events.Full(False))
-                self.board.put_state()  # who has an update asks about it at every state
+        if not self.rounds.full:
+            return
+        needed = SPARE_UPDATES * tensors.payload_limit(self.net.layout)
+        if self.store.free_bytes > needed:
+            self._handle(events.Full(False))
+            self.board.put_state()  # who has an update asks about it at every state
+            if self.unmerged is not None:
+                self._merge(self.unmerged)
 
     @property
     def _current(self) -> Current:
         return Current(self.rounds.round, self.progress.version, self.model, self.memory)
 
-    def _merge(self, number: int, reports: Mapping[str, Report], devices: int) -> None:
-        old = self.progress.version
-        self.model, self.memory = self.merging.merge(reports, devices, self._current)
-        seconds = self.clock() - self.opened.pop(number)
-        scalars = {device: dict(report.scalars) for device, report in reports.items()}
-        self._advance(number + 1, scalars, seconds)
+    def _merge(self, command: events.Merge) -> None:
+        """Make the next version; again, if the disk was full."""
+        old, self.unmerged = self.progress.version, command
+        with self._unless_full():
+            model, memory = self.merging.merge(command.reports, command.devices, self._current)
+            scalars = {device: dict(report.scalars) for device, report in command.reports.items()}
+            seconds = self.clock() - self.opened.get(command.round, self.clock())
+            self._advance(command.round + 1, model, memory, scalars, seconds)
+            self.unmerged = None
+        if self.unmerged is None:
+            self._go_on(old, command.reports)
+
+    def _go_on(self, old: str, reports: Mapping[str, Report]) -> None:
+        """From one version to the next."""
         commands = self.rounds.handle(events.Merged(self.progress.version), self.clock())
         self._clean_up(reports)
         self.board.clear(old, self.most_chunks)
@@ -369,7 +392,7 @@ class Coordinator:
             self.board.put_state()
         for command in commands:
             self._do(command)
-        self._roll_out(RoundsDone(number + 1))
+        self._roll_out(RoundsDone(self.progress.rounds_done))
 
     def _clean_up(self, reports: Mapping[str, Report]) -> None:
         """Updates that are in a version, and models that are too old for any late one."""
@@ -387,16 +410,21 @@ class Coordinator:
         self.store.clear_spool(keep={*needed, *late, self.rounds.version})
 
     def _advance(
-        self, done: int, reports: dict[str, dict[str, float]], seconds: float | None
+        self,
+        done: int,
+        model: Tensor,
+        memory: MethodState,
+        reports: dict[str, dict[str, float]],
+        seconds: float | None,
     ) -> None:
-        """Evaluate the model as it stands, and make it the current version."""
-        sha256 = self.net.layout.sha256(self.model)
+        """Evaluate a model, and make it the current version: on disk first."""
+        sha256 = self.net.layout.sha256(model)
         version = f"{done:06d}-{sha256[:16]}"
-        score = self._accuracy(self.model)
-        self.progress = Progress(done, version, sha256, score)
-        self.store.advance(
-            self.progress, self.net.layout, self.model, self.memory, reports, seconds
-        )
+        score = self._accuracy(model)
+        progress = Progress(done, version, sha256, score)
+        self.store.advance(progress, self.net.layout, model, memory, reports, seconds)
+        self.progress, self.model, self.memory = progress, model, memory
+        self.opened.clear()
         shown = "" if score is None else f", global accuracy {score:.1%}"
         log.info("version %s from %d updates%s", version, len(reports), shown)
 
@@ -451,4 +479,6 @@ class Coordinator:
             encoding=str(self.encoding),
             turns=config.rounds.expected_turns,
             rollout=None if self.staging is None else self.staging.rollout,
+            problem=FULL if machine.full else "",
+            quarantined=tuple(sorted(machine.fitness.quarantined)),
         )

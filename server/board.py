@@ -6,19 +6,20 @@ coordinator that comes back and finds its own state need not publish them again.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import msgspec
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from fededge.errors import DiskFullError
 from fededge.transport.outbox import Parcel
 from fededge.transport.session import Delivered, Session
 from fededge.wire import chunks
 from fededge.wire.messages import Manifest, State, encode
-from fededge.wire.signing import sign, signed_by
+from fededge.wire.signing import SigningKey, sign, signed_by
 from fededge.wire.topics import Topics
 from fededge_server.store import Store
 
@@ -44,7 +45,7 @@ class Board:
     describe: Callable[[], State]
     payload: Callable[[], bytes]
     chunk_bytes: int
-    key: Ed25519PrivateKey | None
+    key: SigningKey | None
     wall: Callable[[], float]
     announced: bool = False
     manifest: Manifest | None = None
@@ -105,7 +106,7 @@ class Board:
             make = functools.partial(chunks.pack, payload, self.manifest, index)
             topic = self.topics.model(version, index)
             self.session.send(Parcel(topic, make, retain=True, expiry=CHUNK_EXPIRY))
-        self.store.note("published", f"{version} {self.wall()}")
+        self._note("published", f"{version} {self.wall()}")
 
     def put_state(self) -> None:
         """Say where the federation stands, once the model that this names is there."""
@@ -123,10 +124,14 @@ class Board:
         state = msgspec.structs.replace(self.describe(), issued=self.issued)
         if self.key is not None:
             state = sign(state, self.key)
-            self.store.note("issued", str(self.issued))  # a clock may be set back
+            self._note("issued", str(self.issued))  # a clock may be set back
         self.echoes.add(encode(state))
         self.session.publish(self.topics.state, encode(state), retain=True)
         self.announced = True
+
+    def _note(self, name: str, value: str) -> None:
+        with contextlib.suppress(DiskFullError):  # it helps a later process, and is not needed
+            self.store.note(name, value)
 
     def clear(self, version: str, count: int) -> None:
         """Take a version's chunks down."""

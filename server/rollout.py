@@ -79,7 +79,7 @@ class Staging:
     def handle(self, event: Event, now: float) -> list[Command]:
         match event:
             case StatusCame(device, status):
-                if status.device == device:
+                if status.device == device and status.online:  # a last will knows of no model
                     self.known.add(device)
                     self.said[device] = status
             case RoundsDone(count):
@@ -128,14 +128,15 @@ class Staging:
         self.since = now
         rollout = msgspec.structs.replace(self.rollout, **changes)
         cut = self._cut(self.config.stages[stage], rollout.number)
-        text = f"stage {stage + 1} of {len(self.config.stages)}, {cut:.0%} of the devices"
+        share = self.config.stages[stage]
+        text = f"stage {stage + 1} of {len(self.config.stages)}, {share:.0%} of the devices"
         return self._plan(stage, text, msgspec.structs.replace(rollout, cut=cut))
 
     def _cut(self, share: float, number: int) -> float:
-        """The share itself, or more, so that it holds for the few devices that are known."""
+        """Where exactly this share of the known devices, and at least one, stands below."""
         places = sorted(where for _, where in self._places(number))
         wanted = math.ceil(round(share * len(places), 6))
-        return min(1.0, max(share, places[wanted - 1] + 2**-40))
+        return places[wanted] if wanted < len(places) else 1.0
 
     def _abort(self, failed: int, staged: int) -> list[Command]:
         """The rounds of this rollout become a gap: nobody uses what was trained in them."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from fededge.config import RoundsConfig
@@ -82,11 +82,10 @@ class Rounds:
         self.stored = {
             d: r for d, r in self.accepted.items() if r.version == self.version or d in unmerged
         }
-        for device, (report, have) in self.memory.coming.items():
-            if not self._late(report) and not self._outdated(device, report):
-                self.transfers.resume(device, report, have)
 
     def handle(self, event: Event, now: float) -> list[Command]:
+        if self.memory.quarantined or self.memory.coming:
+            self._recall(now)
         match event:
             case ChunkCame():
                 return self._chunk(event, now)  # decides nothing by itself, and there are many
@@ -105,6 +104,15 @@ class Rounds:
             case Tick():
                 commands = self._stalled(now) + self._retry(now)
         return commands + self._advance(now)
+
+    def _recall(self, now: float) -> None:
+        """Take up what an earlier process had begun; its clock was another one."""
+        memory, self.memory = self.memory, replace(self.memory, quarantined=frozenset(), coming={})
+        for device in memory.quarantined:
+            self.fitness.quarantine(device, now)
+        for device, (report, have) in memory.coming.items():
+            if not self._late(report) and not self._outdated(device, report):
+                self.transfers.resume(device, report, have, now)
 
     # Presence
 
@@ -187,6 +195,10 @@ class Rounds:
         if reply is not None:
             text = f"update {reply.kind}: {reply.reason}" if reply.reason else "asked again"
             return [Note(text, device), Answer(device, reply)]
+        if self.phase == "open":
+            wrong = flaw(self.facts, report)
+            if wrong:
+                return self._bad(device, wrong, report.version, now)
         busy = self.full or device in self.checking or device in self.stored
         if self.phase != "open" or busy:
             return []  # the device keeps its update, and asks again when the round opens
@@ -213,8 +225,6 @@ class Rounds:
             reason = "an update of this device was refused in this round"
         elif self.fitness.out(device, now):
             reason = "the device is in quarantine: too many of its updates had to be refused"
-        else:
-            reason = flaw(self.facts, report)
         return Reply("refused", report.version, reason) if reason else None
 
     def _late(self, report: Report) -> str:
@@ -277,6 +287,7 @@ class Rounds:
         if full:
             dropped = [Discard(d, t.report.version) for d, t in self.transfers.open.items()]
             self.transfers.open.clear()
+            self.checking.clear()
         text = "the disk is full: updates are not taken" if full else "there is space again"
         return [*dropped, Note(text)] if changed else dropped
 
@@ -299,8 +310,6 @@ class Rounds:
 
     def _open(self, now: float) -> list[Command]:
         """Begin a round, or go on with the one that an earlier process had begun."""
-        for device in self.memory.quarantined:
-            self.fitness.quarantine(device, now)
         begun, self.memory = self.memory.invited, Memory()
         chosen = begun or self._choose(self._fit(now))
         self.invited = self.stored.keys() | chosen

@@ -7,6 +7,7 @@ them. The entries of a round: whom it asks, each update as it is accepted, and t
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import shutil
@@ -23,18 +24,9 @@ from torch import Tensor
 from fededge.errors import ConfigError, StoreError, WireError
 from fededge.files import disk_error, fsync_folder, lock_folder, replace_file
 from fededge.flat import Layout
-from fededge.wire import tensors
+from fededge.wire import pieces, tensors
 from fededge.wire.messages import Manifest, Report
-from fededge.wire.pieces import (
-    arrived,
-    complete,
-    expect,
-    expected,
-    forget,
-    read_whole,
-    write_piece,
-)
-from fededge_server.events import Memory
+from fededge_server.events import Memory, Refuse
 from fededge_server.rollout import Plan
 
 __all__ = ["Progress", "Store"]
@@ -140,6 +132,8 @@ class Store:
             with self._journal:
                 yield self._journal
         except sqlite3.Error as error:
+            if "is full" in str(error):
+                raise disk_error(self.path, OSError(errno.ENOSPC, str(error))) from None
             raise StoreError(f"{self.path}: {error}") from None
 
     # The run
@@ -149,13 +143,14 @@ class Store:
         with self._transaction() as journal:
             known = dict(journal.execute("SELECT name, value FROM facts"))
             journal.executemany("INSERT OR IGNORE INTO facts VALUES (?, ?)", facts.items())
-            for name, value in facts.items():
-                if known.get(name, value) != value:
-                    raise ConfigError(
-                        f"{self.folder}: this run was begun with {name} = {known[name]}, the "
-                        f"configuration now says {value}; put it back, or choose another state "
-                        "folder"
-                    )
+            other = {name: now for name, now in facts.items() if known.get(name, now) != now}
+            if other:
+                begun = ", ".join(f"{name} = {known[name]}" for name in other)
+                asked = ", ".join(f"{name} = {now}" for name, now in other.items())
+                raise ConfigError(
+                    f"{self.folder}: this run was begun with {begun}, the configuration now says "
+                    f"{asked}; put it back, or choose another state folder"
+                )
 
     def fact(self, name: str) -> str | None:
         with self._transaction() as journal:
@@ -244,17 +239,15 @@ class Store:
         with self._transaction() as journal:
             journal.execute("INSERT OR REPLACE INTO accepted VALUES (?, ?, ?, ?)", row)
             journal.execute("DELETE FROM quarantined WHERE device = ?", (device,))
-        complete(self._update(report.version, device))
+        pieces.complete(self._update(report.version, device))
 
-    def refuse(
-        self, number: int, device: str, version: str, reason: str, quarantined: bool
-    ) -> None:
+    def refuse(self, number: int, refused: Refuse) -> None:
         """Write down why an update was refused, and whether its device sits out from now on."""
         with self._transaction() as journal:
-            row = (number, device, version, reason)
+            row = (number, refused.device, refused.version, refused.reason)
             journal.execute("INSERT INTO refused VALUES (?, ?, ?, ?)", row)
-            if quarantined:
-                journal.execute("INSERT OR REPLACE INTO quarantined VALUES (?)", (device,))
+            if refused.quarantined:
+                journal.execute("INSERT OR REPLACE INTO quarantined VALUES (?)", (refused.device,))
 
     def memory(self) -> Memory:
         """What an earlier process knew of the round that is open, and of its devices."""
@@ -299,7 +292,7 @@ class Store:
 
     def expect(self, device: str, report: Report) -> None:
         """Pieces of this update are to come; none has."""
-        expect(self._update(report.version, device), report)
+        pieces.expect(self._update(report.version, device), report)
 
     def keep(self, version: str, device: str, offset: int, data: bytes) -> None:
         path = self._update(version, device)
@@ -307,22 +300,25 @@ class Store:
             path.parent.mkdir(exist_ok=True)
         except OSError as error:
             raise disk_error(path, error) from None
-        write_piece(path, offset, data)
+        pieces.write_piece(path, offset, data)
 
     def coming(self) -> dict[str, tuple[Report, frozenset[int]]]:
         """The updates that were on their way when the process before this one ended."""
         found: dict[str, tuple[Report, frozenset[int]]] = {}
         for path in sorted(self.spool.glob("*/*.coming")):
             data = path.with_suffix(".safetensors")
-            report = expected(data, Report)
-            if report is not None and (report.version, report.device) == (path.parent.name, path.stem):
-                found[path.stem] = report, arrived(data, report.manifest)
+            report = pieces.expected(data, Report)
+            if report is not None and (report.version, report.device) == (
+                path.parent.name,
+                path.stem,
+            ):
+                found[path.stem] = report, pieces.arrived(data, report.manifest)
         return found
 
     def check(self, version: str, device: str, facts: Manifest, read: Reader) -> Tensor:
         """Make a complete update durable, if it is what its report says; the model in it."""
         path = self._update(version, device)
-        model = read(read_whole(path, facts))
+        model = read(pieces.read_whole(path, facts))
         try:
             fsync_folder(path.parent)
             fsync_folder(self.spool)
@@ -338,7 +334,7 @@ class Store:
             raise StoreError(f"{path}: an accepted update is unreadable ({error})") from None
 
     def discard(self, version: str, device: str) -> None:
-        forget(self._update(version, device))
+        pieces.forget(self._update(version, device))
 
     def clear_spool(self, keep: Container[str] = ()) -> None:
         """Remove what is left of updates, but for those trained from these versions."""
@@ -353,9 +349,9 @@ class Store:
         for device, report in memory.accepted.items():
             path = self._update(report.version, device)
             if device not in memory.stored:
-                forget(path)  # it is in a version
+                pieces.forget(path)  # it is in a version
             elif not _whole(path, report.manifest):
-                forget(path)
+                pieces.forget(path)
                 with self._transaction() as journal:
                     journal.execute("DELETE FROM accepted WHERE device = ?", (device,))
         for folder in self.spool.iterdir():
@@ -393,7 +389,7 @@ class Store:
 
 def _whole(path: Path, facts: Manifest) -> bool:
     try:
-        read_whole(path, facts)
+        pieces.read_whole(path, facts)
     except WireError:
         return False
     return True

@@ -42,9 +42,10 @@ class Transfers:
         transfer.assembly.patience = STALLED
         return [self._ask(device)] if transfer.assembly.overdue(now) else []
 
-    def resume(self, device: str, report: Report, have: frozenset[int]) -> None:
-        """Go on with what an earlier process had begun."""
-        self.open[device] = Transfer(report, Assembly(report.manifest, -STALLED, have=set(have)))
+    def resume(self, device: str, report: Report, have: frozenset[int], now: float) -> None:
+        """Go on with what an earlier process had begun; what it had asked for may be on its way."""
+        assembly = Assembly(report.manifest, now, have=set(have))
+        self.open[device] = Transfer(report, assembly, frozenset(assembly.missing()))
 
     def take(self, event: ChunkCame, now: float) -> list[Command]:
         device, transfer = event.device, self.open.get(event.device)

@@ -7,9 +7,11 @@
 namespace fededge::cpu {
 
 // The columns from `start` on. Of the last ones, which a row's end may cut short, the pack is moved
-// back to lie inside the row, and its first `stale` columns have been met before.
+// back to lie inside the row: its first `stale` columns have been met before. What it keeps has a
+// `place` of its own all the same, because to read what was just written across two packs is slow.
 struct Columns {
   int start;
+  int place;
   int stale;
 };
 
@@ -40,31 +42,36 @@ struct ColumnLanes {
 
   FEDEDGE_HD Number load(const T* v, Columns c) const { return Number::load(v + c.start); }
 
-  FEDEDGE_HD void store(T* v, Columns c, Number x) const {
-    if (c.stale != 0) x = where(fresh(c), x, load(v, c));
-    x.store(v + c.start);
+  FEDEDGE_HD void store(T* v, Columns c, Number x) const { x.store(v + c.start); }
+
+  FEDEDGE_HD void add(T* v, Columns c, Number x) const {
+    const Number sum = load(v, c) + x;
+    store(v, c, c.stale == 0 ? sum : where(fresh(c), sum, load(v, c)));
   }
 
   FEDEDGE_HD T at(const T* v, Label y) const { return v[y]; }
 
+  FEDEDGE_HD void take(T* v, Label y, T x) const { v[y] -= x; }
+
   template <int kSlot>
   FEDEDGE_HD void keep(Columns c, Number x) const {
-    x.store(scratch + kSlot * columns + c.start);
+    x.store(slot<kSlot>() + c.place);
   }
 
   template <int kSlot>
   FEDEDGE_HD Number kept(Columns c) const {
-    return Number::load(scratch + kSlot * columns + c.start);
+    return Number::load(slot<kSlot>() + c.place);
   }
 
   FEDEDGE_HD auto is(Columns c, Label y) const { return lane_is(y - c.start); }
 
   template <int kSlot>
   FEDEDGE_HD void accumulate(Matrix<double> table, Label y, double share, T total) const {
-    double* to = table.row(y);
-    const T* from = scratch + kSlot * columns;
     const double rate = share / static_cast<double>(total);
-    for (int c = 0; c < columns; ++c) to[c] += rate * static_cast<double>(from[c]);
+    const int whole = columns - columns % kWidth;
+    add_numbers(table.row(y), slot<kSlot>(), whole, rate);
+    const int place = whole + last(whole).stale;
+    add_numbers(table.row(y) + whole, slot<kSlot>() + place, columns - whole, rate);
   }
 
   FEDEDGE_HD void count(Matrix<double> table, Label y, double share) const {
@@ -74,24 +81,24 @@ struct ColumnLanes {
   template <class F>
   FEDEDGE_HD void each(F f) const {
     int c = 0;
-    for (; c + kWidth <= columns; c += kWidth) f(Columns{c, 0});
+    for (; c + kWidth <= columns; c += kWidth) f(Columns{c, c, 0});
     if (c < columns) f(last(c));
   }
 
   template <class F>
   FEDEDGE_HD T max(F f) const {
-    Number most = f(Columns{0, 0});
+    Number most = f(Columns{0, 0, 0});
     int c = kWidth;
-    for (; c + kWidth <= columns; c += kWidth) most = larger(f(Columns{c, 0}), most);
+    for (; c + kWidth <= columns; c += kWidth) most = larger(f(Columns{c, c, 0}), most);
     if (c < columns) most = larger(f(last(c)), most);
-    return reduce(most, [](T a, T b) FEDEDGE_LAMBDA { return larger(a, b); });
+    return reduce(most, [](auto a, auto b) FEDEDGE_LAMBDA { return a > b ? a : b; });
   }
 
   template <class F>
   FEDEDGE_HD auto sum(F f) const {
-    auto total = f(Columns{0, 0});
+    auto total = f(Columns{0, 0, 0});
     int c = kWidth;
-    for (; c + kWidth <= columns; c += kWidth) join(total, f(Columns{c, 0}));
+    for (; c + kWidth <= columns; c += kWidth) join(total, f(Columns{c, c, 0}));
     if (c < columns) {
       auto part = f(last(c));
       for (Number& one : part.of) one = where(fresh(last(c)), one, Number(T(0)));
@@ -101,7 +108,16 @@ struct ColumnLanes {
   }
 
  private:
-  FEDEDGE_HD Columns last(int c) const { return {columns - kWidth, kWidth - (columns - c)}; }
+  FEDEDGE_HD Columns last(int c) const { return {columns - kWidth, c, kWidth - (columns - c)}; }
+
+  template <int kSlot>
+  FEDEDGE_HD T* slot() const {
+    return scratch + int64_t{kSlot} * padded(columns, kWidth);
+  }
+
+  FEDEDGE_HD static void add_numbers(double* to, const T* from, int count, double rate) {
+    for (int i = 0; i < count; ++i) to[i] += rate * static_cast<double>(from[i]);
+  }
 
   template <int kCount>
   FEDEDGE_HD static void join(Sums<Number, kCount>& total, const Sums<Number, kCount>& part) {
@@ -112,7 +128,7 @@ struct ColumnLanes {
   FEDEDGE_HD static Sums<T, kCount> reduced(const Sums<Number, kCount>& total) {
     Sums<T, kCount> out;
     for (int i = 0; i < kCount; ++i) {
-      out.of[i] = reduce(total.of[i], [](T a, T b) FEDEDGE_LAMBDA { return a + b; });
+      out.of[i] = reduce(total.of[i], [](auto a, auto b) FEDEDGE_LAMBDA { return a + b; });
     }
     return out;
   }
@@ -174,7 +190,16 @@ struct RowLanes {
   FEDEDGE_HD void store(const View<T>& v, int c, const Number& x) const {
     T lane[kWidth];
     x.store(lane);
-    for (int i = 0; i < rows; ++i) v.row[i][c] = lane[i];
+    if (rows == kWidth) {
+#pragma GCC unroll 16
+      for (int i = 0; i < kWidth; ++i) v.row[i][c] = lane[i];
+    } else {
+      for (int i = 0; i < rows; ++i) v.row[i][c] = lane[i];
+    }
+  }
+
+  FEDEDGE_HD void add(const View<T>& v, int c, const Number& x) const {
+    store(v, c, load(v, c) + x);
   }
 
   template <typename U>
@@ -182,6 +207,14 @@ struct RowLanes {
     T label[kWidth];
     y.store(label);
     return Number::gather([&](int i) FEDEDGE_LAMBDA { return v.row[i][int64_t(label[i])]; });
+  }
+
+  FEDEDGE_HD void take(const View<T>& v, const Label& y, const Number& x) const {
+    T label[kWidth];
+    T amount[kWidth];
+    y.store(label);
+    x.store(amount);
+    for (int i = 0; i < rows; ++i) v.row[i][int64_t(label[i])] -= amount[i];
   }
 
   template <int kSlot>

@@ -186,17 +186,31 @@ FEDEDGE_PACK FEDEDGE_HD Pack<T, kRegister> ordinals() {
   return Pack<T, kRegister>::gather([](int i) FEDEDGE_LAMBDA { return static_cast<T>(i); });
 }
 
-// The numbers of a pack joined two by two, always the same two.
+// The numbers of a register joined two by two, always the same two: i and i + half of them.
+template <typename T, int kRegister, class Join>
+FEDEDGE_HD T reduce(typename Vector<T, kRegister>::Type x, Join join) {
+  if constexpr (kRegister > 16) {
+    typename Vector<T, kRegister / 2>::Type half[2];
+    std::memcpy(half, &x, sizeof(x));
+    return reduce<T, kRegister / 2>(join(half[0], half[1]), join);
+  } else if constexpr (sizeof(T) == 4) {
+    return join(join(x[0], x[2]), join(x[1], x[3]));
+  } else {
+    return join(x[0], x[1]);
+  }
+}
+
+// The numbers of a pack, in the same way.
 template <typename T, int kRegister, class Join>
 FEDEDGE_HD T reduce(const Pack<T, kRegister>& x, Join join) {
-  T lane[Pack<T, kRegister>::kWidth];
-  x.store(lane);
-#pragma GCC unroll 8
-  for (int half = Pack<T, kRegister>::kWidth / 2; half > 0; half /= 2) {
-#pragma GCC unroll 16
-    for (int i = 0; i < half; ++i) lane[i] = join(lane[i], lane[i + half]);
+  if constexpr (Pack<T, kRegister>::kCount == 1) {
+    return reduce<T, kRegister>(x.piece[0], join);
+  } else if constexpr (Pack<T, kRegister>::kCount == 2) {
+    return reduce<T, kRegister>(join(x.piece[0], x.piece[1]), join);
+  } else {
+    const auto even = join(x.piece[0], x.piece[2]);
+    return reduce<T, kRegister>(join(even, join(x.piece[1], x.piece[3])), join);
   }
-  return lane[0];
 }
 #undef FEDEDGE_PACK
 

@@ -22,10 +22,15 @@ inline constexpr int kWideRow = 32;
 
 inline constexpr int kPackBytes = 64;
 
+// How many columns whole packs of this width have room for.
+constexpr int64_t padded(int64_t columns, int64_t width) {
+  return (columns + width - 1) / width * width;
+}
+
 template <class Kernel>
 int64_t scratch_size(int64_t columns) {
-  const int64_t together = kPackBytes / sizeof(typename Kernel::Real);
-  return Kernel::kKept * columns * (columns < kWideRow ? together : 1);
+  constexpr int64_t kWidth = kPackBytes / sizeof(typename Kernel::Real);
+  return Kernel::kKept * (columns < kWideRow ? columns * kWidth : padded(columns, kWidth));
 }
 
 }  // namespace fededge::cpu

@@ -14,7 +14,7 @@ namespace fededge {
 template <typename T>
 struct LabelLoss {
   using Real = T;
-  static constexpr int kKept = 1;
+  static constexpr int kKept = 2;
 
   Matrix<const T> z;
   Matrix<const T> scale;
@@ -38,8 +38,9 @@ struct LabelLoss {
     using Scalar = typename L::Scalar;
     typename L::Label y[2] = {};
     for (int i = 0; i < labellings; ++i) y[i] = lanes.label(label[i]);
-    if (flat == 0 && (labellings < 2 || shift.stride == 0)) {
-      return cross_entropy(lanes, y, share, labellings, false);
+    if (flat == 0 && labellings == 1) return one_cross_entropy(lanes, y);
+    if (flat == 0 && (labellings == 0 || shift.stride == 0)) {
+      return cross_entropy<kAny, kAny>(lanes, y, share, labellings, false);
     }
     Scalar loss(T(0));
     if (!scale && !added && !target && (factor || !shift)) {
@@ -47,67 +48,120 @@ struct LabelLoss {
     }
     loss = Scalar(T(0));
     for (int i = 0; i < labellings; ++i) {
-      loss = loss + cross_entropy(lanes, y + i, share + i, 1, i > 0);
+      loss = loss + cross_entropy<kAny, kAny>(lanes, y + i, share + i, 1, i > 0);
       if (flat != 0) loss = loss + flattening(lanes, y[i], share[i]);
     }
     return loss;
   }
 
  private:
-  // Both cross entropies, for labellings that have one softmax.
+  // What a call may have besides logits and labels. A loop that knows what there is has no branch;
+  // kAny is one that asks.
+  static constexpr int kScale = 1;
+  static constexpr int kAdded = 2;
+  static constexpr int kShift = 4;
+  static constexpr int kTarget = 8;
+  static constexpr int kAny = -1;
+
+  FEDEDGE_HD int parts() const {
+    return (scale ? kScale : 0) | (added ? kAdded : 0) | (shift ? kShift : 0) |
+           (target ? kTarget : 0);
+  }
+
+  // The most frequent losses: plain, restricted, of fused logits, adjusted, LfD's.
   template <class L>
+  FEDEDGE_HD typename L::Scalar one_cross_entropy(const L& lanes,
+                                                  const typename L::Label* y) const {
+    if constexpr (sizeof(T) == sizeof(float)) {  // training is; doubles need not be that fast
+      const int there = parts();
+      if (there == 0) return cross_entropy<0, 1>(lanes, y, share, 1, false);
+      if (there == kScale) return cross_entropy<kScale, 1>(lanes, y, share, 1, false);
+      if (there == kAdded) return cross_entropy<kAdded, 1>(lanes, y, share, 1, false);
+      if (there == kShift) return cross_entropy<kShift, 1>(lanes, y, share, 1, false);
+      if (there == (kShift | kTarget)) {
+        return cross_entropy<kShift | kTarget, 1>(lanes, y, share, 1, false);
+      }
+    }
+    return cross_entropy<kAny, 1>(lanes, y, share, 1, false);
+  }
+
+  template <class L, class View, class Column>
+  FEDEDGE_HD static void put(const L& lanes, const View& v, Column c, const typename L::Number& x,
+                             bool add) {
+    if (add) {
+      lanes.add(v, c, x);
+    } else {
+      lanes.store(v, c, x);
+    }
+  }
+
+  // Both cross entropies, for labellings that have one softmax.
+  template <int kParts, int kCount, class L>
   FEDEDGE_HD typename L::Scalar cross_entropy(const L& lanes, const typename L::Label* y,
-                                              const T* part, int count, bool add) const {
+                                              const T* part, int labelled, bool add) const {
     using Number = typename L::Number;
     using Scalar = typename L::Scalar;
+    const int there = kParts == kAny ? parts() : kParts;
+    const int count = kCount == kAny ? labelled : kCount;
     const auto z_ = lanes.row(z);
     const auto scale_ = lanes.row(scale);
     const auto added_ = lanes.row(added);
     const auto target_ = lanes.row(target);
     const auto shift_ = shift.stride == 0 ? lanes.row(shift) : lanes.row(shift, y[0]);
-    const auto u = [&](auto c) FEDEDGE_LAMBDA {
+    const Scalar most = lanes.max([&](auto c) FEDEDGE_LAMBDA {
       Number x = lanes.load(z_, c);
-      if (scale) x = x * lanes.load(scale_, c);
-      if (added) x = x + lanes.load(added_, c);
-      if (shift) x = x + lanes.load(shift_, c);
+      if (there & kScale) x = x * lanes.load(scale_, c);
+      if (there & kAdded) x = x + lanes.load(added_, c);
+      if (there & kShift) x = x + lanes.load(shift_, c);
+      lanes.template keep<0>(c, x);
       return x;
-    };
-    const Scalar most = lanes.max(u);
+    });
     const auto sums = lanes.sum([&](auto c) FEDEDGE_LAMBDA {
-      const Number x = u(c) - most;
+      const Number x = lanes.template kept<0>(c) - most;
       const Number e = exp(x);
       lanes.template keep<0>(c, e);
-      const Number t = target ? lanes.load(target_, c) : Number(T(0));
-      // 0 log 0 = 0: a class that the shift rules out and the target does not ask for.
-      return Sums<Number, 3>{{e, t, where(t == T(0), t, t * x)}};
+      if constexpr (kParts != kAny && (kParts & kTarget) == 0) {
+        return Sums<Number, 1>{{e}};
+      } else {
+        const Number t = there & kTarget ? lanes.load(target_, c) : Number(T(0));
+        // 0 log 0 = 0: a class that the shift rules out and the target does not ask for.
+        return Sums<Number, 3>{{e, t, where(t == T(0), t, t * x)}};
+      }
     });
     const Scalar log_sum = log(sums.of[0]);
     Scalar loss(T(0));
     T shares = 0;
     for (int i = 0; i < count; ++i) {
       Scalar x = lanes.at(z_, y[i]);
-      if (scale) x = x * lanes.at(scale_, y[i]);
-      if (added) x = x + lanes.at(added_, y[i]);
-      if (shift) x = x + lanes.at(shift_, y[i]);
+      if (there & kScale) x = x * lanes.at(scale_, y[i]);
+      if (there & kAdded) x = x + lanes.at(added_, y[i]);
+      if (there & kShift) x = x + lanes.at(shift_, y[i]);
       if (weight != 0) loss = loss + (weight * part[i]) * (log_sum - (x - most));
       shares += part[i];
     }
     const T softly = count == 0 ? soft : soft * shares;
-    if (target) loss = loss + softly * (sums.of[1] * log_sum - sums.of[2]);
-
-    const Scalar rate = mean * (weight * shares + softly * sums.of[1]) / sums.of[0];
+    Scalar mass(weight * shares);
+    if constexpr (kParts == kAny || (kParts & kTarget) != 0) {
+      if (there & kTarget) {
+        loss = loss + softly * (sums.of[1] * log_sum - sums.of[2]);
+        mass = mass + softly * sums.of[1];
+      }
+    }
+    const Scalar rate = mean * mass / sums.of[0];
     const auto dz_ = lanes.row(dz);
     const auto dadded_ = lanes.row(dadded);
     lanes.each([&](auto c) FEDEDGE_LAMBDA {
       Number du = lanes.template kept<0>(c) * rate;
-      for (int i = 0; i < count; ++i) {
-        du = du - where(lanes.is(c, y[i]), Number(mean * weight * part[i]), Number(T(0)));
-      }
-      if (target) du = du - (mean * softly) * lanes.load(target_, c);
-      if (dadded) lanes.store(dadded_, c, add ? du + lanes.load(dadded_, c) : du);
-      if (scale) du = du * lanes.load(scale_, c);
-      lanes.store(dz_, c, add ? du + lanes.load(dz_, c) : du);
+      if (there & kTarget) du = du - (mean * softly) * lanes.load(target_, c);
+      if (kParts == kAny && dadded) put(lanes, dadded_, c, du, add);
+      if (there & kScale) du = du * lanes.load(scale_, c);
+      put(lanes, dz_, c, du, kCount == kAny && add);
     });
+    for (int i = 0; i < count; ++i) {
+      const Scalar own(mean * weight * part[i]);
+      if (kParts == kAny && dadded) lanes.take(dadded_, y[i], own);
+      lanes.take(dz_, y[i], there & kScale ? own * lanes.at(scale_, y[i]) : own);
+    }
     return loss;
   }
 
@@ -143,7 +197,7 @@ struct LabelLoss {
       const Number slope = (lanes.template kept<0>(c) * e_rest) * (x + (level - l1));
       const Number own_slope = Number(T(0)) - Number(e_own * l1);
       const Number d = where(lanes.is(c, y), own_slope, slope) * rate;
-      lanes.store(dz_, c, d + lanes.load(dz_, c));
+      lanes.add(dz_, c, d);
     });
     return (flat * part) * l1;
   }
@@ -160,9 +214,13 @@ struct LabelLoss {
     const auto z_ = lanes.row(z);
     View factor_[kCount];
     for (int i = 0; i < kCount; ++i) factor_[i] = lanes.row(factor, y[i]);
-    const Scalar most = lanes.max([&](auto c) FEDEDGE_LAMBDA { return lanes.load(z_, c); });
+    const Scalar most = lanes.max([&](auto c) FEDEDGE_LAMBDA {
+      const Number x = lanes.load(z_, c);
+      lanes.template keep<1>(c, x);
+      return x;
+    });
     const auto sums = lanes.sum([&](auto c) FEDEDGE_LAMBDA {
-      const Number x = lanes.load(z_, c) - most;
+      const Number x = lanes.template kept<1>(c) - most;
       const Number e = exp(x);
       lanes.template keep<0>(c, e);
       Sums<Number, 1 + 3 * kCount> out;
@@ -176,7 +234,7 @@ struct LabelLoss {
       return out;
     });
 
-    Scalar total;
+    Scalar total(T(0));
     Scalar level[kCount];
     Scalar l1[kCount];
     Scalar rate[kCount];
@@ -201,18 +259,17 @@ struct LabelLoss {
     const Scalar flatly = (mean * flat) / total;
     const auto dz_ = lanes.row(dz);
     lanes.each([&](auto c) FEDEDGE_LAMBDA {
-      const Number x = lanes.load(z_, c) - most;
+      const Number x = lanes.template kept<1>(c) - most;
       Number slope(T(0));
-      Number own(T(0));
       for (int i = 0; i < kCount; ++i) {
         const auto is = lanes.is(c, y[i]);
         const Number f = factor ? lanes.load(factor_[i], c) : Number(T(1));
         const Number l = where(is, Number(T(0)) - Number(l1[i]), x + level[i]);
         slope = slope + (l * (flatly * share[i]) + f * rate[i]);
-        own = own + where(is, Number(mean * weight * share[i]), Number(T(0)));
       }
-      lanes.store(dz_, c, lanes.template kept<0>(c) * slope - own);
+      lanes.store(dz_, c, lanes.template kept<0>(c) * slope);
     });
+    for (int i = 0; i < kCount; ++i) lanes.take(dz_, y[i], Scalar(mean * weight * share[i]));
     return true;
   }
 };

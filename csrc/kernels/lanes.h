@@ -10,8 +10,10 @@
 //   Scalar   what belongs to a row as a whole: a Real, or a pack of them
 //   Label    a row's label
 //   row(m), row(m, y)   this row of a matrix; row y of a table
-//   load(v, c), store(v, c, x), at(v, y)   by column; at one label's column
-//   keep<i>(c, x), kept<i>(c)   the i-th number that each column may put by, once
+//   load(v, c), store(v, c, x), add(v, c, x)   by column. A column may be met twice by each(f): what
+//            is stored must be the same both times, and is added once
+//   at(v, y), take(v, y, x)   one label's column; x taken from it, after each(f) has stored it
+//   keep<i>(c, x), kept<i>(c)   the i-th number that each column may put by
 //   is(c, y)   whether column c is label y's
 //   max(f), sum(f), each(f)   over all columns; f takes a column, of sum it returns Sums
 //   accumulate<i>(m, y, share, total), count(m, y, share)   add the share, in proportion to what
@@ -79,8 +81,18 @@ struct StridedLanes {
   }
 
   template <typename U>
+  FEDEDGE_HD void add(U* v, int c, T x) const {
+    v[c] = static_cast<U>(static_cast<T>(v[c]) + x);
+  }
+
+  template <typename U>
   FEDEDGE_HD T at(const U* v, Label y) const {
     return static_cast<T>(v[y]);
+  }
+
+  template <typename U>
+  FEDEDGE_HD void take(U* v, Label y, T x) const {
+    if (y % exchange.width() == exchange.lane()) v[y] = static_cast<U>(static_cast<T>(v[y]) - x);
   }
 
   template <int kSlot>

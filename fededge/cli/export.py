@@ -11,6 +11,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from fededge.config import AgentConfig, load
 from fededge.errors import ConfigError, StoreError
 from fededge.export import Manifest, Models, Record
 
@@ -24,7 +25,7 @@ bad is never used again.
 
 examples:
   fededge export state                       # the models, the current one marked
-  fededge export state --list --json
+  fededge export --list --config agent.toml --json
   fededge export state --rollback            # to the model before the current one
   fededge export state --pin 41              # apps get 41, whatever is trained meanwhile
   fededge export state --unpin
@@ -35,7 +36,14 @@ examples:
 def add_to(parser: argparse.ArgumentParser) -> None:
     parser.description = TEXT
     parser.add_argument(
-        "state", type=Path, metavar="STATE", help="an agent's state folder, or its models folder"
+        "state",
+        type=Path,
+        nargs="?",
+        metavar="STATE",
+        help="an agent's state folder, or its models folder",
+    )
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="instead: the agent's TOML file"
     )
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--list", action="store_true", help="the models and what became of them")
@@ -50,7 +58,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    models = Models(_folder(options.state))
+    models = Models(_folder(_given(options)))
     said = _change(models, options)
     if options.json:
         print(json.dumps(_described(models), indent=1))
@@ -58,6 +66,12 @@ def run(options: argparse.Namespace) -> None:
         print(said)
     else:
         _show(models, Console(highlight=False, markup=False))
+
+
+def _given(options: argparse.Namespace) -> Path:
+    if (options.state is None) == (options.config is None):
+        raise ConfigError("which device? Give its state folder, or --config with its TOML file")
+    return options.state or Path(load(options.config, AgentConfig).state)
 
 
 def _folder(given: Path) -> Path:

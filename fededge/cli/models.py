@@ -21,6 +21,11 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--variant", help="fp32, fp16 or int8 (default: the one that the agent has chosen)"
     )
+    parser.add_argument(
+        "--trusted-key",
+        metavar="FILE",
+        help="of a public key; models that it did not sign are refused",
+    )
     parser.add_argument("--threads", type=from_one, default=1, help="of ONNX Runtime (default: 1)")
 
 
@@ -30,6 +35,7 @@ def open_model(options: argparse.Namespace) -> Predictor:
         provider=options.provider,
         variant=options.variant,
         threads=options.threads,
+        trusted_key=options.trusted_key,
     )
 
 

@@ -115,7 +115,8 @@ def _json(federation: str, picture: Picture) -> dict[str, Any]:
 
 
 def _brief(state: State) -> dict[str, Any]:
-    fields = ("phase", "round", "rounds", "version", "method", "accuracy", "devices", "run")
+    fields = ["phase", "round", "rounds", "version", "method", "accuracy", "devices", "run"]
+    fields += ["encoding", "deadline", "problem", "quarantined"]
     values: Mapping[str, Any] = msgspec.to_builtins(state)
     return {name: values[name] for name in fields}
 
@@ -131,13 +132,18 @@ def _show(federation: str, picture: Picture, console: Console) -> None:
             f"{score}; {state.method}",
             soft_wrap=True,
         )
+        if state.problem:
+            console.print(state.problem, soft_wrap=True)
     table = Table()
-    for name in ("device", "activity", "in this round", "examples", "software", "problem"):
+    for name in ("device", "activity", "in this round", "examples", "model", "software", "problem"):
         table.add_column(name, justify="right" if name == "examples" else "left")
     asked = set(state.devices) if state is not None and state.phase == "open" else set()
+    out = set(state.quarantined) if state is not None else set()
     for name, status in sorted(picture.devices.items()):
         activity = status.activity if status.online else "offline"
-        invited = "asked" if name in asked else ""
-        cells = (activity, invited, str(status.examples), status.software, status.problem)
+        invited = "asked" if name in asked else "quarantined" if name in out else ""
+        model = "" if status.model_round < 0 else f"round {status.model_round + 1}, "
+        model += "" if status.model_state == "none" else status.model_state
+        cells = (activity, invited, str(status.examples), model, status.software, status.problem)
         table.add_row(name, *cells)
     console.print(table)

@@ -86,6 +86,14 @@ class Models:
             return []
         return sorted(int(path.name) for path in self.folder.iterdir() if path.name.isdecimal())
 
+    def manifests(self) -> dict[int, Manifest]:
+        """The models by number, oldest first; a damaged one is left out: nobody can use it."""
+        found = {}
+        for number in self.numbers():
+            with contextlib.suppress(StoreError):
+                found[number] = self.manifest(number)
+        return found
+
     def record(self) -> Record:
         return Record.read(self.folder / INDEX).at(self.number())
 
@@ -128,9 +136,9 @@ class Models:
     def roll_back(self, reason: str = "", fits: Fits = _any) -> int | None:
         """Make the last model before the current one current; None if none is left that fits."""
         with self._changing():
-            record, kept = msgspec.structs.replace(self.record(), pinned=None), self.numbers()
+            record, kept = msgspec.structs.replace(self.record(), pinned=None), self.manifests()
             for number in reversed(record.trail[:-1]):
-                if number in kept and _usable(self.manifest(number), record, fits):
+                if number in kept and _usable(kept[number], record, fits):
                     self._swap(number)
                     record.noting("rolled back", number, reason).at(number).write(self._index)
                     return number
@@ -182,13 +190,18 @@ class Models:
 
     def reported(self) -> list[tuple[int, str]]:
         """Models that an app has newly reported bad, by their numbers, and why."""
-        bad = Record.read(self.folder / INDEX).bad
-        found = []
-        for number in self.numbers():
-            reason = self._report(number)
-            if reason is not None and self.manifest(number).weights not in bad:
-                found.append((number, reason))
-        return found
+        told = [number for number in self.numbers() if (self.path(number) / BAD).exists()]
+        if not told:
+            return []  # asked twice a second, and usually so
+        kept, bad = self.manifests(), Record.read(self.folder / INDEX).bad
+        reasons = {n: self._report(n, kept[n]) for n in told if n in kept}
+        return [(n, r) for n, r in reasons.items() if r is not None and kept[n].weights not in bad]
+
+    def heal(self) -> None:
+        """Finish a rollback that a crash cut short: the model is marked, and still current."""
+        manifest = self.manifests().get(self.number() or 0)
+        if manifest is not None and self.is_bad(manifest.weights):
+            self.roll_back("it was reported bad")
 
     # Files
 
@@ -210,12 +223,12 @@ class Models:
     def _note(self, event: Event, number: int, reason: str = "") -> None:
         self.record().noting(event, number, reason).write(self._index)
 
-    def _report(self, number: int) -> str | None:
+    def _report(self, number: int, manifest: Manifest) -> str | None:
         """Why an app says that a model is bad; None if it does not, or means another file."""
         try:
             with (self.path(number) / BAD).open("rb") as file:
                 report = json.loads(file.read(LARGEST_REPORT))
-            fits = report["sha256"] == self.manifest(number).sha256
+            fits = report["sha256"] == manifest.sha256
             return str(report.get("reason", ""))[:1000] if fits else None
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None

@@ -75,7 +75,7 @@ def predict(loaded: onnxruntime.InferenceSession, inputs: Tensor) -> Tensor:
     return torch.from_numpy(probabilities)
 
 
-def predict_all(model: bytes, inputs: Tensor) -> Tensor:
+def predict_all(model: bytes | Path, inputs: Tensor) -> Tensor:
     """What an ONNX file gives for any number of inputs."""
     loaded = session(model)
     return torch.cat([predict(loaded, batch) for batch in _batches(inputs)])

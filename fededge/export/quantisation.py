@@ -88,6 +88,9 @@ def _quantise(source: Path, target: Path, samples: Tensor) -> None:
         per_channel=True,
         activation_type=q.QuantType.QUInt8,
         weight_type=q.QuantType.QInt8,
+        # Seven bits: x86 without VNNI adds two products of eight bits in sixteen, and overflows.
+        # ResNet-20 on Fashion-MNIST lost 1.0 points with eight bits there, and 0.1 with seven.
+        reduce_range=True,
         calibrate_method=q.CalibrationMethod.MinMax,
     )
 

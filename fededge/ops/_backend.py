@@ -10,10 +10,12 @@ import os
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from types import ModuleType
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from fededge.errors import ConfigError
 from fededge.ops import reference
@@ -135,13 +137,23 @@ def _minor(version: str) -> tuple[str, ...]:
     return tuple(version.split(".")[:2])
 
 
-def kernels(device: torch.device) -> ModuleType:
-    """The functions that serve tensors on this device."""
-    choice = {"cpu": CHOICE, "cuda": CUDA}.get(device.type)
+def kernels(like: Tensor) -> ModuleType:
+    """The functions that serve this tensor's device."""
+    choice = CHOICE if like.is_cpu else CUDA if like.is_cuda else None
     if choice is None or choice.name == "reference":
         return reference
     compiled: ModuleType = torch.ops.fededge
-    return compiled
+    if torch.compiler.is_compiling():  # what it sees of these is their schemas
+        return compiled
+    return direct()
+
+
+@cache
+def direct() -> ModuleType:
+    """The compiled ops as functions, which cost less to call than those of `torch.ops`."""
+    from fededge import _C
+
+    return _C
 
 
 def facts() -> dict[str, Any]:

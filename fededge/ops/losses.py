@@ -48,7 +48,7 @@ def label_loss(
         added: other logits [rows, classes], which get their gradient too.
         target: probabilities [rows, classes]; they may sum to anything.
     """
-    implementation = kernels(z.device)
+    implementation = kernels(z)
     if implementation is reference:
         check_labels("label_loss", z, labels)
     out: Tensor = implementation.label_loss(
@@ -70,7 +70,7 @@ def distillation(
     Args:
         without: labels whose class is left out of both softmaxes (FedNTD).
     """
-    implementation = kernels(z.device)
+    implementation = kernels(z)
     if implementation is reference and without is not None:
         check_labels("distillation", z, (without,))
     out: Tensor = implementation.distillation(z, teacher, temperature, without)
@@ -88,7 +88,7 @@ def probability_sums_(
         labels: one labelling [rows] or two (mixup).
         shares: how much each labelling counts.
     """
-    implementation = kernels(z.device)
+    implementation = kernels(z)
     if implementation is reference:
         check_labels("probability_sums_", z, labels)
     implementation.probability_sums_(num, den, z, labels, shares)

@@ -30,7 +30,7 @@ def accumulate_(acc: Tensor, x: Tensor, weight: float) -> None:
     check_vectors("accumulate_", *SUMS, acc=acc)
     check_vectors("accumulate_", SINGLE, torch.float16, torch.bfloat16, like=acc, x=x)
     check_numbers("accumulate_", weight=weight)
-    kernels(acc.device).accumulate_(acc, x, weight)
+    kernels(acc).accumulate_(acc, x, weight)
 
 
 def accumulate_int8_(acc: Tensor, q: Tensor, ends: Tensor, scales: Tensor, weight: float) -> None:
@@ -50,7 +50,7 @@ def accumulate_int8_(acc: Tensor, q: Tensor, ends: Tensor, scales: Tensor, weigh
     check_vectors(op, SINGLE, scales=scales)
     check_numbers(op, weight=weight)
     _check_ends(op, ends, scales, acc)
-    kernels(acc.device).accumulate_int8_(acc, q, ends, scales, weight)
+    kernels(acc).accumulate_int8_(acc, q, ends, scales, weight)
 
 
 def _check_ends(op: str, ends: Tensor, scales: Tensor, acc: Tensor) -> None:
@@ -91,7 +91,7 @@ def ala_step_(
     vectors = {"mixed": mixed, "grad": grad, "local": local, "received": received}
     check_vectors("ala_step_", SINGLE, like=W, **vectors)
     check_numbers("ala_step_", eta=eta)
-    kernels(W.device).ala_step_(W, mixed, grad, local, received, eta)
+    kernels(W).ala_step_(W, mixed, grad, local, received, eta)
 
 
 def ema_(target: Tensor, source: Tensor, mu: float) -> None:
@@ -100,7 +100,7 @@ def ema_(target: Tensor, source: Tensor, mu: float) -> None:
     check_vectors("ema_", SINGLE, like=target, source=source)
     if not 0 <= mu <= 1:
         raise MethodError(f"ema_: mu is {mu}, it must lie between 0 and 1")
-    kernels(target.device).ema_(target, source, mu)
+    kernels(target).ema_(target, source, mu)
 
 
 def sgd_step_(
@@ -144,6 +144,6 @@ def sgd_step_(
         raise MethodError(f"sgd_step_: momentum is {momentum} but there is no momentum_buffer")
     if kappa and anchor is None:
         raise MethodError(f"sgd_step_: kappa is {kappa} but there is no anchor to pull towards")
-    kernels(w.device).sgd_step_(
+    kernels(w).sgd_step_(
         w, grad, momentum_buffer, lr, momentum, weight_decay, kappa, anchor, bias, mask
     )

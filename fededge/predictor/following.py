@@ -49,6 +49,8 @@ class Predictor:
         provider: str | None = None,
         variant: str | None = None,
         threads: int = 1,
+        trusted_key: str | os.PathLike[str] | None = None,
+        engine_cache: str | os.PathLike[str] | None = None,
         resize: bool = True,
     ) -> None:
         """Load the model.
@@ -60,10 +62,14 @@ class Predictor:
                 the first of these three that starts.
             variant: `fp32`, `fp16` or `int8`; without it, the one that the agent has chosen.
             threads: of ONNX Runtime for one call; one is best for small networks.
+            trusted_key: a file with a public key; models that it did not sign are refused.
+            engine_cache: a folder of this app alone, where TensorRT keeps the engine of the newest
+                model, so that the app's next start need not build it again.
             resize: scale images of another size than the model's; else they are refused.
         """
         self._path = _model_folder(Path(path))
-        self._wanted, self._resize = Wanted(provider, variant, threads), resize
+        key, cache = (None if p is None else Path(p) for p in (trusted_key, engine_cache))
+        self._wanted, self._resize = Wanted(provider, variant, threads, key, cache), resize
         self._loading = threading.Lock()
         self._reporting = threading.Lock()
         self._next_look = 0.0
@@ -98,6 +104,7 @@ class Predictor:
 
         Raises:
             DataError: the input is not one of these, or cannot be read.
+            ConfigError: the input is a picture, and Pillow is not installed.
         """
         self._follow()
         model = self._model

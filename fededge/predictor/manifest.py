@@ -76,9 +76,7 @@ def chosen(manifest: dict[str, Any], wanted: str | None) -> File:
     for name, about in manifest.get("variants", {}).items():
         files[name] = File(name, about["file"], about["sha256"])
     if wanted is not None and wanted not in files:
-        raise ConfigError(
-            f"{unknown('variant', wanted, files)}; the agent makes what it is told to"
-        )
+        raise ConfigError(f"the model has {unknown('variant', wanted, files)}")
     return files[wanted or manifest.get("use", PLAIN)]
 
 
@@ -97,9 +95,10 @@ def _fits(manifest: Any) -> bool:
     )
 
 
-def _variants_fit(variants: dict[str, Any], use: object) -> bool:
+def _variants_fit(variants: Any, use: object) -> bool:
     """A file stands beside its manifest, so its name is a name and no path."""
-    return (use == PLAIN or use in variants) and all(
+    known = isinstance(variants, dict) and (use == PLAIN or use in variants)
+    return known and all(
         isinstance(about["sha256"], str)
         and isinstance(about["file"], str)
         and about["file"] == Path(about["file"]).name

@@ -15,6 +15,7 @@ import numpy as np
 from fededge.errors import StoreError
 from fededge.predictor.manifest import MANIFEST, MODEL, File, Input, chosen, read
 from fededge.predictor.providers import Provider, first_line, start
+from fededge.predictor.signature import check_signature
 
 __all__ = ["About", "Model", "Signature", "Wanted", "signature"]
 
@@ -31,6 +32,8 @@ class Wanted:
     provider: str | None = None
     variant: str | None = None
     threads: int = 1
+    trusted_key: Path | None = None
+    engine_cache: Path | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,17 +66,19 @@ class Model:
         """Check the files of a folder against each other, load the model, and let it run once.
 
         Raises:
-            StoreError: a file is missing or damaged, or the model does not run.
+            StoreError: a file is missing, damaged or not signed, or the model does not run.
             ConfigError: the wanted provider or variant cannot be had.
         """
         manifest = read(folder / MANIFEST)
+        if wanted.trusted_key is not None:
+            check_signature(folder / MANIFEST, manifest, wanted.trusted_key)
         file = chosen(manifest, wanted.variant)
         path = folder / file.name
         data = _read(path)
         _check_hash(path, data, file)
         about_input = Input.of(manifest)
         try:
-            session, provider = start(data, wanted.provider, wanted.threads)
+            session, provider = start(data, wanted.provider, wanted.threads, wanted.engine_cache)
         except StoreError as error:
             raise StoreError(f"{path}: {error}") from error
         about = About(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import shutil
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from fededge.choices import unknown
@@ -11,6 +14,7 @@ from fededge.errors import ConfigError, StoreError
 __all__ = ["Provider", "first_line", "start"]
 
 SUFFIX = "ExecutionProvider"
+ENGINE = "fededge-engine-"
 # The fastest first. The CPU also runs those layers that another provider does not know.
 PREFERRED = (f"Tensorrt{SUFFIX}", f"CUDA{SUFFIX}", f"CPU{SUFFIX}")
 
@@ -26,8 +30,16 @@ class Provider:
         return f"{short(self.name)} runs the model: {self.reason}"
 
 
-def start(model: bytes, wanted: str | None = None, threads: int = 1) -> tuple[Any, Provider]:
+def start(
+    model: bytes, wanted: str | None = None, threads: int = 1, cache: Path | None = None
+) -> tuple[Any, Provider]:
     """Load a model into ONNX Runtime, on the provider that is wanted or else on the best.
+
+    Args:
+        model: the ONNX file.
+        wanted: the provider's name, or None.
+        threads: of ONNX Runtime for one call.
+        cache: a folder for TensorRT's engines, or None.
 
     Raises:
         ConfigError: the wanted provider does not exist, is not offered, or does not start.
@@ -40,7 +52,7 @@ def start(model: bytes, wanted: str | None = None, threads: int = 1) -> tuple[An
     failures: list[str] = []
     for name in names:
         try:
-            session = _session(runtime, model, _with_helpers(name, offered), threads)
+            session = _session(runtime, model, _with_helpers(name, offered), threads, cache)
         except Exception as error:  # noqa: BLE001 - its exceptions have no common base
             failures.append(f"{short(name)} cannot load it ({first_line(error)})")
             continue
@@ -93,13 +105,44 @@ def _with_helpers(name: str, offered: list[str]) -> list[str]:
     return [name, *(helper for helper in after if helper in offered)]
 
 
-def _session(runtime: Any, model: bytes, providers: list[str], threads: int) -> Any:
+def _session(
+    runtime: Any, model: bytes, providers: list[str], threads: int, cache: Path | None
+) -> Any:
     options = runtime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 4
-    # Its own fallback prints to standard output and does not say why to the caller.
-    return runtime.InferenceSession(model, options, providers=providers, enable_fallback=0)
+    return runtime.InferenceSession(
+        model,
+        options,
+        providers=providers,
+        provider_options=[_options(name, model, cache) for name in providers],
+        # Its own fallback prints to standard output and does not say why to the caller.
+        enable_fallback=0,
+    )
+
+
+def _options(provider: str, model: bytes, cache: Path | None) -> dict[str, str]:
+    """TensorRT's engines, each in a folder named after its model; other providers have none.
+
+    TensorRT's provider finds a cached engine by the graph, and the graph of all versions of a
+    model is the same: from one folder it would take the engine with the old weights. So it must
+    not cache either when the environment says so.
+    """
+    if provider != PREFERRED[0]:
+        return {}
+    if cache is None:
+        return {"trt_engine_cache_enable": "False"}
+    folder = cache / f"{ENGINE}{hashlib.sha256(model).hexdigest()[:16]}"
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in set(cache.glob(f"{ENGINE}*")) - {folder}:
+        shutil.rmtree(old, ignore_errors=True)
+    return {
+        "trt_engine_cache_enable": "True",
+        "trt_engine_cache_path": str(folder),
+        "trt_timing_cache_enable": "True",  # of layers, whatever their weights
+        "trt_timing_cache_path": str(cache),
+    }
 
 
 def _reason(name: str, wanted: str | None, runtime: Any, failures: list[str]) -> str:

@@ -107,6 +107,8 @@ class State(Message, frozen=True):
     encoding: Text = "float32"
     turns: Annotated[int, Meta(ge=1, le=2**53)] = 1
     rollout: Rollout | None = None
+    problem: Line = ""
+    quarantined: tuple[DeviceId, ...] = ()
     issued: Count = 0
     signature: Annotated[str, Meta(pattern=r"^([0-9a-f]{128})?\Z")] = ""
 

@@ -19,7 +19,17 @@ from fededge.errors import ConfigError, WireError
 from fededge.files import check_private, read_file, write_private
 from fededge.wire.messages import State, decode, encode
 
-__all__ = ["make_keys", "read_signing_key", "read_trusted_keys", "sign", "signed_by", "verify"]
+__all__ = [
+    "SigningKey",
+    "make_keys",
+    "read_signing_key",
+    "read_trusted_keys",
+    "sign",
+    "signed_by",
+    "verify",
+]
+
+SigningKey = Ed25519PrivateKey
 
 PURPOSE = b"fededge state v1\n"
 """Stands before what is signed: a signature under something else cannot serve as one of these."""

@@ -37,6 +37,7 @@ from fededge_agent.events import (
     Tick,
     Train,
     Trained,
+    TurnLost,
     Unable,
     Unfollow,
 )
@@ -433,6 +434,11 @@ def test_only_the_chunks_that_are_asked_for_are_sent() -> None:
     assert driven(reply("resend", chunks=(0, 2))) == [SendUpdate((0, 2))]
     assert driven(reply("resend")) == []
     assert driven(reply("resend", V1, chunks=(0,))) == []
+
+
+def test_a_turn_whose_update_is_lost_is_taken_again() -> None:
+    driven = trained()
+    assert only(driven(TurnLost()), Train) == [Train(task().task, STATE)]
 
 
 @pytest.mark.parametrize("kind", ["late", "refused"])

@@ -311,17 +311,34 @@ def test_damaged_private_state_gives_way_to_the_one_before(store: AgentStore) ->
     store._take_folder()
 
 
-@pytest.mark.parametrize("kind", ["update", "accepted"])
 @pytest.mark.parametrize("damage", [flip, Path.unlink])
-def test_a_turn_whose_files_are_damaged_is_taken_again(
-    store: AgentStore, kind: str, damage: Callable[[Path], None]
+def test_an_update_that_is_damaged_makes_its_turn_one_to_be_taken_again(
+    store: AgentStore, damage: Callable[[Path], None]
 ) -> None:
     """From the private state that it began with, so that the same update comes of it."""
     save(store, 1.0, 2.0)
     store.settle(accepted=True)
     save(store, 3.0, 4.0, V1)
-    damage(store.folder / f"2.{kind}")
-    assert reopened(store).outgoing is None
+    damage(store.folder / "2.update")
+    assert reopened(store).outgoing is not None, "it may have been accepted: that is asked first"
+    assert store.update() is None
+    assert dict(reopened(store).private()) == {"layer.x": 2.0}
+    save(store, 3.0, 4.0, V1)
+    assert (store.update(), dict(store.private())) == (b"update", {"layer.x": 3.0})
+
+
+def test_a_turn_that_was_to_be_taken_again_may_turn_out_accepted(store: AgentStore) -> None:
+    save(store, 1.0, 2.0)
+    flip(store.folder / "1.update")
+    assert store.update() is None
+    reopened(store).settle(accepted=True)
+    assert dict(reopened(store).private()) == {"layer.x": 2.0}
+
+
+def test_an_accepted_turn_counts_though_its_update_is_damaged(store: AgentStore) -> None:
+    save(store, 1.0, 2.0)
+    flip(store.folder / "1.update")
+    reopened(store).settle(accepted=True)
     assert dict(store.private()) == {"layer.x": 2.0}
 
 

@@ -231,7 +231,7 @@ def test_current_is_loadable_whenever_the_writer_is_killed(
     lenet = build("lenet", spec.classes, spec.shape, seed=0)
     Template.trace(lenet, spec).save(tmp_path / "template")
     folder, moments = tmp_path / "models", random.Random(5)
-    command = [sys.executable, "-c", WRITERS, folder, tmp_path / "template"]
+    command = [sys.executable, "-c", WRITERS, str(folder), str(tmp_path / "template")]
     seen = set()
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writers:
         assert writers.stdin is not None

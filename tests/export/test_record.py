@@ -134,6 +134,22 @@ def test_a_record_that_a_crash_left_behind_follows_the_link(models: Models) -> N
     assert models.record().trail == (1,)
 
 
+def test_a_rollback_that_a_crash_cut_short_is_finished(models: Models) -> None:
+    record, weights = models.record(), models.manifest(3).weights
+    msgspec.structs.replace(record, bad=(weights,)).write(models.folder / "index.json")
+    models.heal()
+    assert models.number() == 2
+    models.heal()
+    assert models.number() == 2
+
+
+def test_a_damaged_model_is_passed_over(models: Models) -> None:
+    (models.path(2) / "manifest.json").write_text("{")
+    assert [*models.manifests()] == [1, 3]
+    assert models.reported() == []
+    assert models.roll_back() == 1
+
+
 def test_a_damaged_record_is_one_sentence(models: Models) -> None:
     (models.folder / "index.json").write_text("{")
     with pytest.raises(StoreError, match=r"index\.json: unreadable"):
@@ -169,10 +185,12 @@ for _ in range(50):
 """
     before = len(models.record().history)
     other = subprocess.Popen([sys.executable, "-c", code, models.folder])
-    threads = [
-        threading.Thread(target=lambda: [models.note("held", 1) for _ in range(25)])
-        for _ in range(2)
-    ]
+
+    def write() -> None:
+        for _ in range(25):
+            models.note("held", 1)
+
+    threads = [threading.Thread(target=write) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -222,6 +240,9 @@ def test_the_command_changes_what_is_current(
         capsys, state, "--bad", "trucks"
     )
     assert json.loads(run(capsys, state, "--rollback", "--json"))["current"] == 1
+    config = state / "agent.toml"
+    config.write_text('federation = "f"\ndevice = "d"\nstate = "."\n')
+    assert json.loads(run(capsys, "--list", "--config", config, "--json"))["current"] == 1
 
 
 def test_mistakes_are_one_sentence(models: Models, capsys: pytest.CaptureFixture[str]) -> None:
@@ -229,6 +250,7 @@ def test_mistakes_are_one_sentence(models: Models, capsys: pytest.CaptureFixture
     models.mark_bad(3, "bad")
     wrong = {
         ("export", "/nowhere"): "there are no exported models here",
+        ("export", "--list"): "which device? Give its state folder, or --config",
         ("export", state, "--pin", "77"): "there is no model 77; there are: 1, 2, 3",
         ("export", state, "--pin", "3"): "model 3 was reported bad",
         ("export", state, "--bad", " "): "--bad needs a reason",

@@ -48,6 +48,7 @@ class Disk:
         """The disk is there; afterwards nothing of it is left."""
         root = SHARED_MEMORY if SHARED_MEMORY.is_dir() else None
         self.root = Path(tempfile.mkdtemp(prefix="fededge-faults-", dir=root))
+        self.copy = self.rng.choice(("spool/*/*.safetensors", "private/*.update"))
         self._real_replace, self._real_pwrite = os.replace, os.pwrite
         watched: dict[str, Any] = {
             "fsync": self._fsync,
@@ -73,8 +74,7 @@ class Disk:
         self._refuse_if_full(path)
         self.before_write()
         if os.path.isdir(path):
-            self._names[path] = _entries(path)
-            self._folders.add(os.fstat(handle).st_ino)
+            self._names[path] = self._entries(path)
         else:
             with open(path, "rb") as file:
                 self._content[os.fstat(handle).st_ino] = file.read()
@@ -98,10 +98,12 @@ class Disk:
         self._roll_back(self.root / name)
 
     def rot(self, name: str) -> Path | None:
-        """Damage a model, an update or an index: what can be had again. Which, if any is there."""
-        folder, kinds = self.root / name, ("*.safetensors", "*.update", "agent.json")
-        found = sorted(folder.glob("spool/*/*.safetensors"))
-        found += sorted(path for kind in kinds for path in folder.glob(f"private/{kind}"))
+        """Damage what can be had again: a held model, or one copy of an update.
+
+        Which, if any is there. Of updates, those of one side: the other side has the other copy.
+        """
+        kinds = ("private/*.safetensors", self.copy)
+        found = sorted(path for kind in kinds for path in (self.root / name).glob(kind))
         if not found:
             return None
         path = self.rng.choice(found)
@@ -109,7 +111,7 @@ class Disk:
         return path
 
     def _roll_back(self, folder: Path) -> None:
-        durable, now = self._names.get(str(folder), {}), _entries(str(folder))
+        durable, now = self._names.get(str(folder), {}), self._entries(str(folder))
         for name in sorted(durable.keys() | now.keys()):
             path = folder / name
             if name.startswith(OURS):
@@ -120,7 +122,7 @@ class Disk:
                 self._roll_back(path)
             elif path.exists() and self.rng.random() < 0.5:
                 self._write(path, self._content.get(now[name], b""))
-        self._names[str(folder)] = _entries(str(folder))
+        self._names[str(folder)] = self._entries(str(folder))
 
     def _put_back(self, path: Path, ino: int | None) -> None:
         """The name as it was durable: another file, or none."""
@@ -139,7 +141,9 @@ class Disk:
         path.write_bytes(content)
         self._content[path.stat().st_ino] = content
 
-
-def _entries(folder: str) -> Entries:
-    with os.scandir(folder) as found:
+    def _entries(self, folder: str) -> Entries:
+        """The names in a folder; which of them are folders themselves is remembered."""
+        with os.scandir(folder) as scan:
+            found = [*scan]
+        self._folders.update(entry.inode() for entry in found if entry.is_dir())
         return {entry.name: entry.inode() for entry in found}

@@ -237,7 +237,7 @@ class CoordinatorService(Service, server_app.Coordinator):
         world.boundary(self.process, command)
         super()._do(command)
 
-    def _merge(self, number: int, reports: Any, *rest: Any) -> None:
+    def _merge(self, command: rounds.Merge) -> None:
         """The same, with a look over its shoulder at the files that it reads."""
         self.read = {}
         real = self.store.update
@@ -248,12 +248,12 @@ class CoordinatorService(Service, server_app.Coordinator):
             return real(version, device, *rest)
 
         with mock.patch.object(self.store, "update", update):
-            super()._merge(number, reports, *rest)
+            super()._merge(command)
 
-    def _advance(self, done: int, reports: Any, *rest: Any) -> None:
-        super()._advance(done, reports, *rest)
+    def _advance(self, *arguments: Any) -> None:
+        super()._advance(*arguments)
         progress: Progress = self.progress
-        self.process.world.oracle.advanced(progress, reports, self.read)
+        self.process.world.oracle.advanced(progress, arguments[3], self.read)
 
     def abandon(self) -> None:
         if hasattr(self.store, "_journal"):

@@ -1,7 +1,7 @@
 """A round over a link with 200 ms of delay, 5 % of loss and 1 Mbit/s.
 
 Here with LeNet's 250 KB; `make link` takes ResNet-18's 45 MB over it, which needs a quarter of an
-hour, and prints what docs/durability.md tells.
+hour, and prints what docs/runtime.md tells.
 """
 
 from __future__ import annotations
@@ -40,6 +40,6 @@ def test_a_round_passes_a_slow_and_lossy_link(federation: Federation, broker: Br
         assert "lost" not in agent.log.read_text(), agent.said(20)
         seconds = time.monotonic() - began
         down, up = link.bytes_down / 1e6, link.bytes_up / 1e6
-        assert down > 0.2
-        assert up > 0.2
+        assert down > 0.19
+        assert up > 0.19
         sys.stdout.write(f"{MODEL}: {seconds:.0f} s, {down:.1f} MB down, {up:.1f} MB up\n")

@@ -9,8 +9,8 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Mapping
-from types import ModuleType
-from typing import Any
+from types import ModuleType, SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -156,9 +156,11 @@ def test_what_keeps_the_cuda_kernels_from_serving_is_said(
 def test_a_device_gets_what_was_chosen_for_its_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_backend, "CHOICE", Choice("reference", "a test"))
     monkeypatch.setattr(_backend, "CUDA", Choice("cuda", "a test", BUILD))
-    assert _backend.kernels(torch.device("cpu")) is reference
-    assert _backend.kernels(torch.device("cuda", 1)) is torch.ops.fededge
-    assert _backend.kernels(torch.device("meta")) is reference
+    monkeypatch.setattr(_backend, "direct", lambda: torch.ops.fededge)
+    on_gpu = SimpleNamespace(is_cpu=False, is_cuda=True)
+    assert _backend.kernels(torch.zeros(1)) is reference
+    assert _backend.kernels(cast("torch.Tensor", on_gpu)) is torch.ops.fededge
+    assert _backend.kernels(torch.zeros(1, device="meta")) is reference
 
 
 @compiled

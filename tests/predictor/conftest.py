@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -17,7 +18,7 @@ import torch
 from torch import nn
 
 import fededge
-from fededge.export import Models, Origin, Template
+from fededge.export import Models, Origin, Samples, Template, compared
 from fededge.flat import FlatModel
 from fededge.spec import ModelSpec
 
@@ -57,14 +58,22 @@ class Maker:
         spec = ModelSpec("net", LABELS, shape, MEAN[: shape[0]], STD[: shape[0]])
         return cls(spec, Template.trace(network(shape, 0), spec))
 
-    def export(self, models: Path, seed: int, round_: int = 34) -> None:
-        """Make the model of a seed the current one of this folder."""
+    def export(
+        self, models: Path, seed: int, round_: int = 34, use: str = "fp32", key: Any = None
+    ) -> None:
+        """Make the model of a seed current in this folder, with a variant if one is named."""
         flat = FlatModel(network(self.spec.shape, seed))
         generator = torch.Generator().manual_seed(7)
         size = (9, *self.spec.shape)
         images = torch.randint(0, 256, size, generator=generator, dtype=torch.uint8)
         origin = msgspec.structs.replace(ORIGIN, round=round_)
-        Models(models, keep=9).export(flat, self.template, origin, images)
+        draft = compared(flat, self.template, origin, images)
+        if use != "fp32":
+            weights = [entry.name for entry in self.template.layout.entries]
+            samples = Samples(images, images, torch.zeros(len(images), dtype=torch.int64))
+            draft = draft.with_variants([use], weights, samples).preferring(use, 100.0)
+            assert draft.manifest.use == use
+        Models(models, keep=9).publish(draft if key is None else draft.signed(key))
 
     def expected(self, seed: int, pixels: np.ndarray) -> np.ndarray:
         """The probabilities for pixels [C, H, W], in float64."""

@@ -19,9 +19,11 @@ import pytest
 
 import fededge
 from fededge import Prediction, Predictor
-from fededge.errors import StoreError
+from fededge.errors import ConfigError, StoreError
+from fededge.export import session
 from fededge.predictor import following
 from fededge.predictor.model import Model, Wanted
+from fededge.wire.signing import make_keys, read_signing_key
 from tests.predictor.conftest import Maker
 
 Point = Callable[[Path, str], None]
@@ -36,8 +38,10 @@ def two(models: Path, colour: Maker, point: Point) -> Path:
     return models
 
 
-def version(folder: Path, round_: int) -> str:
-    digest = hashlib.sha256((folder / "model.onnx").read_bytes()).hexdigest()
+def version(path: Path, round_: int) -> str:
+    """The name of a model's float32 file, or of a file that is named itself."""
+    file = path / "model.onnx" if path.is_dir() else path
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
     return f"{round_:06d}-{digest[:16]}"
 
 
@@ -58,19 +62,29 @@ def test_the_model_is_found_from_its_link_its_file_and_the_folders_above(
     assert predictor.about.folder == (models / "1").resolve()
 
 
+def asked(path: Path, pixels: np.ndarray) -> np.ndarray:
+    """What ONNX Runtime alone says, given exactly this file."""
+    (rows,) = session(path).run(None, {"image": pixels[None]})
+    return np.asarray(rows[0])
+
+
 def test_no_prediction_fails_and_none_mixes_while_models_are_swapped(
     two: Path, colour: Maker, pixels: np.ndarray, point: Point
 ) -> None:
-    """10,000 predictions of 4 threads, 100 swaps: each answer is that of the model it names.
+    """10,000 predictions of 4 threads, 100 swaps: each answer is that of the file it names.
 
-    The threads go on until they have theirs and every swap has been taken over.
+    Of the models one is used as float32, one as int8 and one as float16. The threads go on until
+    they have theirs and every swap has been taken over.
     """
+    colour.export(two, seed=3, round_=36, use="int8")
+    colour.export(two, seed=4, round_=37, use="fp16")
+    point(two, "1")
     predictor, swapped = Predictor(two / "current"), threading.Event()
-    answers = {
-        version(two / "1", 34): colour.expected(1, pixels),
-        version(two / "2", 35): colour.expected(2, pixels),
-    }
-    assert np.abs(np.subtract(*answers.values())).max() > 0.05  # told apart
+    files = ["1/model.onnx", "3/model.int8.onnx", "4/model.fp16.onnx"]
+    answers = {version(two / file, 33 + int(file[0])): asked(two / file, pixels) for file in files}
+    np.testing.assert_allclose(next(iter(answers.values())), colour.expected(1, pixels), atol=1e-6)
+    for one, other in itertools.combinations(answers.values(), 2):
+        assert np.abs(one - other).max() > 0.05  # told apart
     results: list[list[Prediction]] = [[] for _ in range(THREADS)]
 
     def ask(mine: list[Prediction]) -> None:
@@ -81,8 +95,9 @@ def test_no_prediction_fails_and_none_mixes_while_models_are_swapped(
     for thread in threads:
         thread.start()
     try:
-        for number, name in itertools.islice(itertools.cycle(enumerate(answers, 1)), 1, SWAPS + 1):
-            point(two, str(number))
+        turns = itertools.cycle(zip(files, answers, strict=True))
+        for file, name in itertools.islice(turns, 1, SWAPS + 1):
+            point(two, file[0])
             eventually(lambda wanted=name: predictor.version == wanted)  # type: ignore[misc]
     finally:
         swapped.set()
@@ -94,6 +109,39 @@ def test_no_prediction_fails_and_none_mixes_while_models_are_swapped(
         assert len(mine) > SWAPS
         np.testing.assert_allclose(mine, np.tile(expected, (len(mine), 1)), atol=1e-6)
     assert {r.version for r in itertools.chain(*results)} == set(answers)
+
+
+def test_a_variant_is_the_agents_choice_unless_the_app_makes_it(
+    models: Path, colour: Maker, pixels: np.ndarray
+) -> None:
+    colour.export(models, seed=1, use="int8")
+    chosen, plain = Predictor(models), Predictor(models, variant="fp32")
+    assert (chosen.about.variant, plain.about.variant) == ("int8", "fp32")
+    assert chosen.version == version(models / "current/model.int8.onnx", 34)
+    expected = colour.expected(1, pixels)
+    np.testing.assert_allclose(plain.predict(pixels).probabilities, expected, atol=1e-6)
+    np.testing.assert_allclose(chosen.predict(pixels).probabilities, expected, atol=0.1)
+    assert chosen.about.manifest["sha256"] == plain.about.manifest["sha256"]  # one model
+
+
+def test_an_app_that_trusts_a_key_takes_what_it_signed_and_nothing_else(
+    models: Path, colour: Maker, pixels: np.ndarray, tmp_path: Path
+) -> None:
+    make_keys(tmp_path / "device.key", tmp_path / "device.pub")
+    make_keys(tmp_path / "other.key", tmp_path / "other.pub")
+    with pytest.raises(StoreError, match=r"manifest\.json: not signed by the key"):
+        Predictor(models, trusted_key=tmp_path / "device.pub")
+    key = read_signing_key(tmp_path / "device.key")
+    colour.export(models, seed=2, use="int8", key=key)
+    predictor = Predictor(models, trusted_key=tmp_path / "device.pub")
+    assert predictor.about.variant == "int8"
+    with pytest.raises(StoreError, match="not signed by the key"):
+        Predictor(models, trusted_key=tmp_path / "other.pub")
+    with pytest.raises(ConfigError, match="holds no public Ed25519 key"):
+        Predictor(models, trusted_key=tmp_path / "device.key")
+    edit(models / "current", labels=["bicycle", "truck", "päckchen"])
+    with pytest.raises(StoreError, match="not signed by the key"):
+        Predictor(models, trusted_key=tmp_path / "device.pub")
 
 
 def test_a_call_is_answered_by_the_old_model_until_the_new_one_is_ready(

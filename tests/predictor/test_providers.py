@@ -31,6 +31,7 @@ class FakeRuntime:
     raising: tuple[str, ...] = ()
     silent: tuple[str, ...] = ()
     tried: list[list[str]] = field(default_factory=list)
+    given: list[dict[str, dict[str, str]]] = field(default_factory=list)
     __version__ = "9.9"
 
     def get_all_providers(self) -> list[str]:
@@ -43,10 +44,16 @@ class FakeRuntime:
         return SimpleNamespace()
 
     def InferenceSession(  # noqa: N802 - its name
-        self, model: bytes, options: Any, providers: list[str], enable_fallback: int
+        self,
+        model: bytes,
+        options: Any,
+        providers: list[str],
+        provider_options: list[dict[str, str]],
+        enable_fallback: int,
     ) -> Any:
         assert enable_fallback == 0
         self.tried.append(providers)
+        self.given.append(dict(zip(providers, provider_options, strict=True)))
         if providers[0] in self.raising:
             raise RuntimeError(f"no library for {providers[0]}\nand more")
         running = [name for name in providers if name not in self.silent]
@@ -134,6 +141,29 @@ def test_a_model_that_no_provider_takes_is_refused(monkeypatch: pytest.MonkeyPat
     runtime = FakeRuntime([CUDA, CPU], raising=(CUDA, CPU))
     with pytest.raises(StoreError, match=r"does not take the model: CUDA cannot .*; CPU cannot"):
         started(monkeypatch, runtime)
+
+
+def test_tensorrt_keeps_no_engine_unless_it_has_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the environment could have it take the engine of another version of the model."""
+    runtime = FakeRuntime([TENSORRT, CUDA, CPU])
+    started(monkeypatch, runtime)
+    assert runtime.given == [{TENSORRT: {"trt_engine_cache_enable": "False"}, CUDA: {}, CPU: {}}]
+
+
+def test_each_model_has_an_engine_folder_of_its_own_and_the_newest_stays(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What else lies in the folder is not touched."""
+    runtime = FakeRuntime([TENSORRT, CPU])
+    monkeypatch.setattr(providers, "_onnxruntime", lambda: runtime)
+    (tmp_path / "cache" / "mine").mkdir(parents=True)
+    for model in (b"old", b"new"):
+        providers.start(model, cache=tmp_path / "cache")
+    old, new = (Path(given[TENSORRT]["trt_engine_cache_path"]) for given in runtime.given)
+    assert {path.name for path in (tmp_path / "cache").iterdir()} == {"mine", new.name}
+    assert old.parent == new.parent == tmp_path / "cache"
+    assert runtime.given[1][TENSORRT]["trt_engine_cache_enable"] == "True"
+    assert runtime.given[1][CPU] == {}
 
 
 def test_without_onnx_runtime_a_sentence_says_what_to_install(

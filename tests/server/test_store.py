@@ -20,7 +20,7 @@ from fededge.errors import ConfigError, StoreError, WireError
 from fededge.flat import Layout
 from fededge.wire import chunks, tensors
 from fededge.wire.messages import Manifest, Report
-from fededge_server.events import Memory
+from fededge_server.events import Memory, Refuse
 from fededge_server.store import Progress, Store
 
 LAYOUT = Layout.of(nn.Linear(20, 30))
@@ -149,7 +149,7 @@ def test_a_run_agrees_with_itself_and_a_difference_is_shown(store: Store) -> Non
     reopened(store).agree({"method": "fedavg", "seed": "1"})
     with pytest.raises(ConfigError) as caught:
         store.agree({"method": "fedavg", "seed": "2", "model": "lenet"})
-    assert "begun with seed = 1, the configuration now says 2" in str(caught.value)
+    assert "begun with seed = 1, the configuration now says seed = 2" in str(caught.value)
     assert str(store.folder) in str(caught.value)
     assert store.fact("seed") == "1"
     assert store.fact("model") is None, "a refused agreement leaves nothing behind"
@@ -389,9 +389,9 @@ def test_a_late_update_is_kept_until_the_round_that_takes_it_is_over(store: Stor
 
 def test_a_refusal_and_a_quarantine_survive_until_a_good_update(store: Store) -> None:
     of = advance(store, 0)
-    store.refuse(0, "a", of.version, "it is not finite", False)
+    store.refuse(0, Refuse("a", of.version, "it is not finite", False))
     assert reopened(store).memory().quarantined == frozenset()
-    store.refuse(0, "a", of.version, "it is not finite again", True)
+    store.refuse(0, Refuse("a", of.version, "it is not finite again", True))
     assert reopened(store).memory().quarantined == {"a"}
     with sqlite3.connect(store.path) as journal:
         reasons = [reason for (reason,) in journal.execute("SELECT reason FROM refused")]

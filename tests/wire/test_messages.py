@@ -22,6 +22,7 @@ from fededge.wire.messages import (
     Presence,
     Reply,
     Report,
+    Rollout,
     State,
     Status,
     TaskMessage,
@@ -35,6 +36,7 @@ HASH = "0123456789abcdef" * 4
 MANIFEST = Manifest(3, 1024, 2500, HASH)
 MESSAGES: list[Message] = [
     MANIFEST,
+    Rollout(2, 2, 2, 3, 0.25),
     Training(1, 32, 0.01, 0.9, 1e-5),
     State(
         federation="fleet",
@@ -54,6 +56,7 @@ MESSAGES: list[Message] = [
         devices=("a", "b"),
         accuracy=0.5,
         turns=4,
+        rollout=Rollout(1, 0, 0, 1, 1.0),
     ),
     Presence("i", online=True, answers="j"),
     Status("i", True, device="a", activity="ready", layout=HASH, examples=3, software="0.1.0"),

@@ -11,7 +11,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fededge.errors import ConfigError, WireError
-from fededge.wire.messages import State, Training, decode, encode
+from fededge.wire.messages import Rollout, State, Training, decode, encode
 from fededge.wire.signing import make_keys, read_signing_key, read_trusted_keys, sign, verify
 from tests.fuzz import targets
 
@@ -37,6 +37,10 @@ OTHER: dict[str, Any] = {
     "accuracy": None,
     "files": {"keepsake": "ac" * 32},
     "encoding": "float16",
+    "turns": 5,
+    "rollout": Rollout(1, 0, 0, 1, 1.0),
+    "problem": "full",
+    "quarantined": ("gate-6",),
     "issued": 1767225600001,
 }
 

@@ -1,0 +1,239 @@
+"""Which model an agent makes current: by its data, its apps, and the coordinator's rollout."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from fededge.export import Draft, Manifest, Models
+from fededge.export.manifest import Input
+from fededge.rollout import place
+from fededge.wire.messages import Rollout, State, Status
+from fededge_agent.promotion import Promotion
+from tests.device_agent.test_work import STATE
+
+BASE = {
+    "federation": "gates", "device": "box", "method": "fedavg", "run": "run",
+    "version": "000000-0123456789abcdef", "created": "2025-03-01T12:30:00Z",
+    "labels": ["a", "b"], "input": Input(shape=(1, 2, 2)), "layout": "ab" * 32, "fededge": "0",
+    "size": 4, "compared": 1, "difference": 0.0,
+}  # fmt: skip
+CUT = place("run", 1, "box")
+
+
+def draft(round_: int, accuracy: float | None, weights: int | None = None) -> Draft:
+    number = f"{round_ if weights is None else weights:064x}"
+    facts = {**BASE, "round": round_, "accuracy": accuracy, "sha256": number, "weights": number}
+    return Draft(msgspec.convert(facts, Manifest, from_attributes=True), {"model.onnx": b"onnx"})
+
+
+class Device:
+    """A device whose models are as accurate as `accuracies` says, by round, today."""
+
+    def __init__(self, folder: Path, margin: float = 0.0) -> None:
+        self.models = Models(folder)
+        self.accuracies: dict[int, float | None] = {}
+        self.promotion = Promotion(self.models, "box", margin, self.score)
+        self.promotion.follow(self.state(None))
+
+    def score(self, number: int) -> float | None:
+        return self.accuracies[self.models.manifest(number).round]
+
+    def offer(self, round_: int, accuracy: float | None, weights: int | None = None) -> str:
+        self.accuracies.setdefault(round_, accuracy)
+        return self.promotion.offer(draft(round_, accuracy, weights), lambda made: made)
+
+    def state(self, rollout: Rollout | None) -> State:
+        return msgspec.structs.replace(STATE, rollout=rollout)
+
+    def told(self, *, cut: float, after: int = 0, until: int, released: int = 0) -> None:
+        rollout = Rollout(1, released, after, until, cut)
+        self.promotion.follow(self.state(rollout))
+        self.promotion.release()
+
+    @property
+    def round(self) -> int:
+        current = self.models.current()
+        return -1 if current is None else current.round
+
+    @property
+    def status(self) -> dict[str, Any]:
+        said = self.promotion.describe()
+        assert Status("i", True, **said)  # the schema takes it
+        return said
+
+
+@pytest.fixture
+def device(tmp_path: Path) -> Device:
+    return Device(tmp_path / "models")
+
+
+def test_a_model_that_is_not_worse_takes_over_and_a_worse_one_does_not(device: Device) -> None:
+    assert device.status == {"model_round": -1, "model_state": "none", "rollout": 0}
+    assert device.offer(0, 0.8) == "promoted"
+    assert device.offer(1, 0.8) == "promoted"
+    assert device.offer(2, 0.79).startswith("rejected: 79.0% on held-out data, the current")
+    assert device.status == {"model_round": 1, "model_state": "rejected", "rollout": 0}
+    assert len(device.models.numbers()) == 2  # it is not even written
+
+
+def test_a_margin_lets_a_slightly_worse_model_take_over(tmp_path: Path) -> None:
+    device = Device(tmp_path, margin=2.0)
+    device.offer(0, 0.8)
+    assert device.offer(1, 0.78) == "promoted"
+    assert device.offer(2, 0.759).startswith("rejected")
+
+
+def test_the_current_model_is_measured_on_todays_data(device: Device) -> None:
+    """Its manifest says 90 %; on what is held out now it has 60 %."""
+    device.offer(0, 0.9)
+    device.accuracies[0] = 0.6
+    assert device.offer(1, 0.7) == "promoted"
+
+
+def test_without_held_out_data_the_newest_takes_over(device: Device) -> None:
+    assert [device.offer(n, None) for n in range(3)] == ["promoted"] * 3
+
+
+def report(device: Device, number: int) -> None:
+    sha256 = device.models.manifest(number).sha256
+    path = device.models.path(number) / "bad.json"
+    path.write_text(json.dumps({"sha256": sha256, "reason": "all trucks"}))
+
+
+def test_a_report_of_an_app_rolls_back_once(device: Device) -> None:
+    device.offer(0, 0.8)
+    device.offer(1, 0.9)
+    report(device, 2)
+    assert device.promotion.look()
+    assert not device.promotion.look()
+    assert device.status == {"model_round": 0, "model_state": "rolled-back", "rollout": 0}
+    assert device.offer(5, 0.99, weights=1) == "rejected: these weights were reported bad"
+    assert device.offer(2, 0.85) == "promoted"  # better than what is current now
+
+
+def test_if_the_only_model_is_bad_any_other_replaces_it(device: Device) -> None:
+    device.offer(0, 0.8)
+    report(device, 1)
+    assert device.promotion.look()
+    assert device.round == 0
+    assert device.offer(1, 0.1) == "promoted"
+
+
+def test_a_damaged_current_model_is_replaced_by_whatever_comes(device: Device) -> None:
+    device.offer(0, 0.9)
+    (device.models.path(1) / "manifest.json").write_text("{")
+    assert not device.promotion.look()
+    assert device.offer(1, 0.1) == "promoted"
+
+
+def test_models_that_cannot_be_read_are_said_once(
+    device: Device, caplog: pytest.LogCaptureFixture
+) -> None:
+    device.offer(0, 0.9)
+    (device.models.folder / "index.json").write_text("{")
+    assert [device.promotion.look() for _ in range(5)] == [False] * 5
+    assert len(caplog.records) == 1
+
+
+def test_while_another_is_pinned_a_better_one_is_held(device: Device) -> None:
+    device.offer(0, 0.8)
+    device.models.pin(1)
+    assert device.offer(1, 0.9) == "held: another one is pinned"
+    assert device.status["model_state"] == "pinned"
+
+
+# The coordinator's rollout
+
+
+def test_a_model_waits_until_the_rollout_reaches_the_device(device: Device) -> None:
+    device.told(cut=0.0, until=0)
+    assert device.offer(0, 0.8) == "held: the rollout has not reached it"
+    assert device.status["model_round"] == -1
+    device.told(cut=CUT, until=1)  # the place itself is not below the cut
+    assert device.round == -1
+    assert device.status == {"model_round": -1, "model_state": "idle", "rollout": 1}
+    device.told(cut=CUT + 1e-9, until=1)
+    assert device.status == {"model_round": 0, "model_state": "promoted", "rollout": 1}
+
+
+def test_what_the_rollout_is_about_survives_many_later_models(device: Device) -> None:
+    """The candidate of a slow rollout, and the model to go back to, are not pruned."""
+    device.offer(0, 0.8)
+    device.told(cut=0.0, released=1, after=1, until=2)
+    for number in range(1, 12):
+        device.offer(number, 0.8)
+    device.told(cut=1.0, released=1, after=1, until=2)
+    assert device.round == 1
+    for number in range(12, 20):
+        device.offer(number, 0.8)
+    device.told(cut=0.0, released=1, after=2, until=2)
+    assert device.round == 0
+
+
+def test_a_model_that_is_worse_when_its_turn_comes_is_rejected(device: Device) -> None:
+    device.offer(0, 0.8)
+    device.told(cut=0.0, released=1, after=1, until=1)
+    device.offer(1, 0.7)
+    device.told(cut=1.0, released=1, after=1, until=2)
+    assert device.status == {"model_round": 0, "model_state": "rejected", "rollout": 1}
+
+
+def test_an_aborted_rollout_takes_the_model_back_for_good(device: Device) -> None:
+    device.offer(0, 0.8)
+    device.told(cut=1.0, released=1, after=1, until=2)
+    device.offer(1, 0.9)
+    assert device.status == {"model_round": 1, "model_state": "promoted", "rollout": 1}
+    device.told(cut=0.0, released=1, after=2, until=2)
+    assert device.status == {"model_round": 0, "model_state": "rolled-back", "rollout": 1}
+    device.told(cut=1.0, released=3, after=3, until=3)  # later models are for all
+    assert device.round == 0
+
+
+def test_a_held_model_of_an_aborted_rollout_is_never_used(device: Device) -> None:
+    device.offer(0, 0.8)
+    device.told(cut=0.0, released=1, after=1, until=2)
+    device.offer(1, 0.9)
+    device.told(cut=0.0, released=1, after=2, until=2)
+    device.told(cut=0.0, released=3, after=3, until=3)
+    assert device.round == 0
+
+
+def test_an_app_that_says_bad_is_the_devices_answer_to_the_rollout(device: Device) -> None:
+    device.offer(0, 0.8)
+    device.told(cut=1.0, released=1, after=1, until=2)
+    device.offer(1, 0.9)
+    report(device, 2)
+    device.promotion.look()
+    assert device.status == {"model_round": 0, "model_state": "bad", "rollout": 1}
+    device.told(cut=1.0, released=1, after=1, until=2)
+    assert device.status["model_state"] == "bad"
+
+
+def test_the_answer_outlives_the_agent(device: Device, tmp_path: Path) -> None:
+    device.told(cut=1.0, until=1)
+    device.offer(0, 0.8)
+    again = Device(tmp_path / "models")
+    again.accuracies = device.accuracies
+    again.told(cut=1.0, until=1)
+    assert again.status == {"model_round": 0, "model_state": "promoted", "rollout": 1}
+
+
+def test_models_of_an_earlier_run_are_left_alone(device: Device) -> None:
+    old = draft(30, 0.8)
+    manifest = msgspec.structs.replace(old.manifest, run="another")
+    device.models.publish(replace(old, manifest=manifest))
+    device.told(cut=0.0, until=0)
+    assert device.round == 30
+
+
+def test_a_federation_without_rollouts_lets_every_device_decide(device: Device) -> None:
+    device.told(cut=0.0, until=0)
+    assert device.offer(0, 0.8).startswith("held")
+    device.promotion.follow(device.state(None))
+    assert device.offer(1, 0.8) == "promoted"

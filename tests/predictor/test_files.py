@@ -1,0 +1,134 @@
+"""Which of a model's files an app gets, and that a trusted key has signed for them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fededge import Predictor
+from fededge.errors import ConfigError, StoreError
+from fededge.export import Draft, Models, Samples, compared
+from fededge.flat import FlatModel
+from fededge.predictor.manifest import Input, chosen, read
+from fededge.wire.signing import make_keys, read_signing_key
+from tests.predictor.conftest import LABELS, ORIGIN, Maker, network
+
+
+@pytest.fixture
+def images() -> torch.Tensor:
+    generator = torch.Generator().manual_seed(5)
+    return torch.randint(0, 256, (32, 3, 8, 10), generator=generator, dtype=torch.uint8)
+
+
+@pytest.fixture
+def draft(colour: Maker, images: torch.Tensor) -> Draft:
+    """A model of seed 1 with both variants; its held-out labels are its own answers."""
+    flat = FlatModel(network(colour.spec.shape, 1))
+    truth = torch.tensor([int(colour.expected(1, i.numpy()).argmax()) for i in images])
+    samples = Samples(images, images, truth)
+    plain = compared(flat, colour.template, ORIGIN, images)
+    weights = [entry.name for entry in colour.template.layout.entries]
+    return plain.with_variants(["fp16", "int8"], weights, samples)
+
+
+def file_of(predictor: Predictor) -> str:
+    return predictor.version.rpartition("-")[2]
+
+
+def test_the_agents_choice_is_taken_and_an_app_may_take_another(
+    draft: Draft, colour: Maker, images: torch.Tensor, tmp_path: Path
+) -> None:
+    models = Models(tmp_path / "models")
+    manifest = models.publish(draft.preferring("int8", 100))
+    assert (manifest.use, set(manifest.variants)) == ("int8", {"fp16", "int8"})
+    chosen, plain = Predictor(tmp_path), Predictor(tmp_path, variant="fp32")
+    assert (chosen.about.variant, plain.about.variant) == ("int8", "fp32")
+    assert file_of(chosen) == manifest.variants["int8"].sha256[:16]
+    assert file_of(plain) == manifest.sha256[:16]
+    expected = np.array([colour.expected(1, image.numpy()) for image in images])
+    differences = {}
+    for name in ("fp32", "fp16", "int8"):
+        results = Predictor(tmp_path, variant=name).predict(images.numpy())
+        differences[name] = np.abs([r.probabilities for r in results] - expected).max()
+    assert differences["fp32"] < 1e-6 < differences["fp16"] < 0.01
+    assert differences["fp16"] < differences["int8"] < 0.1
+
+
+def test_a_variant_that_was_not_made_is_named(models: Path) -> None:
+    with pytest.raises(ConfigError, match=r"the model has no variant 'int8' \(known: fp32\)"):
+        Predictor(models, variant="int8")
+
+
+def test_a_damaged_variant_is_refused(draft: Draft, tmp_path: Path) -> None:
+    Models(tmp_path / "models").publish(draft.preferring("int8", 100))
+    path = tmp_path / "models" / "1" / "model.int8.onnx"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(StoreError, match=r"model\.int8\.onnx: damaged or half written"):
+        Predictor(tmp_path)
+    assert Predictor(tmp_path, variant="fp32").predict(np.zeros((8, 10), np.uint8)).label in LABELS
+
+
+def test_only_models_that_the_trusted_key_signed_are_taken(
+    draft: Draft, models: Path, tmp_path: Path
+) -> None:
+    """Not unsigned ones, not another key's, and not with a word of the manifest changed."""
+    for name in ("ours", "theirs"):
+        make_keys(tmp_path / f"{name}.key", tmp_path / f"{name}.pub")
+    signed = draft.signed(read_signing_key(tmp_path / "ours.key"))
+    Models(tmp_path / "device" / "models").publish(signed)
+    predictor = Predictor(tmp_path / "device", trusted_key=tmp_path / "ours.pub")
+    assert predictor.predict(np.zeros((8, 10), np.uint8)).label in LABELS
+    for folder, key in ((models, "ours"), (tmp_path / "device", "theirs")):
+        with pytest.raises(StoreError, match="not signed by the key that this app trusts"):
+            Predictor(folder, trusted_key=tmp_path / f"{key}.pub")
+    path = tmp_path / "device" / "models" / "1" / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"labels": ["a", "b", "c"]}))
+    assert not predictor.refresh()
+    assert predictor.about.labels == LABELS
+    with pytest.raises(ConfigError, match="holds no public Ed25519 key"):
+        Predictor(models, trusted_key=tmp_path / "ours.key")
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+)
+FITTING = {
+    "labels": ["a", "b"],
+    "round": 1,
+    "sha256": "0" * 64,
+    "input": {"name": "image", "shape": [3, 8, 10], "dtype": "uint8", "range": [0, 255]},
+    "variants": {"int8": {"file": "model.int8.onnx", "sha256": "1" * 64}},
+    "use": "int8",
+}
+PLACES = [(key,) for key in FITTING] + [
+    ("input", "name"), ("input", "shape"), ("input", "dtype"), ("input", "range"),
+    ("variants", "int8"), ("variants", "int8", "file"), ("variants", "int8", "sha256"),
+]  # fmt: skip
+
+
+@given(st.sampled_from(PLACES), JSON)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_manifest_is_read_or_refused_whatever_stands_in_it(
+    tmp_path: Path, place: tuple[str, ...], value: object
+) -> None:
+    """One value is replaced by another: it is refused, or can be used."""
+    manifest = json.loads(json.dumps(FITTING))
+    inner = manifest
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = value
+    path = tmp_path / "manifest.json"
+    path.write_text(json.dumps(manifest))
+    try:
+        found = read(path)
+    except StoreError:
+        return
+    assert "/" not in chosen(found, None).name
+    assert Input.of(found).kind in ("image", "text")
