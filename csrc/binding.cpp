@@ -1,4 +1,5 @@
-// The Python module: how it was built and what it runs on. The ops are registered in ops.cpp.
+// The Python module: how it was built and what it runs on, and sums of plain buffers, none of which
+// needs a tensor. The ops are registered in ops.cpp.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 #include <torch/version.h>
@@ -6,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "buffers.h"
 #include "cpu/simd.h"
 #include "cpu/spans.h"
 #include "direct.h"
@@ -54,4 +56,5 @@ PYBIND11_MODULE(_C, m) {
   m.def("limit_simd", &fededge::cpu::limit_simd, py::arg("level"),
         "Use this instruction set, one of facts()['simd_levels'], from now on.");
   fededge::add_direct(m);
+  fededge::add_buffers(m);
 }

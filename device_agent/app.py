@@ -302,12 +302,13 @@ class Agent:
         turn = self.store.outgoing
         if turn is None:
             return
-        if not chunks:
-            self.egress.report(turn.report, self.work.scalars)
-        elif (payload := self.store.update()) is None:
-            self._handle(events.TurnLost())
-        else:
-            self.egress.chunks(turn.report, payload, chunks)
+        with self._unless_full(turn.report.version):  # the ledger comes first
+            if not chunks:
+                self.egress.report(turn.report, self.work.scalars)
+            elif (payload := self.store.update()) is None:
+                self._handle(events.TurnLost())
+            else:
+                self.egress.chunks(turn.report, payload, chunks)
 
     # The worker: what takes long
 

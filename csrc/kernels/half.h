@@ -20,8 +20,8 @@ struct Half {
     const uint32_t exponent = magnitude & (0x1fu << 23);
     const uint32_t special = select(exponent == (0x1fu << 23), kRebias, 0u);  // infinity, NaN
     const float fraction = static_cast<float>(static_cast<int32_t>(bits & 0x3ffu));
-    const uint32_t subnormal = bits_of(fraction * 0x1p-24f);
-    return float_of(sign | select(exponent == 0, subnormal, magnitude + kRebias + special));
+    const uint32_t subnormal = fededge::bits(fraction * 0x1p-24f);
+    return from_bits(sign | select(exponent == 0, subnormal, magnitude + kRebias + special));
   }
 };
 
@@ -29,7 +29,7 @@ struct Half {
 struct BFloat16 {
   uint16_t bits;
 
-  FEDEDGE_HD operator float() const { return float_of(static_cast<uint32_t>(bits) << 16); }
+  FEDEDGE_HD operator float() const { return from_bits(static_cast<uint32_t>(bits) << 16); }
 };
 
 }  // namespace fededge

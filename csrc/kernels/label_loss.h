@@ -234,7 +234,7 @@ struct LabelLoss {
       return out;
     });
 
-    Scalar total;
+    Scalar total(T(0));
     Scalar level[kCount];
     Scalar l1[kCount];
     Scalar rate[kCount];

@@ -4,9 +4,7 @@
 // its own `Real`, `bits`, `from_bits` and `where`.
 #pragma once
 
-#include <cstring>
-
-#include "kernels/host_device.h"
+#include "kernels/bits.h"
 
 namespace fededge {
 
@@ -24,30 +22,6 @@ template <>
 struct Traits<double> {
   using Real = double;
 };
-
-FEDEDGE_HD uint32_t bits(float x) {
-  uint32_t out;
-  std::memcpy(&out, &x, sizeof(out));
-  return out;
-}
-
-FEDEDGE_HD uint64_t bits(double x) {
-  uint64_t out;
-  std::memcpy(&out, &x, sizeof(out));
-  return out;
-}
-
-FEDEDGE_HD float from_bits(uint32_t x) {
-  float out;
-  std::memcpy(&out, &x, sizeof(out));
-  return out;
-}
-
-FEDEDGE_HD double from_bits(uint64_t x) {
-  double out;
-  std::memcpy(&out, &x, sizeof(out));
-  return out;
-}
 
 FEDEDGE_HD float where(bool take, float a, float b) { return take ? a : b; }
 FEDEDGE_HD double where(bool take, double a, double b) { return take ? a : b; }

@@ -62,7 +62,7 @@ async function takeModel(files) {
   loaded = { manifest, session };
   element("picture").disabled = false;
   element("about").textContent =
-    `${manifest.device}, round ${manifest.round}: ${manifest.labels.length} labels`;
+    `${manifest.device}, round ${manifest.round + 1}: ${manifest.labels.length} labels`;
   say("Now choose a picture.");
 }
 

@@ -17,14 +17,17 @@ export function pixels({ data, width, height, step }, [channels, high, wide]) {
 }
 
 function every(data, step, channel) {
-  return Uint8Array.from({ length: data.length / step }, (_, i) => data[i * step + channel]);
+  const plane = new Uint8Array(data.length / step);
+  for (let i = 0; i < plane.length; i++) plane[i] = data[i * step + channel];
+  return plane;
 }
 
 function grey(data, step) {
-  return Uint8Array.from({ length: data.length / step }, (_, i) => {
-    const [red, green, blue] = [data[i * step], data[i * step + 1], data[i * step + 2]];
-    return (19595 * red + 38470 * green + 7471 * blue + 32768) >> 16;
-  });
+  const plane = new Uint8Array(data.length / step);
+  for (let i = 0, at = 0; i < plane.length; i++, at += step) {
+    plane[i] = (19595 * data[at] + 38470 * data[at + 1] + 7471 * data[at + 2] + 32768) >> 16;
+  }
+  return plane;
 }
 
 // For each new pixel of a row: the first old one that counts, and the weights from there on. They

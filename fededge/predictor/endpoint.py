@@ -127,6 +127,9 @@ class Handler(BaseHTTPRequestHandler):
             status, body = HTTPStatus.UNSUPPORTED_MEDIA_TYPE, {"error": str(error)}
         except DataError as error:
             status, body = HTTPStatus.BAD_REQUEST, {"error": str(error)}
+        except ConfigError as error:
+            log.error("%s", error)
+            status, body = HTTPStatus.INTERNAL_SERVER_ERROR, {"error": str(error)}
         except ConnectionError:
             self.close_connection = True
             return

@@ -104,6 +104,7 @@ class Predictor:
 
         Raises:
             DataError: the input is not one of these, or cannot be read.
+            ConfigError: the input is a picture, and Pillow is not installed.
         """
         self._follow()
         model = self._model

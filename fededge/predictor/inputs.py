@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from fededge import scaling
-from fededge.errors import DataError
+from fededge.errors import ConfigError, DataError
 from fededge.pictures import FORMATS, check_header, fitted, pillow, planes, upright
 
 __all__ = ["Shape", "prepare"]
@@ -187,7 +187,7 @@ def _pillow() -> Any:
     try:
         return pillow()
     except ImportError as error:
-        raise DataError(
+        raise ConfigError(
             f"image files and PIL images take Pillow, which cannot be imported ({error}); "
             "pip install pillow"
         ) from error

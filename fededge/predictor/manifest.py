@@ -95,9 +95,10 @@ def _fits(manifest: Any) -> bool:
     )
 
 
-def _variants_fit(variants: dict[str, Any], use: object) -> bool:
+def _variants_fit(variants: Any, use: object) -> bool:
     """A file stands beside its manifest, so its name is a name and no path."""
-    return (use == PLAIN or use in variants) and all(
+    known = isinstance(variants, dict) and (use == PLAIN or use in variants)
+    return known and all(
         isinstance(about["sha256"], str)
         and isinstance(about["file"], str)
         and about["file"] == Path(about["file"]).name

@@ -258,4 +258,7 @@ def test_a_run_with_another_method_is_refused_with_the_difference(federation: Fe
     assert federation.ended(first) == 0
     second = federation.coordinator(rounds={"min_devices": 5}, method="fedprox(mu=0.5)")
     assert federation.ended(second) == 2
-    assert "begun with method = fedavg, the configuration now says method = fedprox(mu=0.5)" in second.said()
+    assert (
+        "begun with method = fedavg, the configuration now says method = fedprox(mu=0.5)"
+        in second.said()
+    )

@@ -65,8 +65,11 @@ def test_no_chunk_of_an_update_is_sent_twice(
     with link:
         listener = Listener(federation)
         run = Transfer(federation, link)
-        seen = lambda: len(listener.messages("update", 0.01))  # noqa: E731
-        run.reach(lambda: 40 < seen(), "some chunks of the update")
+
+        def seen() -> int:
+            return len(listener.messages("update", 0.01))
+
+        run.reach(lambda: seen() > 40, "some chunks of the update")
         child: Child = getattr(run, victim)
         child.kill()
         assert seen() < MODEL // CHUNK, "in the middle of it"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import functools
 import http.server
+import json
 import re
 import shutil
 import subprocess
@@ -25,6 +27,7 @@ from fededge.data import Dataset, embedded
 from fededge.export import Models, Template
 from fededge.flat import FlatModel
 from fededge.models import Preprocess, build
+from fededge.predictor.inputs import prepare
 from fededge.spec import ModelSpec
 from tests.browser import Page, browser
 from tests.predictor.conftest import ORIGIN, Maker, bare
@@ -55,7 +58,7 @@ def fit(network: nn.Module, train: Dataset) -> None:
     optimiser = torch.optim.SGD(network.parameters(), lr=0.05, momentum=0.9)
     for batch in torch.randperm(len(train.x), generator=generator).split(64):
         optimiser.zero_grad()
-        nn.functional.cross_entropy(network(train.x[batch]), train.y[batch]).backward()  # type: ignore[no-untyped-call]
+        nn.functional.cross_entropy(network(train.x[batch]), train.y[batch]).backward()
         optimiser.step()
 
 
@@ -115,7 +118,7 @@ def node_app(state: Path, folder: Path) -> Answers:
 
 def cpp_app(state: Path, folder: Path, scratch: Path) -> Answers:
     """It reads PPM only, so the other pictures come to it decoded."""
-    program = built()
+    program = built(scratch / "build")
     for file in folder.iterdir():
         with PIL.Image.open(file) as image:
             PIL.ImageOps.exif_transpose(image).convert("RGB").save(scratch / f"{file.name}.ppm")
@@ -123,12 +126,12 @@ def cpp_app(state: Path, folder: Path, scratch: Path) -> Answers:
     return {name.removesuffix(".ppm"): answer for name, answer in answers.items()}
 
 
-def built() -> Path:
+def built(folder: Path) -> Path:
     places = (Path("/usr/include/onnxruntime"), EXAMPLES / "cpp" / "build" / "headers")
     if shutil.which("g++") is None or not any(place.exists() for place in places):
         pytest.skip("needs g++ and ONNX Runtime's headers: `make headers` in examples/cpp")
-    run("make", "-C", EXAMPLES / "cpp", f"PYTHON={sys.executable}")
-    return EXAMPLES / "cpp" / "build" / "app"
+    run("make", "-C", EXAMPLES / "cpp", f"BUILD={folder}", f"PYTHON={sys.executable}")
+    return folder / "app"
 
 
 def web_app(page: Page, url: str, state: Path, folder: Path) -> Answers:
@@ -165,9 +168,12 @@ def run(*command: object) -> str:
 
 def assert_agree(ours: Answers, theirs: Answers, count: int) -> None:
     assert len(theirs) == count
-    for name, (label, probability) in theirs.items():
-        assert (name, label) == (name, ours[name][0])
-        assert (name, probability) == (name, pytest.approx(ours[name][1], abs=CLOSE))
+    assert {name: label for name, (label, _) in theirs.items()} == {
+        name: ours[name][0] for name in theirs
+    }
+    assert {name: p for name, (_, p) in theirs.items()} == pytest.approx(
+        {name: ours[name][1] for name in theirs}, abs=CLOSE
+    )
 
 
 @pytest.fixture(scope="session")
@@ -218,6 +224,34 @@ def test_node_agrees_with_python(device: Path, pictures: Path) -> None:
     assert_agree(python_app(device, pictures), node_app(device, pictures), 10)
 
 
+PIXELS = """
+import { readFileSync } from "node:fs";
+const { pixels } = await import(process.argv[1]);
+for (const { shape, width, height, rgb } of JSON.parse(readFileSync(process.argv[2]))) {
+  const data = Uint8Array.from(Buffer.from(rgb, "base64"));
+  console.log(Buffer.from(pixels({ data, width, height, step: 3 }, shape)).toString("base64"));
+}
+"""
+
+
+def test_javascript_makes_the_pixels_of_training_to_the_bit(tmp_path: Path) -> None:
+    """60 pictures of sizes from 1 to 90, for models of sizes from 1 to 40; no package is needed."""
+    if shutil.which("node") is None:
+        pytest.skip("needs Node.js")
+    rng, cases, expected = np.random.default_rng(4), [], []
+    for number in range(60):
+        high, wide = rng.integers(1, 91, 2).tolist()
+        shape = (1 + 2 * (number % 2), *rng.integers(1, 41, 2).tolist())
+        picture = rng.integers(0, 256, (high, wide, 3), np.uint8)
+        rgb = base64.b64encode(picture.tobytes()).decode()
+        cases.append({"shape": shape, "width": wide, "height": high, "rgb": rgb})
+        expected.append(prepare(PIL.Image.fromarray(picture), shape, True)[0].tobytes())
+    (tmp_path / "cases.json").write_text(json.dumps(cases))
+    script = ("--input-type=module", "--eval", PIXELS, "--")
+    output = run("node", *script, EXAMPLES / "web" / "pixels.mjs", tmp_path / "cases.json")
+    assert [base64.b64decode(line) for line in output.splitlines()] == expected
+
+
 @pytest.mark.slow
 def test_a_browser_agrees_with_python(
     device: Path, pictures: Path, served: str, tmp_path: Path
@@ -257,6 +291,5 @@ def test_the_page_says_what_is_wrong(
 
 @pytest.mark.slow
 def test_cpp_agrees_with_python(device: Path, pictures: Path, tmp_path: Path) -> None:
-    (tmp_path / "ppm").mkdir()
-    answers = cpp_app(device, pictures, tmp_path / "ppm")
+    answers = cpp_app(device, pictures, tmp_path)
     assert_agree(python_app(device, pictures), answers, 11)

@@ -26,7 +26,7 @@ print(*predictor.predict(rng.integers(0, 256, (3, 8, 10), np.uint8)).probabiliti
 print(predictor.predict(rng.integers(0, 256, (90, 120, 3), np.uint8)).label)
 try:
     predictor.predict(sys.argv[2])
-except fededge.errors.DataError as error:
+except fededge.errors.ConfigError as error:
     print(error)
 """
 
@@ -84,9 +84,10 @@ def test_arrays_of_any_size_are_predicted_and_files_ask_for_pillow(
     )
 
 
-def test_the_command_says_the_same(python: Path, models: Path, tmp_path: Path) -> None:
-    PIL.Image.new("RGB", (10, 8)).save(tmp_path / "photo.png")
-    done = run(python, "-m", "fededge", "predict", models, tmp_path / "photo.png")
+def test_the_command_says_it_once(python: Path, models: Path, tmp_path: Path) -> None:
+    for name in ("a.png", "b.png"):
+        PIL.Image.new("RGB", (10, 8)).save(tmp_path / name)
+    done = run(python, "-m", "fededge", "predict", models, tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith("fededge: image files and PIL images take Pillow")
     assert len(done.stderr.splitlines()) == 1

@@ -6,6 +6,7 @@ import http.client
 import io
 import json
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -252,6 +253,16 @@ def test_what_nobody_expected_is_logged_and_not_shown(
     sentence = "the request failed; the log of fededge serve-model says why"
     assert (status, answer) == (500, {"error": sentence})
     assert "secret insides" in caplog.text
+
+
+def test_what_is_missing_on_the_server_is_said_and_is_no_fault_of_the_request(
+    server: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name == "PIL" or name.startswith("PIL.")]:
+        monkeypatch.setitem(sys.modules, name, None)
+    status, answer = ask(server, "POST", "/", b"x", Content_Type="image/png")
+    assert status == 500
+    assert answer["error"].endswith("pip install pillow")
 
 
 def test_a_port_that_is_taken_gets_a_sentence(server: Endpoint) -> None:

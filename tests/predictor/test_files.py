@@ -8,11 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from fededge import Predictor
 from fededge.errors import ConfigError, StoreError
 from fededge.export import Draft, Models, Samples, compared
 from fededge.flat import FlatModel
+from fededge.predictor.manifest import Input, chosen, read
 from fededge.wire.signing import make_keys, read_signing_key
 from tests.predictor.conftest import LABELS, ORIGIN, Maker, network
 
@@ -90,3 +93,42 @@ def test_only_models_that_the_trusted_key_signed_are_taken(
     assert predictor.about.labels == LABELS
     with pytest.raises(ConfigError, match="holds no public Ed25519 key"):
         Predictor(models, trusted_key=tmp_path / "ours.key")
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+)
+FITTING = {
+    "labels": ["a", "b"],
+    "round": 1,
+    "sha256": "0" * 64,
+    "input": {"name": "image", "shape": [3, 8, 10], "dtype": "uint8", "range": [0, 255]},
+    "variants": {"int8": {"file": "model.int8.onnx", "sha256": "1" * 64}},
+    "use": "int8",
+}
+PLACES = [(key,) for key in FITTING] + [
+    ("input", "name"), ("input", "shape"), ("input", "dtype"), ("input", "range"),
+    ("variants", "int8"), ("variants", "int8", "file"), ("variants", "int8", "sha256"),
+]  # fmt: skip
+
+
+@given(st.sampled_from(PLACES), JSON)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_manifest_is_read_or_refused_whatever_stands_in_it(
+    tmp_path: Path, place: tuple[str, ...], value: object
+) -> None:
+    """One value is replaced by another: it is refused, or can be used."""
+    manifest = json.loads(json.dumps(FITTING))
+    inner = manifest
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = value
+    path = tmp_path / "manifest.json"
+    path.write_text(json.dumps(manifest))
+    try:
+        found = read(path)
+    except StoreError:
+        return
+    assert "/" not in chosen(found, None).name
+    assert Input.of(found).kind in ("image", "text")

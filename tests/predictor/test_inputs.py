@@ -12,7 +12,7 @@ import pytest
 
 from fededge import Predictor
 from fededge.data.images import read_images
-from fededge.errors import DataError
+from fededge.errors import ConfigError, DataError
 from fededge.predictor.inputs import prepare
 from tests.predictor.conftest import Maker
 
@@ -227,5 +227,5 @@ def test_without_pillow_arrays_still_go(
     assert np.array_equal(prepare(frame, SHAPE, True)[0], expected)
     predictor = Predictor(models)
     assert predictor.predict(pixels).label
-    with pytest.raises(DataError, match=r"take Pillow, which cannot be .*pip install"):
+    with pytest.raises(ConfigError, match=r"take Pillow, which cannot be .*pip install"):
         predictor.predict("photo.png")

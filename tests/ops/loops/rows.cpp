@@ -1,8 +1,6 @@
 // The CPU's row loops without torch: prints a hash of what every kernel gives at every shape.
 //
-//   rows 16|32|64    with registers of so many bytes
-//
-// Inputs lie in memory of exactly their size, so that a sanitizer sees every step beyond it.
+// FEDEDGE_REGISTER says of how many bytes the registers are. Inputs lie in memory of exactly their size, so that a sanitizer sees every step beyond it.
 #include "cpu/row_loops.h"
 
 #include <cmath>
@@ -15,6 +13,8 @@ using namespace fededge::cpu;
 
 namespace {
 
+using T = float;
+
 // The same numbers on every processor.
 struct Draw {
   uint64_t state;
@@ -24,7 +24,6 @@ struct Draw {
   int64_t label(int64_t classes) { return static_cast<int64_t>((next() >> 33) % classes); }
 };
 
-template <typename T>
 std::vector<T> numbers(Draw& draw, int64_t count) {
   std::vector<T> out(count);
   for (T& x : out) x = static_cast<T>(draw.number());
@@ -44,7 +43,6 @@ struct Hash {
 };
 
 // All that a row kernel may read, for one shape.
-template <typename T>
 struct Inputs {
   int64_t rows;
   int columns;
@@ -52,12 +50,12 @@ struct Inputs {
   std::vector<int64_t> label, other;
 
   Inputs(Draw draw, int64_t rows, int columns) : rows(rows), columns(columns) {
-    z = numbers<T>(draw, rows * columns);
-    added = numbers<T>(draw, rows * columns);
-    target = numbers<T>(draw, rows * columns);
+    z = numbers(draw, rows * columns);
+    added = numbers(draw, rows * columns);
+    target = numbers(draw, rows * columns);
     for (T& x : target) x = x > 0 ? x : 0;
-    scale = numbers<T>(draw, columns);
-    shift = numbers<T>(draw, int64_t{columns} * columns);
+    scale = numbers(draw, columns);
+    shift = numbers(draw, int64_t{columns} * columns);
     for (int64_t i = 0; i < rows; ++i) {
       label.push_back(draw.label(columns));
       other.push_back(draw.label(columns));
@@ -68,17 +66,14 @@ struct Inputs {
 };
 
 template <class Kernel>
-double run(int level, const Kernel& kernel, int64_t rows, int columns) {
+double run(const Kernel& kernel, int64_t rows, int columns) {
   std::vector<typename Kernel::Real> scratch(scratch_size<Kernel>(columns));
-  if (level == 16) return sum_rows<16>(kernel, 0, rows, columns, scratch.data());
-  if (level == 32) return sum_rows<32>(kernel, 0, rows, columns, scratch.data());
-  return sum_rows<64>(kernel, 0, rows, columns, scratch.data());
+  return sum_rows<FEDEDGE_REGISTER>(kernel, 0, rows, columns, scratch.data());
 }
 
 enum Part { kScale = 1, kAdded = 2, kRow = 4, kTable = 8, kTarget = 16, kFlat = 32, kFactor = 64 };
 
-template <typename T>
-void label_loss(int level, const Inputs<T>& in, int parts, int labellings) {
+void label_loss(const Inputs& in, int parts, int labellings) {
   std::vector<T> dz(in.z.size()), dadded(in.z.size());
   LabelLoss<T> loss{};
   loss.z = {in.z.data(), in.columns};
@@ -100,59 +95,52 @@ void label_loss(int level, const Inputs<T>& in, int parts, int labellings) {
   loss.flat = parts & kFlat ? T(1) : T(0);
   loss.mean = T(1) / static_cast<T>(in.rows);
   loss.log_others = fededge::log(static_cast<T>(in.columns - 1));
-  const double total = run(level, loss, in.rows, in.columns);
+  const double total = run(loss, in.rows, in.columns);
   Hash hash;
   hash.add(dz);
   hash.add(dadded);
   hash.add(std::vector<double>{total});
-  std::printf("label_loss %zu %lldx%d parts %d of %d: %016llx\n", sizeof(T),
+  std::printf("label_loss %lldx%d parts %d of %d: %016llx\n",
               static_cast<long long>(in.rows), in.columns, parts, labellings,
               static_cast<unsigned long long>(hash.value));
 }
 
-template <typename T>
-void others(int level, const Inputs<T>& in) {
+void others(const Inputs& in) {
   std::vector<T> dz(in.z.size());
   Hash hash;
   for (const int64_t* label : {static_cast<const int64_t*>(nullptr), in.label.data()}) {
     const Distillation<T> loss{{in.z.data(), in.columns}, {in.added.data(), in.columns},
                                {dz.data(), in.columns},   label, T(2), T(1) / T(in.rows)};
-    hash.add(std::vector<double>{run(level, loss, in.rows, in.columns)});
+    hash.add(std::vector<double>{run(loss, in.rows, in.columns)});
     hash.add(dz);
   }
   std::vector<double> num(in.shift.size()), den(in.columns);
   const ProbabilitySums<T> sums{{in.z.data(), in.columns}, {num.data(), in.columns},
                                 {den.data(), 1},           {in.label.data(), in.other.data()},
                                 {0.25, 0.75},              2};
-  run(level, sums, in.rows, in.columns);
+  run(sums, in.rows, in.columns);
   hash.add(num);
   hash.add(den);
-  std::printf("others %zu %lldx%d: %016llx\n", sizeof(T), static_cast<long long>(in.rows),
+  std::printf("others %lldx%d: %016llx\n", static_cast<long long>(in.rows),
               in.columns, static_cast<unsigned long long>(hash.value));
 }
 
-template <typename T>
-void all(int level, int64_t rows, int columns) {
-  const Inputs<T> in(Draw{static_cast<uint64_t>(rows * 1000 + columns)}, rows, columns);
+void all(int64_t rows, int columns) {
+  const Inputs in(Draw{static_cast<uint64_t>(rows * 1000 + columns)}, rows, columns);
   const int flattened = kFlat | kTable | kFactor;
   for (const int parts : {0, +kScale, +kAdded, +kRow, +kTable, kTable | kTarget, kScale | kAdded,
                           flattened, kFlat | kTable, kFlat | kAdded | kScale | kRow | kTarget}) {
-    for (const int labellings : {1, 2}) label_loss<T>(level, in, parts, labellings);
+    for (const int labellings : {1, 2}) label_loss(in, parts, labellings);
   }
-  label_loss<T>(level, in, kTarget | kRow, 0);
-  others<T>(level, in);
+  label_loss(in, kTarget | kRow, 0);
+  others(in);
 }
 
 }  // namespace
 
-int main(int count, char** words) {
-  const int level = count == 2 ? std::atoi(words[1]) : 0;
-  if (level != 16 && level != 32 && level != 64) return 2;
+int main() {
   // Around the widths of packs, and where one kind of lanes takes over from the other.
   const int shapes[][2] = {{1, 2},   {7, 10},  {16, 10}, {17, 31}, {33, 16}, {5, 32},
                            {18, 33}, {19, 62}, {4, 64},  {9, 100}, {3, 257}};
-  for (const auto& shape : shapes) {
-    all<float>(level, shape[0], shape[1]);
-    all<double>(level, shape[0], shape[1]);
-  }
+  for (const auto& shape : shapes) all(shape[0], shape[1]);
 }

@@ -1,0 +1,147 @@
+#include "buffers.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+#include "cpu/spans.h"
+#include "kernels/accumulate.h"
+
+namespace fededge {
+namespace {
+
+namespace py = pybind11;
+
+// A flat, dense buffer: what kind of number it holds, how many, and where.
+class Flat {
+ public:
+  Flat(const char* name, const py::buffer& buffer, const std::string& kinds, bool writable = false)
+      : name_(name), info_(buffer.request(writable)) {
+    const bool dense = info_.ndim == 1 && (info_.size < 2 || info_.strides[0] == info_.itemsize);
+    if (!dense) throw py::value_error(name_ + " must be a flat vector without gaps");
+    if (info_.format.size() != 1 || kinds.find(kind()) == std::string::npos) {
+      throw py::type_error(name_ + " has numbers of kind '" + info_.format + "', expected one of '" +
+                           kinds + "' (see Python's struct module)");
+    }
+  }
+
+  char kind() const { return info_.format[0]; }
+  int64_t size() const { return info_.size; }
+
+  template <typename T>
+  T* data() const {
+    return static_cast<T*>(info_.ptr);
+  }
+
+  void expect(int64_t size) const {
+    if (size != this->size()) {
+      throw py::value_error(name_ + " has " + std::to_string(this->size()) +
+                            " elements, expected " + std::to_string(size));
+    }
+  }
+
+  // What is written may not lie across what is read.
+  void apart(const Flat& read) const {
+    const char* begin = data<char>();
+    const char* other = read.data<char>();
+    const bool across = begin < other + read.bytes() && other < begin + bytes();
+    if (across) throw py::value_error(name_ + " shares memory with " + read.name_);
+  }
+
+ private:
+  std::string name_;
+  py::buffer_info info_;
+
+  int64_t bytes() const { return info_.size * info_.itemsize; }
+};
+
+template <class Span>
+void unlocked(int64_t n, const Span& span) {
+  const py::gil_scoped_release release;
+  cpu::for_each(n, span);
+}
+
+template <typename Acc>
+void add_to(const Flat& acc, const Flat& x, double weight) {
+  const auto w = static_cast<Acc>(weight);
+  if (x.kind() == 'e') {
+    unlocked(acc.size(), Accumulate<Acc, Half>{acc.data<Acc>(), x.data<Half>(), w});
+  } else {
+    unlocked(acc.size(), Accumulate<Acc, float>{acc.data<Acc>(), x.data<float>(), w});
+  }
+}
+
+void accumulate_buffer(const py::buffer& acc, const py::buffer& x, double weight) {
+  const Flat sum("acc", acc, "fd", true);
+  const Flat one("x", x, "fe");
+  one.expect(sum.size());
+  sum.apart(one);
+  if (sum.kind() == 'd') {
+    add_to<double>(sum, one, weight);
+  } else {
+    add_to<float>(sum, one, weight);
+  }
+}
+
+// A model in 8 bits: where each of its tensors ends, and what its numbers are to be multiplied by.
+struct Quantised {
+  Flat q;
+  Flat ends;
+  Flat scales;
+
+  Quantised(const py::buffer& q, const py::buffer& ends, const py::buffer& scales,
+            const Flat& written)
+      : q("q", q, "b"), ends("ends", ends, "lq"), scales("scales", scales, "f") {
+    this->q.expect(written.size());
+    this->scales.expect(this->ends.size());
+    const auto* end = this->ends.data<int64_t>();
+    const int64_t last = this->ends.size() == 0 ? 0 : end[this->ends.size() - 1];
+    const bool ascends = std::is_sorted(end, end + this->ends.size());
+    if (!ascends || last != written.size() || (this->ends.size() > 0 && end[0] < 0)) {
+      throw py::value_error("ends must ascend from 0 to " + std::to_string(written.size()));
+    }
+    for (const Flat* read : {&this->q, &this->ends, &this->scales}) written.apart(*read);
+  }
+
+  template <typename Acc>
+  void add_to(const Flat& acc, double weight) const {
+    unlocked(acc.size(), AccumulateInt8<Acc>{acc.data<Acc>(), q.data<int8_t>(),
+                                             static_cast<Acc>(weight), ends.data<int64_t>(),
+                                             scales.data<float>(), ends.size()});
+  }
+};
+
+void accumulate_int8_buffer(const py::buffer& acc, const py::buffer& q, const py::buffer& ends,
+                            const py::buffer& scales, double weight) {
+  const Flat sum("acc", acc, "fd", true);
+  const Quantised model(q, ends, scales, sum);
+  if (sum.kind() == 'd') {
+    model.add_to<double>(sum, weight);
+  } else {
+    model.add_to<float>(sum, weight);
+  }
+}
+
+void dequantise_buffer(const py::buffer& out, const py::buffer& q, const py::buffer& ends,
+                       const py::buffer& scales) {
+  const Flat model("out", out, "f", true);
+  const Quantised small(q, ends, scales, model);
+  std::fill_n(model.data<float>(), model.size(), 0.0f);
+  small.add_to<float>(model, 1.0);
+}
+
+}  // namespace
+
+void add_buffers(py::module_& m) {
+  using py::arg;
+  m.def("accumulate_buffer", &accumulate_buffer, arg("acc"), arg("x"), arg("weight"),
+        "acc += weight * x: float32 or float64, of float32 or float16.");
+  m.def("accumulate_int8_buffer", &accumulate_int8_buffer, arg("acc"), arg("q"), arg("ends"),
+        arg("scales"), arg("weight"),
+        "acc += weight * scale * q: int8, where each tensor has a scale and ends before `ends`.");
+  m.def("dequantise_buffer", &dequantise_buffer, arg("out"), arg("q"), arg("ends"), arg("scales"),
+        "out = scale * q, as float32.");
+}
+
+}  // namespace fededge

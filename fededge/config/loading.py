@@ -1,0 +1,244 @@
+"""From a file to a configuration: read, checked, paths found, the password fetched."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import Struct
+
+from fededge.config.sections import (
+    PASSWORD_VARIABLE,
+    AgentConfig,
+    BrokerConfig,
+    CoordinatorConfig,
+    RolloutConfig,
+    RoundsConfig,
+    Section,
+    Side,
+    section_of,
+)
+from fededge.errors import ConfigError, FedEdgeError, WireError
+from fededge.files import check_private, read_file
+from fededge.wire.encoding import Encoding
+from fededge.wire.topics import check_name
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+__all__ = ["load", "load_either"]
+
+S = TypeVar("S", bound=Side)
+T = TypeVar("T", bound=Section)
+
+BROKER_FILES = ("ca", "certificate", "key", "password_file")
+KEY_FILES = ("signing_key", "trusted_key")
+
+
+def load(path: Path, kind: type[S], environment: Mapping[str, str] = os.environ) -> S:
+    """Read a configuration; a mistake is one sentence: the file, the key and what is allowed."""
+    values = _values(path)
+    _check_keys(path, values, kind, "")
+    _check_secret(path, values)
+    try:
+        config = msgspec.convert(values, kind)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{path}: {_readable(str(error), kind)}") from None
+    try:
+        finished = _finished(config, path.parent, environment)
+        _check_choices(finished)
+    except FedEdgeError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    return finished
+
+
+def _check_secret(path: Path, values: Mapping[str, Any]) -> None:
+    """A file with a password in it is for its owner's eyes."""
+    broker = values.get("broker")
+    if isinstance(broker, Mapping) and broker.get("password"):
+        check_private("broker.password is in it", path)
+
+
+def load_either(path: Path) -> Side:
+    """Read a configuration of either side: only an agent's names its device."""
+    return load(path, AgentConfig if "device" in _values(path) else CoordinatorConfig)
+
+
+def _values(path: Path) -> dict[str, Any]:
+    try:
+        values: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+        return values
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: there is no such file") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not a TOML file: {error}") from None
+
+
+def _finished(config: S, folder: Path, environment: Mapping[str, str]) -> S:
+    """Names checked, paths made absolute, the password taken from where it is kept."""
+    from fededge.methods import located
+
+    replace = msgspec.structs.replace
+    check_name("federation", config.federation)
+    if isinstance(config, AgentConfig):
+        check_name("device", config.device)
+        config = replace(
+            config,
+            methods=tuple(located(m, folder) for m in config.methods),
+            export=_located(config.export, folder, KEY_FILES),
+        )
+    if isinstance(config, CoordinatorConfig):
+        _check_rounds(config.rounds)
+        _check_rollout(config.rollout)
+        config = replace(config, method=located(config.method, folder))
+    data = config.data
+    if data.root:
+        data = replace(data, root=str(folder.absolute() / Path(data.root).expanduser()))
+    broker = _with_password(_located(config.broker, folder, BROKER_FILES), environment)
+    config = _located(config, folder, ("state", *KEY_FILES))
+    return replace(config, data=data, broker=broker)
+
+
+def _located(section: T, folder: Path, keys: Iterable[str]) -> T:
+    """The section with its paths made absolute: they are relative to the file that names them."""
+    given = {key: value for key in keys if (value := getattr(section, key, ""))}
+    found = {key: str(folder.absolute() / Path(path).expanduser()) for key, path in given.items()}
+    return msgspec.structs.replace(section, **found)
+
+
+def _with_password(broker: BrokerConfig, environment: Mapping[str, str]) -> BrokerConfig:
+    """The broker's section with the password from where it is kept."""
+    if PASSWORD_VARIABLE in environment:
+        return msgspec.structs.replace(broker, password=environment[PASSWORD_VARIABLE])
+    if not broker.password_file:
+        return broker
+    if broker.password:
+        raise ConfigError("broker.password and broker.password_file are both set; leave one out")
+    path = Path(broker.password_file)
+    data = read_file("broker.password_file", path)
+    check_private("broker.password_file", path)
+    try:
+        password = data.decode().rstrip("\r\n")
+    except UnicodeDecodeError:
+        password = ""
+    if not password or "\n" in password:
+        raise ConfigError(f"broker.password_file: '{path}' must hold one line, the password")
+    return msgspec.structs.replace(broker, password=password)
+
+
+def _check_choices(config: Side) -> None:
+    """Names that are looked up elsewhere: better refused now than after the broker has answered."""
+    from fededge import methods, models
+
+    if isinstance(config, CoordinatorConfig):
+        try:
+            Encoding.parse(config.transfer.encoding)
+        except WireError as error:
+            raise ConfigError(f"transfer.encoding: {error}") from None
+        network = models.sketch(config.model.name, config.model.head)
+        methods.method(config.method).needs(network)
+    if isinstance(config, AgentConfig):
+        for reference in config.methods:
+            methods.own_method(reference)
+        if config.model is not None:
+            models.check_name(config.model.name)
+    _check_tls(config.broker)
+    _check_signing(config)
+    if config.data.root and not Path(config.data.root).exists():
+        raise ConfigError(f"data.root: there is no '{config.data.root}'")
+
+
+def _check_tls(broker: BrokerConfig) -> None:
+    from fededge.transport import tls
+
+    for key in ("ca", "certificate", "key"):
+        if getattr(broker, key) and not broker.tls:
+            raise ConfigError(f"broker.{key} is set, but broker.tls is not true: add tls = true")
+    if bool(broker.certificate) != bool(broker.key):
+        raise ConfigError("broker.certificate and broker.key belong together: set both or none")
+    tls.context(broker)
+
+
+def _check_signing(config: Side) -> None:
+    from fededge.wire import signing
+
+    if isinstance(config, CoordinatorConfig) and config.signing_key:
+        signing.read_signing_key(Path(config.signing_key))
+    if isinstance(config, AgentConfig) and config.trusted_key:
+        signing.read_trusted_keys(Path(config.trusted_key))
+    if isinstance(config, AgentConfig) and config.export.signing_key:
+        signing.read_signing_key(Path(config.export.signing_key))
+
+
+def _check_rollout(rollout: RolloutConfig | None) -> None:
+    """The last stage must reach everybody: else the others would never get a new model."""
+    if rollout is None:
+        return
+    if list(rollout.stages) != sorted(set(rollout.stages)) or rollout.stages[-1] != 1:
+        raise ConfigError(
+            f"rollout.stages is {list(rollout.stages)}: each must be larger than the one before, "
+            "and the last must be 1.0"
+        )
+
+
+def _check_rounds(rounds: RoundsConfig) -> None:
+    """A quorum that the devices asked cannot make would leave every round open for ever."""
+    if rounds.participants and rounds.share:
+        raise ConfigError("rounds.participants and rounds.share are both set; choose one")
+    most = rounds.participants or rounds.min_devices
+    if rounds.quorum > most:
+        raise ConfigError(
+            f"rounds.quorum is {rounds.quorum}, but a round may begin with {most} devices; "
+            "raise rounds.min_devices and rounds.participants, or lower the quorum"
+        )
+    if rounds.participants > rounds.min_devices:
+        raise ConfigError(
+            f"rounds.participants is {rounds.participants}, but a round may begin with "
+            f"rounds.min_devices = {rounds.min_devices} devices; raise rounds.min_devices"
+        )
+    if rounds.mode == "buffered" and rounds.buffer > rounds.min_devices:
+        raise ConfigError(
+            f"rounds.buffer is {rounds.buffer}, but there may be only rounds.min_devices = "
+            f"{rounds.min_devices} devices, and each counts once in a version; raise "
+            "rounds.min_devices, or lower the buffer"
+        )
+
+
+def _check_keys(path: Path, values: Mapping[str, Any], kind: type[Struct], where: str) -> None:
+    """Refuse unknown keys before anything else, with the nearest known one."""
+    hints = get_type_hints(kind)
+    for key, value in values.items():
+        if key not in hints:
+            close = difflib.get_close_matches(key, hints, n=1)
+            guess = f"did you mean '{close[0]}'?" if close else f"known: {', '.join(hints)}"
+            place = f" in [{where}]" if where else ""
+            raise ConfigError(f"{path}: unknown key '{key}'{place}; {guess}")
+        section = section_of(hints[key])
+        if section is not None and isinstance(value, Mapping):
+            _check_keys(path, value, section, key)
+
+
+def _readable(error: str, kind: type[Struct]) -> str:
+    """`Expected `int` … - at `$.broker.port`` as `broker.port: expected int …`, and the choices."""
+    text, _, place = error.replace("`", "").partition(" - at $.")
+    text = text[0].lower() + text[1:].replace("object", "a table")
+    choices = ", ".join(map(repr, _choices(kind, place.split("."))))
+    return (f"{place}: {text}" if place else text) + (f"; allowed: {choices}" if choices else "")
+
+
+def _choices(kind: type[Struct], keys: list[str]) -> tuple[Any, ...]:
+    """The values that a key with a closed set of them may take."""
+    hint = get_type_hints(kind).get(keys[0])
+    section = section_of(hint)
+    if section is not None:
+        return _choices(section, keys[1:]) if keys[1:] else ()
+    return get_args(hint) if get_origin(hint) is Literal else ()

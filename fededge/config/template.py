@@ -1,0 +1,59 @@
+"""A commented file with every key, for `fededge init`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, get_type_hints
+
+import msgspec
+from msgspec import Struct
+
+from fededge.config.sections import Side, section_of
+
+__all__ = ["template"]
+
+
+def template(kind: type[Side], values: Mapping[str, Any]) -> str:
+    """A commented TOML file with every key: given ones set, the others shown with their default."""
+    hints = get_type_hints(kind, include_extras=True)
+    lines = [f"# {kind.__doc__}"]
+    sections: list[str] = []
+    for field in msgspec.structs.fields(kind):
+        section = section_of(get_type_hints(kind)[field.name])
+        if section is None:
+            lines += _lines(field, hints, values)
+        else:
+            sections += ["", f"# {section.__doc__}"]
+            sections += _section_lines(field, section, values.get(field.name))
+    return "\n".join(lines + sections) + "\n"
+
+
+def _section_lines(
+    field: msgspec.structs.FieldInfo, section: type[Struct], values: Mapping[str, Any] | None
+) -> list[str]:
+    """A section; one that may be left out, and is not given, is commented out as a whole."""
+    hints = get_type_hints(section, include_extras=True)
+    mark = "# " if values is None and field.default is None else ""
+    fields = msgspec.structs.fields(section)
+    keys = [line for each in fields for line in _lines(each, hints, values or {})]
+    return [f"{mark}[{field.name}]", *keys]
+
+
+def _lines(
+    field: msgspec.structs.FieldInfo, hints: Mapping[str, Any], values: Mapping[str, Any]
+) -> list[str]:
+    meta = hints[field.name].__metadata__[0]
+    value = values.get(field.name, field.default)
+    mark = "" if field.name in values or field.required else "# "
+    shown = "" if value is msgspec.NODEFAULT else value
+    return [f"{mark}{field.name} = {_toml(shown)}  # {meta.description}"]
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return msgspec.json.encode(value).decode()
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_toml, value))}]"
+    return str(value)
