@@ -136,6 +136,7 @@ def test_models_that_cannot_be_read_are_said_once(
     device: Device, caplog: pytest.LogCaptureFixture
 ) -> None:
     device.offer(0, 0.9)
+    report(device, 1)
     (device.models.folder / "index.json").write_text("{")
     assert [device.promotion.look() for _ in range(5)] == [False] * 5
     assert len(caplog.records) == 1
