@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.fededge-ready
 SOURCES := pyproject.toml setup.py $(shell find csrc -type f)
 
-.PHONY: setup demo test lint examples faults fuzz kills link sanitize sanitize-all clean distclean
+.PHONY: setup demo test lint examples faults fuzz kills link sanitize clean distclean
 
 setup: $(READY)
 
@@ -82,18 +82,10 @@ SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=undefined
 UNDER_SANITIZERS = LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
   ASAN_OPTIONS=detect_leaks=0 CXXFLAGS="$(SANITIZERS)"
 
-# The device code of every kernel, played on the CPU.
+# The device code of every kernel, played on the CPU, and the CPU's own loops without torch.
 sanitize: setup
 	$(UNDER_SANITIZERS) $(BIN)/python -m pytest --capture=sys -m 'not slow' \
-	  $(wildcard tests/ops/test_emulated_*.py) $(PYTEST_ARGS)
-
-# The CPU's loops too: to compile them with sanitizers takes many minutes and gigabytes.
-sanitize-all: setup
-	CFLAGS="$(SANITIZERS)" LDFLAGS="$(SANITIZERS)" FEDEDGE_REQUIRE_EXT=1 FEDEDGE_CUDA=0 \
-	  PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python setup.py -q build \
-	  --build-base build/sanitized --build-lib build/sanitized/lib
-	$(UNDER_SANITIZERS) PYTHONPATH="$(CURDIR)/build/sanitized/lib" \
-	  $(BIN)/python -m pytest --capture=sys -m 'not slow' tests/ops $(PYTEST_ARGS)
+	  $(wildcard tests/ops/test_emulated_*.py) tests/ops/test_loops.py $(PYTEST_ARGS)
 
 clean:
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis $(READY)

@@ -4,6 +4,7 @@
 // two ops: `x_forward` returns both, and `x`, which is what one calls, the loss alone.
 #include <ATen/TensorSubclassLikeUtils.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/clone.h>
 #include <ATen/ops/empty.h>
 #include <c10/util/FunctionRef.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -75,7 +76,8 @@ class LossBackward : public torch::autograd::Node {
     variable_list out(2);
     if (!incoming[0].defined()) return out;
     TORCH_CHECK(gradient_.defined(), torch::autograd::ERR_BACKWARD_TWICE);
-    const Tensor gradient = last_ ? std::move(gradient_) : gradient_;
+    // Whoever gets it may write to it.
+    const Tensor gradient = last_ ? std::move(gradient_) : gradient_.clone();
     for (int i = 0; i < 2; ++i) {
       if (!task_should_compute_output(i)) continue;
       out[i] = times(incoming[0], gradient.dim() == 3 ? gradient.select(0, i) : gradient, op_);

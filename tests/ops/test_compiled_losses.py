@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 from torch import Tensor
 from torch.library import opcheck
+from torch.overrides import TorchFunctionMode
 
 from fededge import ops
 from fededge.ops import _backend
@@ -74,6 +75,56 @@ def test_a_compiled_function_has_the_same_loss_and_gradient() -> None:
         value = function(z)
         results.append((value.detach(), torch.autograd.grad(value, z)[0]))
     torch.testing.assert_close(results[0], results[1])
+
+
+def test_a_call_without_torchs_dispatch_of_types_is_the_op_itself() -> None:
+    """To the bit; and modes and subclasses, which only `torch.ops` serves, are left to it."""
+
+    class Counting(TorchFunctionMode):
+        seen: ClassVar[list[str]] = []
+
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            self.seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    z, y = draw(6, 4, 5), torch.tensor([0, 1, 2, 3])
+    loss = ops.label_loss(z, (y,), flat=1.0)
+    given = ([y], [1.0], 1.0, 1.0, 0.0, None, None, None, None, None)
+    assert torch.equal(loss, torch.ops.fededge.label_loss(z, *given))
+    with Counting():
+        assert torch.equal(loss, ops.label_loss(z, (y,), flat=1.0))
+    assert any("label_loss" in name for name in Counting.seen)
+    assert torch.equal(loss, ops.label_loss(z.as_subclass(Marked), (y,), flat=1.0))
+
+
+class Marked(Tensor):
+    pass
+
+
+def test_arguments_of_another_kind_are_torchs_to_refuse() -> None:
+    with pytest.raises((RuntimeError, TypeError), match="label_loss"):
+        ops.label_loss(torch.zeros(2, 3), ("a", "b"))  # type: ignore[arg-type]
+
+
+def test_the_last_backward_pass_hands_its_gradient_out_and_an_earlier_one_does_not() -> None:
+    z = draw(6, 4, 5).requires_grad_()
+    loss = ops.label_loss(z, (torch.tensor([0, 1, 2, 3]),))
+    (first,) = torch.autograd.grad(loss, z, retain_graph=True)
+    kept = first.clone()
+    first.zero_()
+    (second,) = torch.autograd.grad(loss, z)
+    assert torch.equal(second, kept)
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        torch.autograd.grad(loss, z)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # torch's own, for jvp
+def test_a_derivative_by_forward_mode_is_refused_instead_of_missing() -> None:
+    y = torch.tensor([0, 1, 2, 3])
+    with pytest.raises(RuntimeError, match="label_loss has no forward-mode derivative"):
+        torch.func.jvp(lambda z: ops.label_loss(z, (y,)), (draw(6, 4, 5),), (draw(7, 4, 5),))
 
 
 def test_a_second_derivative_is_refused_instead_of_wrong() -> None:

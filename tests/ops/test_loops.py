@@ -1,0 +1,55 @@
+"""The CPU's row loops without torch: on this processor, with wider registers, and on ARM.
+
+Compiled here, with CXXFLAGS: under `make sanitize` every access of theirs is watched.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.ops.playing import ROOT
+
+SOURCE = Path(__file__).parent / "loops" / "rows.cpp"
+FLAGS = ("-std=c++17", "-O1", "-Wall", "-Wno-psabi", "-ffp-contract=off", f"-I{ROOT / 'csrc'}")
+ARM = "aarch64-linux-gnu-g++"
+QEMU = ("qemu-aarch64-static", "qemu-aarch64")
+
+
+def printed(folder: Path, register: int, *compiler: str, under: tuple[str, ...] = ()) -> list[str]:
+    """What the program prints when it is compiled for registers of so many bytes."""
+    program = folder / f"rows{register}"
+    sized = f"-DFEDEDGE_REGISTER={register}"
+    subprocess.run([*compiler, *FLAGS, sized, str(SOURCE), "-o", str(program)], check=True)
+    done = subprocess.run([*under, str(program)], capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    return printed(tmp_path_factory.mktemp("here"), 16, *compiler())
+
+
+def compiler() -> list[str]:
+    words = shlex.split(os.environ.get("CXX", "c++"))
+    if shutil.which(words[0]) is None:
+        pytest.skip(f"there is no C++ compiler '{words[0]}'")
+    return [*words, *shlex.split(os.environ.get("CXXFLAGS", ""))]
+
+
+def test_wider_registers_give_the_same_bits(here: list[str], tmp_path: Path) -> None:
+    """As AVX-512 has them; where it is missing the compiler splits them, and the order stays."""
+    assert len(here) == 11 * 22
+    assert printed(tmp_path, 64, *compiler()) == here
+
+
+def test_neon_gives_the_same_bits(here: list[str], tmp_path: Path) -> None:
+    emulators = [found for found in map(shutil.which, QEMU) if found]
+    if shutil.which(ARM) is None or not emulators:
+        pytest.skip(f"needs {ARM} and {QEMU[0]} (apt install g++-aarch64-linux-gnu qemu-user-static)")
+    assert printed(tmp_path, 16, ARM, "-static", under=(emulators[0],)) == here
