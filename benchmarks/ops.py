@@ -272,7 +272,7 @@ def main() -> None:
     )
     parser.add_argument("--batches", nargs="+", type=int, default=BATCHES)
     parser.add_argument("--classes", nargs="+", type=int, default=CLASSES)
-    parser.add_argument("--threads", nargs="+", type=int, default=(1,))
+    parser.add_argument("--threads", nargs="+", type=int, default=(1, 2))
     parser.add_argument("--no-compile", dest="compile", action="store_false")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows here")

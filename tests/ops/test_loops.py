@@ -51,5 +51,6 @@ def test_wider_registers_give_the_same_bits(here: list[str], tmp_path: Path) -> 
 def test_neon_gives_the_same_bits(here: list[str], tmp_path: Path) -> None:
     emulators = [found for found in map(shutil.which, QEMU) if found]
     if shutil.which(ARM) is None or not emulators:
-        pytest.skip(f"needs {ARM} and {QEMU[0]} (apt install g++-aarch64-linux-gnu qemu-user-static)")
+        packages = "g++-aarch64-linux-gnu qemu-user-static"
+        pytest.skip(f"needs {ARM} and {QEMU[0]} (apt install {packages})")
     assert printed(tmp_path, 16, ARM, "-static", under=(emulators[0],)) == here
