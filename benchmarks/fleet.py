@@ -23,6 +23,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from torch import Tensor
@@ -45,6 +46,9 @@ MOST_IN_A_PROCESS = 200
 EXAMPLES = 100
 APART = 0.1
 """Seconds between two agents of a process: all at once would wait for the machine, not for us."""
+
+STACK = 2 << 20
+"""Bytes of a thread: an agent has several, and what torch needs is less than the usual 8 MB."""
 
 PATIENCE = 1800.0
 
@@ -120,7 +124,7 @@ class Light(Work):
 
 def host(folder: Path, broker: BrokerConfig, names: Sequence[str]) -> None:
     """Run some of the agents in threads of this process, until it is ended."""
-    threading.stack_size(256 * 1024)
+    threading.stack_size(STACK)
     for name in names:
         config = AgentConfig(
             federation="fleet", device=name, state=str(folder / name), broker=broker
@@ -150,7 +154,7 @@ def measure(devices: int, participants: int, rounds: int, model: str) -> Row:
         for process in hosts:
             process.start()
         try:
-            return _watch(coordinator, folder, began, devices, wanted, rounds)
+            return _watch(coordinator, hosts, folder, began, devices, wanted, rounds)
         finally:
             for process in hosts:
                 process.kill()
@@ -186,7 +190,13 @@ def _coordinator(
 
 
 def _watch(
-    coordinator: Child, folder: Path, began: float, devices: int, participants: int, rounds: int
+    coordinator: Child,
+    hosts: Sequence[BaseProcess],
+    folder: Path,
+    began: float,
+    devices: int,
+    participants: int,
+    rounds: int,
 ) -> Row:
     """Look at the coordinator until it ends; then read its journal."""
     joined, at_join = 0.0, 0.0
@@ -194,6 +204,8 @@ def _watch(
     while coordinator.exit_code is None:
         if time.monotonic() - began > PATIENCE:
             raise SystemExit(f"{devices} devices: not done after {PATIENCE:.0f} s")
+        if not all(process.is_alive() for process in hosts):
+            raise SystemExit(f"{devices} devices: a process of agents died, see above")
         pid = coordinator.pid
         if pid is not None and (seen := _process(pid)) is not None:
             rss, peak, cpu = seen
