@@ -2,7 +2,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
-from typing_extensions import Buffer
+
+Buffer = Any  # has the buffer protocol, which types can name from Python 3.12 on
 
 def facts() -> dict[str, Any]: ...
 def limit_simd(level: str) -> None: ...

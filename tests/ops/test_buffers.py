@@ -34,7 +34,7 @@ def test_accumulate_adds_in_the_precision_of_the_sum(
     acc: type[np.generic], x: type[np.generic], size: int
 ) -> None:
     total, model = draw(size, acc), draw(size, x)
-    expected = total + acc(0.3) * model.astype(acc)  # type: ignore[call-arg, operator]
+    expected = total + acc(0.3) * model.astype(acc)
     _C.accumulate_buffer(total, model, 0.3)
     np.testing.assert_array_equal(total, expected)
 
