@@ -216,7 +216,7 @@ def _watch(
         raise SystemExit(coordinator.said(20))
     with sqlite3.connect(folder / "state" / "journal.sqlite") as journal:
         seconds = [row[0] for row in journal.execute("SELECT seconds FROM rounds ORDER BY number")]
-    size = next((folder / "state" / "models").iterdir()).stat().st_size / 1e6
+    size = max(file.stat().st_size for file in (folder / "state" / "models").iterdir()) / 1e6
     return Row(
         devices,
         participants,

@@ -76,4 +76,5 @@ def _sums(
             change = sums.setdefault(name, torch.zeros_like(mean))
             ops.accumulate_(change, model, factor)
             ops.accumulate_(change, w, -factor)
+        del model  # before the next one is read
     return mean.to(w.dtype), {name: change.to(w.dtype) for name, change in sums.items()}

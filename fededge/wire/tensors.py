@@ -75,8 +75,9 @@ def decode(
         raise WireError(f"the tensors are not those of the layout, for instance {odd}")
     out = {key: torch.empty(layout.size) for key in vectors}
     for name, (key, entry) in expected.items():
-        _check(name, found[name], NUMBERS[numbers], entry.shape)
-        out[key][entry.span] = found[name].reshape(-1).to(torch.float32)
+        tensor = found.pop(name)  # one copy of a large model at a time
+        _check(name, tensor, NUMBERS[numbers], entry.shape)
+        out[key][entry.span] = tensor.reshape(-1).to(torch.float32)
     for key, vector in out.items():
         if numbers == "int8":
             name = _name(key, SCALES)
