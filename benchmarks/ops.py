@@ -192,6 +192,7 @@ def measure_loss(name: str, batch: int, classes: int, compiled: bool, rounds: in
         "cross_entropy": step(lambda z: F.cross_entropy(z, y), leaf),
     }
     if compiled:
+        torch._dynamo.reset()  # or it gives up after a few shapes, and runs the rest in eager mode
         works["compile"] = step(torch.compile(case.eager, dynamic=False), z)
     took = interleave(works, rounds)
     return Row(

@@ -25,8 +25,13 @@ def printed(folder: Path, register: int, *compiler: str, under: tuple[str, ...] 
     """What the program prints when it is compiled for registers of so many bytes."""
     program = folder / f"rows{register}"
     sized = f"-DFEDEDGE_REGISTER={register}"
-    subprocess.run([*compiler, *FLAGS, sized, str(SOURCE), "-o", str(program)], check=True)
-    done = subprocess.run([*under, str(program)], capture_output=True, text=True, check=True)
+    # Python must load the sanitizers first; a compiler and a program of their own need not.
+    env = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+    build = [*compiler, *FLAGS, sized, str(SOURCE), "-o", str(program)]
+    subprocess.run(build, env=env, check=True)
+    done = subprocess.run(
+        [*under, str(program)], env=env, capture_output=True, text=True, check=True
+    )
     return done.stdout.splitlines()
 
 
