@@ -50,8 +50,17 @@ class Oracle:
     turns: Counter[Turn] = field(default_factory=Counter)
     acknowledged: set[Turn] = field(default_factory=set)
     merged: dict[Turn, str] = field(default_factory=dict)
+    late: set[Turn] = field(default_factory=set)
     refused: Counter[str] = field(default_factory=Counter)
     excused: set[Turn] = field(default_factory=set)
+
+    @property
+    def repeated(self) -> list[Turn]:
+        """Turns that were taken twice for nothing.
+
+        One that came too late is dropped; a task for it may still be on its way from the broker.
+        """
+        return [turn for turn, count in self.turns.items() if count > 1 and turn not in self.late]
 
     @property
     def folded(self) -> int:
@@ -73,6 +82,8 @@ class Oracle:
         """A reply of the coordinator has reached the broker."""
         if reply.kind == "accepted":
             self._acknowledge((device, reply.version))
+        elif reply.kind == "late":
+            self.late.add((device, reply.version))
         elif reply.kind == "refused":
             self.refused[reply.reason] += 1
 

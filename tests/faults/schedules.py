@@ -83,10 +83,9 @@ def run_seed(seed: int, trace: Callable[[str], None] | None = None) -> Counter[s
     expected = undisturbed(kind)
     if kind in FIXED and last != expected:
         raise BrokenError(f"the last version is {last}, undisturbed it is {expected}")
-    repeated = [turn for turn, count in world.oracle.turns.items() if count > 1]
-    if repeated and not FAULTS[schedule].rot:
-        raise BrokenError(f"trained more than once: {repeated}")
     oracle = world.oracle
+    if oracle.repeated and not FAULTS[schedule].rot:
+        raise BrokenError(f"trained more than once: {oracle.repeated}")
     return world.counts + Counter(
         merges=len(oracle.merges), acknowledged=len(oracle.acknowledged), folded=oracle.folded
     )
