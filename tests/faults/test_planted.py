@@ -21,7 +21,8 @@ from fededge_server.rounds import Rounds
 from fededge_server.store import Reader, Store
 from tests.faults.schedules import run_seed
 
-SEEDS = 150
+SEEDS = 300
+"""A chunk that is wrongly taken for come mostly heals: its update is refused and made again."""
 
 
 @pytest.fixture(autouse=True)

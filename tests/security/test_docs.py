@@ -61,6 +61,8 @@ def test_a_federation_runs_on_what_the_page_makes(made: Path) -> None:
             while children[0].exit_code is None and time.monotonic() < deadline:
                 time.sleep(0.1)
             assert children[0].exit_code == 0, f"{children[0].said(20)}\n{children[1].said(20)}"
+            while "update accepted" not in children[1].said(20) and time.monotonic() < deadline:
+                time.sleep(0.1)
         finally:
             for child in children:
                 child.kill()
