@@ -1,7 +1,7 @@
 """Kernels against torch, forward and backward, in turns: medians of ratios.
 
 python benchmarks/ops.py [--ops fedacd …] [--batches 64 …] [--classes 10 …] [--threads 1 2]
-                         [--no-compile] [--rounds 15] [--json FILE]
+                         [--compile fedacd …] [--no-compile] [--rounds 15] [--json FILE]
 
 us                   microseconds of ours
 eager_ratio          time of the same written in eager torch / ours: higher is better
@@ -9,8 +9,12 @@ compile_ratio        time of that under torch.compile / ours: higher is better
 cross_entropy_ratio  ours / F.cross_entropy on the same logits: lower is better
 
 The vector kernels have a size instead of batch and classes, and their peer as eager: for
-`accumulate_` a copy of as many bytes, for `sgd_step_` torch.optim.SGD(foreach=True). With one
-thread the processor's time is counted, which a busy machine disturbs less; with more, the clock's.
+`accumulate_` a copy of as many bytes, for `sgd_step_` torch.optim.SGD(foreach=True). In every
+round all of them run once with each number of threads, and a ratio is of one round's times. With
+one thread the processor's time is counted, which a busy machine disturbs less; with more, the
+clock's: on a machine whose cores are taken, those say nothing. torch.compile takes seconds for
+each shape, so that only the losses of --compile have that column, with the first of the threads.
+At the end stands at how many of the shapes each target is met.
 """
 
 from __future__ import annotations
@@ -63,6 +67,12 @@ class Case:
     ours: Callable[[Tensor], Tensor | None]
     eager: Callable[[Tensor], Tensor | None]
     gradient: bool = True
+    others: tuple[Tensor, ...] = ()
+    """What else gets a gradient."""
+
+
+Times = dict[str, list[float]]
+"""Seconds of each work, round by round."""
 
 
 def seconds(work: Work, repeats: int) -> float:
@@ -73,16 +83,32 @@ def seconds(work: Work, repeats: int) -> float:
     return (clock() - start) / repeats
 
 
-def interleave(works: dict[str, Work], rounds: int) -> dict[str, float]:
-    """Median seconds of each. All take turns, so that a busy machine disturbs all alike."""
-    for work in works.values():
-        work()
-    repeats = {n: max(1, int(0.003 / max(seconds(work, 1), 1e-7))) for n, work in works.items()}
-    times: dict[str, list[float]] = {name: [] for name in works}
-    for _ in range(rounds):
-        for name, work in works.items():
-            times[name].append(seconds(work, repeats[name]))
-    return {name: statistics.median(found) for name, found in times.items()}
+def quickest(work: Work) -> float:
+    """Of a few calls: the first ones find nothing in the caches."""
+    return max(1e-7, min(seconds(work, 1) for _ in range(4)))
+
+
+def interleave(works: dict[int, dict[str, Work]], rounds: int) -> dict[int, Times]:
+    """By threads and name. All take turns, so that a busy machine disturbs all alike."""
+    once: dict[int, dict[str, float]] = {}
+    for threads, named in works.items():
+        torch.set_num_threads(threads)
+        once[threads] = {name: quickest(work) for name, work in named.items()}
+    # Of what takes long, a few rounds must do.
+    longest = sum(sum(took.values()) for took in once.values())
+    times: dict[int, Times] = {n: {name: [] for name in named} for n, named in works.items()}
+    for _ in range(max(5, min(rounds, int(4 / longest)))):
+        for threads, named in works.items():
+            torch.set_num_threads(threads)
+            for name, work in named.items():
+                repeats = max(1, int(0.002 / once[threads][name]))
+                work()  # the turn before it was another's
+                times[threads][name].append(seconds(work, repeats))
+    return times
+
+
+def ratio(times: Times, above: str, below: str) -> float:
+    return statistics.median(a / b for a, b in zip(times[above], times[below], strict=True))
 
 
 def flattening(z: Tensor, y: Tensor) -> Tensor:
@@ -151,7 +177,9 @@ def losses(batch: int, classes: int) -> dict[str, Case]:
             lambda z: ops.label_loss(z, (y,), scale=scale), lambda z: F.cross_entropy(scale * z, y)
         ),
         "fused logits": Case(
-            lambda z: ops.label_loss(z, (y,), added=psi), lambda z: F.cross_entropy(z + psi, y)
+            lambda z: ops.label_loss(z, (y,), added=psi),
+            lambda z: F.cross_entropy(z + psi, y),
+            others=(psi,),
         ),
         "lfd": Case(lambda z: ops.label_loss(z, (y,), shift=margin, soft=1.0, target=target), lfd),
         "soft": Case(lambda z: ops.soft_cross_entropy(z, target), lambda z: soft(z, target)),
@@ -168,43 +196,47 @@ def losses(batch: int, classes: int) -> dict[str, Case]:
     }
 
 
-def step(loss: Callable[[Tensor], Tensor | None], z: Tensor) -> Work:
+def step(loss: Callable[[Tensor], Tensor | None], *leaves: Tensor) -> Work:
     """A forward pass and, if there is a gradient, a backward one."""
 
     def work() -> None:
-        z.grad = None
-        value = loss(z)
+        for leaf in leaves:
+            leaf.grad = None
+        value = loss(leaves[0])
         if value is not None:
             value.backward()
 
     return work
 
 
-def measure_loss(name: str, batch: int, classes: int, compiled: bool, rounds: int) -> Row:
+def measure_loss(name: str, batch: int, classes: int, args: argparse.Namespace) -> Iterator[Row]:
     torch.manual_seed(0)
     case = losses(batch, classes)[name]
     z = torch.randn(batch, classes, requires_grad=case.gradient)
     leaf = torch.randn(batch, classes, requires_grad=True)
     y = torch.randint(classes, (batch,))
     works = {
-        "ours": step(case.ours, z),
-        "eager": step(case.eager, z),
+        "ours": step(case.ours, z, *case.others),
+        "eager": step(case.eager, z, *case.others),
         "cross_entropy": step(lambda z: F.cross_entropy(z, y), leaf),
     }
-    if compiled:
+    each = {threads: dict(works) for threads in args.threads}
+    if name in args.compile:
         torch._dynamo.reset()  # or it gives up after a few shapes, and runs the rest in eager mode
-        works["compile"] = step(torch.compile(case.eager, dynamic=False), z)
-    took = interleave(works, rounds)
-    return Row(
-        name,
-        batch,
-        classes,
-        torch.get_num_threads(),
-        took["ours"] * 1e6,
-        took["eager"] / took["ours"],
-        took["compile"] / took["ours"] if compiled else None,
-        took["ours"] / took["cross_entropy"] if case.gradient else None,
-    )
+        torch.set_num_threads(args.threads[0])  # which it compiles for
+        compiled = torch.compile(case.eager, dynamic=False)
+        each[args.threads[0]]["compile"] = step(compiled, z, *case.others)
+    for threads, took in interleave(each, args.rounds).items():
+        yield Row(
+            name,
+            batch,
+            classes,
+            threads,
+            statistics.median(took["ours"]) * 1e6,
+            ratio(took, "eager", "ours"),
+            ratio(took, "compile", "ours") if "compile" in took else None,
+            ratio(took, "ours", "cross_entropy") if case.gradient else None,
+        )
 
 
 def accumulate(size: int, dtype: torch.dtype) -> tuple[Work, Work]:
@@ -240,18 +272,75 @@ def vectors() -> Iterator[tuple[str, int, Callable[[], tuple[Work, Work]]]]:
 
 
 def measure(args: argparse.Namespace) -> Iterator[Row]:
-    for threads in args.threads:
-        torch.set_num_threads(threads)
-        for name, size, make in vectors():
-            if args.ops is None or name.split()[0] in args.ops:
-                ours, peer = make()
-                took = interleave({"ours": ours, "eager": peer}, args.rounds)
-                ratio = took["eager"] / took["ours"]
-                yield Row(name, 0, size, threads, took["ours"] * 1e6, ratio)
-        for name in losses(1, 2):
-            for batch in args.batches if args.ops is None or name in args.ops else ():
-                for classes in args.classes:
-                    yield measure_loss(name, batch, classes, args.compile, args.rounds)
+    for name, size, make in vectors():
+        if args.ops is None or name.split()[0] in args.ops:
+            ours, peer = make()
+            works = {threads: {"ours": ours, "eager": peer} for threads in args.threads}
+            for threads, took in interleave(works, args.rounds).items():
+                us = statistics.median(took["ours"]) * 1e6
+                yield Row(name, 0, size, threads, us, ratio(took, "eager", "ours"))
+    for name in losses(1, 2):
+        for batch in args.batches if args.ops is None or name in args.ops else ():
+            for classes in args.classes:
+                yield from measure_loss(name, batch, classes, args)
+
+
+@dataclass(frozen=True)
+class Target:
+    """What shall be reached: `at_least` by a ratio that is better higher, else `at_most`."""
+
+    column: str
+    ops: tuple[str, ...]
+    at_least: float = 0.0
+    at_most: float = math.inf
+    classes: range = range(1 << 62)
+
+    def values(self, rows: list[Row]) -> list[tuple[Row, float]]:
+        mine = [row for row in rows if row.op in self.ops and row.classes in self.classes]
+        found = [(row, getattr(row, self.column)) for row in mine]
+        return [(row, value) for row, value in found if value is not None]
+
+    def __str__(self) -> str:
+        wish = f">= {self.at_least:.2f}" if self.at_least else f"<= {self.at_most:.2f}"
+        return f"{self.ops[0]}: {self.column} {wish}"
+
+
+FEDACD = ("fedacd", "fedacd+mixup")
+LIGHT = ("adjusted", "adjusted by label", "restricted", "fused logits", "lfd", "soft")
+TARGETS = (
+    Target("eager_ratio", FEDACD[:1], at_least=5),
+    Target("eager_ratio", FEDACD[1:], at_least=5),
+    Target("compile_ratio", FEDACD[:1], at_least=1.5),
+    Target("cross_entropy_ratio", FEDACD[:1], at_most=1.0, classes=range(100, 1 << 62)),
+    Target("cross_entropy_ratio", FEDACD[:1], at_most=1.15, classes=range(10, 11)),
+    *(
+        Target("eager_ratio", (name,), at_least=2)
+        for name in (*LIGHT, "distillation", "not true", "sgd_step_", "sgd_step_ momentum")
+    ),
+    Target("eager_ratio", ("probability sums",), at_least=3),
+    # Within 1.3 times of a copy; small vectors do not go through the memory.
+    *(
+        Target(
+            "eager_ratio", (f"accumulate_ {kind}",), at_least=1 / 1.3, classes=range(LARGE, 1 << 62)
+        )
+        for kind in ("float32", "float64")
+    ),
+)
+
+
+def summary(rows: list[Row], threads: int) -> Iterator[str]:
+    """Of each target: at how many shapes it is met, the worst and, if few, which miss it."""
+    mine = [row for row in rows if row.threads == threads]
+    for target in TARGETS:
+        found = target.values(mine)
+        if not found:
+            continue
+        missed = [(r, v) for r, v in found if not target.at_least <= v <= target.at_most]
+        values = [value for _, value in found]
+        worst = min(values) if target.at_least else max(values)
+        where = ", ".join(f"{row.batch}x{row.classes} {value:.2f}" for row, value in missed)
+        met = f"met at {len(found) - len(missed)} of {len(found)}, worst {worst:.2f}"
+        yield f"{threads}t  {target!s:50} {met}{'; not at ' + where if where else ''}"
 
 
 def show(row: Row) -> None:
@@ -274,16 +363,19 @@ def main() -> None:
     parser.add_argument("--batches", nargs="+", type=int, default=BATCHES)
     parser.add_argument("--classes", nargs="+", type=int, default=CLASSES)
     parser.add_argument("--threads", nargs="+", type=int, default=(1, 2))
-    parser.add_argument("--no-compile", dest="compile", action="store_false")
+    parser.add_argument("--compile", nargs="+", default=["fedacd"], metavar="LOSS")
+    parser.add_argument("--no-compile", dest="compile", action="store_const", const=[])
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows here")
     args = parser.parse_args()
     rows = []
     for row in measure(args):
         show(row)
-        rows.append(asdict(row))
+        rows.append(row)
+    for threads in args.threads:
+        print(*summary(rows, threads), sep="\n")
     if args.json:
-        args.json.write_text(json.dumps(rows, indent=1) + "\n")
+        args.json.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
 
 
 if __name__ == "__main__":

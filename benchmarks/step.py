@@ -5,8 +5,9 @@ python benchmarks/step.py [--models lenet] [--methods fedacd lfd] [--rounds 31] 
 Every method takes its third turn (private state is there and settled, targets are cached), on
 random images and batches of 64. A step is forward, loss, backward and the optimiser's step with
 what the method notes of it; the ratio is the median over rounds in which it and FedAvg take
-turns, so that a busy machine disturbs both alike. FedALA's steps are FedAvg's: it works before
-them, and its ratio is that of a whole round of one epoch.
+turns, so that a busy machine disturbs both alike; with one thread the processor's time is
+counted. FedALA's steps are FedAvg's: it works before them, and its ratio is that of a whole round
+of one epoch.
 """
 
 from __future__ import annotations
@@ -123,10 +124,11 @@ class Scale(nn.Module):
 
 
 def seconds(work: Callable[[], object], repeats: int) -> float:
-    start = time.perf_counter()
+    clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
+    start = clock()
     for _ in range(repeats):
         work()
-    return (time.perf_counter() - start) / repeats
+    return (clock() - start) / repeats
 
 
 def compare(model: str, text: str, rounds: int) -> Row:

@@ -1,4 +1,5 @@
-// The host's two ways of sharing out a row: a pack of its columns, or a pack of rows at once.
+// The host's ways of sharing out a row: a pack of its columns, or a pack of rows at once. For rows
+// that lie between them there is a third, in block_lanes.h.
 #pragma once
 
 #include "cpu/pack.h"
@@ -22,6 +23,7 @@ struct ColumnLanes {
   using Number = Pack<T, kRegister>;
   using Scalar = T;
   using Label = int;
+  using Spread = T;
   static constexpr int kWidth = Number::kWidth;
 
   int columns;
@@ -39,6 +41,10 @@ struct ColumnLanes {
   }
 
   FEDEDGE_HD Label label(const int64_t* y) const { return static_cast<Label>(y[index]); }
+
+  FEDEDGE_HD T spread(T x) const { return x; }
+
+  FEDEDGE_HD T of(T x, Columns) const { return x; }
 
   FEDEDGE_HD Number load(const T* v, Columns c) const { return Number::load(v + c.start); }
 
@@ -66,16 +72,16 @@ struct ColumnLanes {
   FEDEDGE_HD auto is(Columns c, Label y) const { return lane_is(y - c.start); }
 
   template <int kSlot>
-  FEDEDGE_HD void accumulate(Matrix<double> table, Label y, double share, T total) const {
-    const double rate = share / static_cast<double>(total);
+  FEDEDGE_HD void accumulate(Matrix<double> num, Matrix<double> den, const Label* y,
+                             const double* share, int labellings, T total) const {
     const int whole = columns - columns % kWidth;
-    add_numbers(table.row(y), slot<kSlot>(), whole, rate);
     const int place = whole + last(whole).stale;
-    add_numbers(table.row(y) + whole, slot<kSlot>() + place, columns - whole, rate);
-  }
-
-  FEDEDGE_HD void count(Matrix<double> table, Label y, double share) const {
-    *table.row(y) += share;
+    for (int i = 0; i < labellings; ++i) {
+      const double rate = share[i] / static_cast<double>(total);
+      add_numbers(num.row(y[i]), slot<kSlot>(), whole, rate);
+      add_numbers(num.row(y[i]) + whole, slot<kSlot>() + place, columns - whole, rate);
+      *den.row(y[i]) += share[i];
+    }
   }
 
   template <class F>
@@ -150,6 +156,7 @@ struct RowLanes {
   using Number = Pack<T, kRegister>;
   using Scalar = Number;
   using Label = Number;  // a whole number; exact up to 2^24 classes, of which there are few here
+  using Spread = Scalar;
   static constexpr int kWidth = Number::kWidth;
 
   template <typename U>
@@ -181,6 +188,10 @@ struct RowLanes {
   FEDEDGE_HD Label label(const int64_t* y) const {
     return Number::gather([&](int i) FEDEDGE_LAMBDA { return static_cast<T>(y[row_index(i)]); });
   }
+
+  FEDEDGE_HD Spread spread(const Scalar& x) const { return x; }
+
+  FEDEDGE_HD Number of(const Spread& x, int) const { return x; }
 
   template <typename U>
   FEDEDGE_HD Number load(const View<U>& v, int c) const {
@@ -230,23 +241,22 @@ struct RowLanes {
   FEDEDGE_HD auto is(int c, const Label& y) const { return y == static_cast<T>(c); }
 
   template <int kSlot>
-  FEDEDGE_HD void accumulate(Matrix<double> table, const Label& y, double share,
-                             const Scalar& total) const {
-    const View<double> to = row(table, y);
+  FEDEDGE_HD void accumulate(Matrix<double> num, Matrix<double> den, const Label* y,
+                             const double* share, int labellings, const Scalar& total) const {
     const T* from = scratch + kSlot * columns * kWidth;
     T totals[kWidth];
     total.store(totals);
-    for (int i = 0; i < rows; ++i) {
-      const double rate = share / static_cast<double>(totals[i]);
-      for (int c = 0; c < columns; ++c) {
-        to.row[i][c] += rate * static_cast<double>(from[c * kWidth + i]);
+    for (int k = 0; k < labellings; ++k) {
+      const View<double> to = row(num, y[k]);
+      const View<double> count = row(den, y[k]);
+      for (int i = 0; i < rows; ++i) {
+        const double rate = share[k] / static_cast<double>(totals[i]);
+        for (int c = 0; c < columns; ++c) {
+          to.row[i][c] += rate * static_cast<double>(from[c * kWidth + i]);
+        }
+        *count.row[i] += share[k];
       }
     }
-  }
-
-  FEDEDGE_HD void count(Matrix<double> table, const Label& y, double share) const {
-    const View<double> to = row(table, y);
-    for (int i = 0; i < rows; ++i) *to.row[i] += share;
   }
 
   template <class F>

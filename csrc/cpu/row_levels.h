@@ -20,6 +20,9 @@ double rows_avx512(const Kernel& kernel, int64_t begin, int64_t end, int columns
 // Columns from which on one row fills its packs better than a column of several rows would.
 inline constexpr int kWideRow = 32;
 
+// Columns from which on a row keeps the processor busy by itself.
+inline constexpr int kLongRow = 160;
+
 inline constexpr int kPackBytes = 64;
 
 // How many columns whole packs of this width have room for.
@@ -30,7 +33,8 @@ constexpr int64_t padded(int64_t columns, int64_t width) {
 template <class Kernel>
 int64_t scratch_size(int64_t columns) {
   constexpr int64_t kWidth = kPackBytes / sizeof(typename Kernel::Real);
-  return Kernel::kKept * (columns < kWideRow ? columns * kWidth : padded(columns, kWidth));
+  if (columns < kWideRow) return Kernel::kKept * columns * kWidth;
+  return Kernel::kKept * padded(columns, kWidth) * (columns < kLongRow ? kWidth : 1);
 }
 
 }  // namespace fededge::cpu

@@ -4,6 +4,7 @@
 // the function where they are written before it inlines that into one that could hold them.
 #pragma once
 
+#include "cpu/block_lanes.h"
 #include "cpu/lanes.h"
 #include "cpu/row_levels.h"
 #include "kernels/distillation.h"
@@ -12,23 +13,38 @@
 
 namespace fededge::cpu {
 
+// Blocks of as many rows as a pack has numbers; `lanes` makes those of the rows from one on.
+template <int kWidth, class Kernel, class Make>
+FEDEDGE_HD double sum_blocks(const Kernel& kernel, int64_t begin, int64_t end, Make lanes) {
+  double total = 0;
+  for (int64_t i = begin; i < end; i += kWidth) {
+    const int rows = end - i < kWidth ? static_cast<int>(end - i) : kWidth;
+    typename Kernel::Real loss[kWidth];
+    kernel(lanes(i, rows)).store(loss);
+    for (int j = 0; j < rows; ++j) total += loss[j];
+  }
+  return total;
+}
+
 template <int kRegister, class Kernel>
 FEDEDGE_HD double sum_rows(Kernel kernel, int64_t begin, int64_t end, int columns,
                            typename Kernel::Real* scratch) {
   using T = typename Kernel::Real;
-  double total = 0;
-  if (columns >= kWideRow) {
-    for (int64_t i = begin; i < end; ++i) {
-      total += kernel(ColumnLanes<T, kRegister>{columns, i, scratch});
-    }
-    return total;
+  constexpr int kWidth = Pack<T, kRegister>::kWidth;
+  if (columns < kWideRow) {
+    return sum_blocks<kWidth>(kernel, begin, end, [&](int64_t i, int rows) FEDEDGE_LAMBDA {
+      return RowLanes<T, kRegister>{columns, i, scratch, rows};
+    });
   }
-  constexpr int kWidth = RowLanes<T, kRegister>::kWidth;
-  for (int64_t i = begin; i < end; i += kWidth) {
-    const int rows = end - i < kWidth ? static_cast<int>(end - i) : kWidth;
-    T loss[kWidth];
-    kernel(RowLanes<T, kRegister>{columns, i, scratch, rows}).store(loss);
-    for (int j = 0; j < rows; ++j) total += loss[j];
+  if (columns < kLongRow) {
+    const int64_t room = Kernel::kKept * padded(columns, kWidth);
+    return sum_blocks<kWidth>(kernel, begin, end, [&](int64_t i, int rows) FEDEDGE_LAMBDA {
+      return BlockLanes<T, kRegister>{columns, i, scratch, room, rows};
+    });
+  }
+  double total = 0;
+  for (int64_t i = begin; i < end; ++i) {
+    total += kernel(ColumnLanes<T, kRegister>{columns, i, scratch});
   }
   return total;
 }

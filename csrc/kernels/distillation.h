@@ -34,9 +34,11 @@ struct Distillation {
     const auto teacher_ = lanes.row(teacher);
     const Scalar most = lanes.max([&](auto c) FEDEDGE_LAMBDA { return tempered(z_, c); });
     const Scalar top = lanes.max([&](auto c) FEDEDGE_LAMBDA { return tempered(teacher_, c); });
+    const auto most_ = lanes.spread(most);
+    const auto top_ = lanes.spread(top);
     const auto sums = lanes.sum([&](auto c) FEDEDGE_LAMBDA {
-      const Number a = tempered(z_, c) - most;
-      const Number b = tempered(teacher_, c) - top;
+      const Number a = tempered(z_, c) - lanes.of(most_, c);
+      const Number b = tempered(teacher_, c) - lanes.of(top_, c);
       const Number student = exp(a);
       const Number taught = exp(b);
       lanes.template keep<0>(c, student);
@@ -45,11 +47,12 @@ struct Distillation {
       return Sums<Number, 3>{{student, taught, where(taught == T(0), taught, taught * (b - a))}};
     });
     const Scalar divergence = sums.of[2] / sums.of[1] + (log(sums.of[0]) - log(sums.of[1]));
-    const Scalar pull = (mean * temperature) / sums.of[0];
-    const Scalar push = (mean * temperature) / sums.of[1];
+    const auto pull_ = lanes.spread((mean * temperature) / sums.of[0]);
+    const auto push_ = lanes.spread((mean * temperature) / sums.of[1]);
     const auto dz_ = lanes.row(dz);
     lanes.each([&](auto c) FEDEDGE_LAMBDA {
-      lanes.store(dz_, c, lanes.template kept<0>(c) * pull - lanes.template kept<1>(c) * push);
+      const Number pulled = lanes.template kept<0>(c) * lanes.of(pull_, c);
+      lanes.store(dz_, c, pulled - lanes.template kept<1>(c) * lanes.of(push_, c));
     });
     return (temperature * temperature) * divergence;
   }

@@ -73,20 +73,22 @@ template <typename T, class Exchange>
 struct ClassLanes : StridedLanes<T, Exchange> {
   int64_t only;
 
-  FEDEDGE_HD int64_t label(const int64_t* y) const { return y[this->index]; }
+  using Label = int64_t;
+
+  FEDEDGE_HD Label label(const int64_t* y) const { return y[this->index]; }
 
   template <int kSlot>
-  FEDEDGE_HD void accumulate(Matrix<double> table, int64_t y, double share, T total) const {
-    if (y != only) return;
-    double* to = table.row(y);
-    const double rate = share / static_cast<double>(total);
-    this->each([&](int c) FEDEDGE_LAMBDA {
-      to[c] += rate * static_cast<double>(this->template kept<kSlot>(c));
-    });
-  }
-
-  FEDEDGE_HD void count(Matrix<double> table, int64_t y, double share) const {
-    if (y == only && this->exchange.lane() == 0) *table.row(y) += share;
+  FEDEDGE_HD void accumulate(Matrix<double> num, Matrix<double> den, const Label* y,
+                             const double* share, int labellings, T total) const {
+    double* const to = num.row(only);
+    for (int i = 0; i < labellings; ++i) {
+      if (y[i] != only) continue;
+      const double rate = share[i] / static_cast<double>(total);
+      this->each([&](int c) FEDEDGE_LAMBDA {
+        to[c] += rate * static_cast<double>(this->template kept<kSlot>(c));
+      });
+      if (this->exchange.lane() == 0) *den.row(only) += share[i];
+    }
   }
 };
 

@@ -116,8 +116,9 @@ struct LabelLoss {
       lanes.template keep<0>(c, x);
       return x;
     });
+    const auto most_ = lanes.spread(most);
     const auto sums = lanes.sum([&](auto c) FEDEDGE_LAMBDA {
-      const Number x = lanes.template kept<0>(c) - most;
+      const Number x = lanes.template kept<0>(c) - lanes.of(most_, c);
       const Number e = exp(x);
       lanes.template keep<0>(c, e);
       if constexpr (kParts != kAny && (kParts & kTarget) == 0) {
@@ -147,11 +148,11 @@ struct LabelLoss {
         mass = mass + softly * sums.of[1];
       }
     }
-    const Scalar rate = mean * mass / sums.of[0];
+    const auto rate_ = lanes.spread(mean * mass / sums.of[0]);
     const auto dz_ = lanes.row(dz);
     const auto dadded_ = lanes.row(dadded);
     lanes.each([&](auto c) FEDEDGE_LAMBDA {
-      Number du = lanes.template kept<0>(c) * rate;
+      Number du = lanes.template kept<0>(c) * lanes.of(rate_, c);
       if (there & kTarget) du = du - (mean * softly) * lanes.load(target_, c);
       if (kParts == kAny && dadded) put(lanes, dadded_, c, du, add);
       if (there & kScale) du = du * lanes.load(scale_, c);
@@ -177,8 +178,9 @@ struct LabelLoss {
       return where(lanes.is(c, y), none, lanes.load(z_, c));
     };
     const Scalar rest = lanes.max(other);
+    const auto rest_ = lanes.spread(rest);
     const auto sums = lanes.sum([&](auto c) FEDEDGE_LAMBDA {
-      const Number x = other(c) - rest;
+      const Number x = other(c) - lanes.of(rest_, c);
       const Number e = exp(x);
       lanes.template keep<0>(c, e);
       return Sums<Number, 2>{{e, where(lanes.is(c, y), e, e * x)}};
@@ -190,14 +192,17 @@ struct LabelLoss {
     const Scalar total = sums.of[0] * e_rest + e_own;
     const Scalar level = log_others - log(sums.of[0]);
     const Scalar l1 = e_rest * (sums.of[1] + sums.of[0] * level) / total;
-    const Scalar rate = (mean * flat * part) / total;
+    const auto rate_ = lanes.spread((mean * flat * part) / total);
+    const auto e_rest_ = lanes.spread(e_rest);
+    const auto level_ = lanes.spread(level - l1);
+    const auto own_slope_ = lanes.spread(Scalar(T(0)) - e_own * l1);
     const auto dz_ = lanes.row(dz);
     lanes.each([&](auto c) FEDEDGE_LAMBDA {
-      const Number x = lanes.load(z_, c) - rest;
-      const Number slope = (lanes.template kept<0>(c) * e_rest) * (x + (level - l1));
-      const Number own_slope = Number(T(0)) - Number(e_own * l1);
-      const Number d = where(lanes.is(c, y), own_slope, slope) * rate;
-      lanes.add(dz_, c, d);
+      const Number x = lanes.load(z_, c) - lanes.of(rest_, c);
+      const Number e = lanes.template kept<0>(c) * lanes.of(e_rest_, c);
+      const Number slope = e * (x + lanes.of(level_, c));
+      const Number own_slope(lanes.of(own_slope_, c));
+      lanes.add(dz_, c, where(lanes.is(c, y), own_slope, slope) * lanes.of(rate_, c));
     });
     return (flat * part) * l1;
   }
@@ -219,8 +224,9 @@ struct LabelLoss {
       lanes.template keep<1>(c, x);
       return x;
     });
+    const auto most_ = lanes.spread(most);
     const auto sums = lanes.sum([&](auto c) FEDEDGE_LAMBDA {
-      const Number x = lanes.template kept<1>(c) - most;
+      const Number x = lanes.template kept<1>(c) - lanes.of(most_, c);
       const Number e = exp(x);
       lanes.template keep<0>(c, e);
       Sums<Number, 1 + 3 * kCount> out;
@@ -235,9 +241,10 @@ struct LabelLoss {
     });
 
     Scalar total(T(0));
-    Scalar level[kCount];
-    Scalar l1[kCount];
-    Scalar rate[kCount];
+    typename L::Spread level_[kCount];
+    typename L::Spread own_[kCount];
+    typename L::Spread rate_[kCount];
+    typename L::Spread flat_[kCount];
     loss = Scalar(T(0));
     for (int i = 0; i < kCount; ++i) {
       const Scalar rest = sums.of[1 + 3 * i];
@@ -248,24 +255,25 @@ struct LabelLoss {
       const Scalar x = lanes.at(z_, y[i]) - most;
       const Scalar e = exp(x);
       if (i == 0) total = rest + e;
-      level[i] = log_others - log(rest);
-      l1[i] = ((sums.of[0] - e * x) + rest * level[i]) / total;
+      const Scalar level = log_others - log(rest);
+      const Scalar l1 = ((sums.of[0] - e * x) + rest * level) / total;
       Scalar ce = log(adjusted) - x;
       if (shift) ce = ce - lanes.at(lanes.row(shift, y[i]), y[i]);
-      loss = loss + share[i] * (flat * l1[i] + weight * ce);
-      rate[i] = (mean * weight * share[i]) / adjusted;
-      level[i] = level[i] - l1[i];
+      loss = loss + share[i] * (flat * l1 + weight * ce);
+      level_[i] = lanes.spread(level - l1);
+      own_[i] = lanes.spread(Scalar(T(0)) - l1);
+      rate_[i] = lanes.spread((mean * weight * share[i]) / adjusted);
+      flat_[i] = lanes.spread((mean * flat) / total * share[i]);
     }
-    const Scalar flatly = (mean * flat) / total;
     const auto dz_ = lanes.row(dz);
     lanes.each([&](auto c) FEDEDGE_LAMBDA {
-      const Number x = lanes.template kept<1>(c) - most;
+      const Number x = lanes.template kept<1>(c) - lanes.of(most_, c);
       Number slope(T(0));
       for (int i = 0; i < kCount; ++i) {
         const auto is = lanes.is(c, y[i]);
         const Number f = factor ? lanes.load(factor_[i], c) : Number(T(1));
-        const Number l = where(is, Number(T(0)) - Number(l1[i]), x + level[i]);
-        slope = slope + (l * (flatly * share[i]) + f * rate[i]);
+        const Number l = where(is, Number(lanes.of(own_[i], c)), x + lanes.of(level_[i], c));
+        slope = slope + (l * lanes.of(flat_[i], c) + f * lanes.of(rate_[i], c));
       }
       lanes.store(dz_, c, lanes.template kept<0>(c) * slope);
     });

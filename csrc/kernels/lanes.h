@@ -1,9 +1,9 @@
 // How the columns of a row are shared out among those who compute it.
 //
 // The maths of one row is written once, over a `Lanes` that supplies the columns and what needs all
-// of them together. There are three: a warp or block with a column for each thread at a time
-// (StridedLanes, below), and on the host a pack of columns of one row, or one column of a pack of
-// rows (cpu/lanes.h). What a Lanes offers:
+// of them together. There are four: a warp or block with a column for each thread at a time
+// (StridedLanes, below), and on the host a pack of columns of one row, one column of a pack of rows
+// (cpu/lanes.h), or packs of columns of several rows (cpu/block_lanes.h). What a Lanes offers:
 //
 //   Real     float or double
 //   Number   what one column is computed in: a Real, or a pack of them
@@ -15,10 +15,11 @@
 //   at(v, y), take(v, y, x)   one label's column; x taken from it, after each(f) has stored it
 //   keep<i>(c, x), kept<i>(c)   the i-th number that each column may put by
 //   is(c, y)   whether column c is label y's
+//   spread(x), of(s, c)   a row's Scalar for the use of its columns, and what column c sees of it
 //   max(f), sum(f), each(f)   over all columns; f takes a column, of sum it returns Sums
-//   accumulate<i>(m, y, share, total), count(m, y, share)   add the share, in proportion to what
-//            each column kept of a total, to row y of a table of doubles; or to its only column.
-//            On a device only lanes that have a class to themselves do (ClassLanes, grid.h)
+//   accumulate<i>(num, den, y, share, labellings, total)   for each of the labellings, add the share
+//            to den's row y, of one column, and to num's row y in proportion to what each column kept
+//            of a total. On a device only lanes that have a class to themselves do (ClassLanes, grid.h)
 #pragma once
 
 #include "kernels/host_device.h"
@@ -52,6 +53,7 @@ struct StridedLanes {
   using Number = T;
   using Scalar = T;
   using Label = int;
+  using Spread = T;
 
   Exchange exchange;
   int columns;
@@ -69,6 +71,10 @@ struct StridedLanes {
   }
 
   FEDEDGE_HD Label label(const int64_t* y) const { return static_cast<Label>(y[index]); }
+
+  FEDEDGE_HD T spread(T x) const { return x; }
+
+  FEDEDGE_HD T of(T x, int) const { return x; }
 
   template <typename U>
   FEDEDGE_HD T load(const U* v, int c) const {

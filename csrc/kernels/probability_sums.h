@@ -24,16 +24,15 @@ struct ProbabilitySums {
     using Scalar = typename L::Scalar;
     const auto z_ = lanes.row(z);
     const Scalar most = lanes.max([&](auto c) FEDEDGE_LAMBDA { return lanes.load(z_, c); });
+    const auto most_ = lanes.spread(most);
     const auto sums = lanes.sum([&](auto c) FEDEDGE_LAMBDA {
-      const Number e = exp(lanes.load(z_, c) - most);
+      const Number e = exp(lanes.load(z_, c) - lanes.of(most_, c));
       lanes.template keep<0>(c, e);
       return Sums<Number, 1>{{e}};
     });
-    for (int i = 0; i < labellings; ++i) {
-      const auto y = lanes.label(label[i]);
-      lanes.template accumulate<0>(num, y, share[i], sums.of[0]);
-      lanes.count(den, y, share[i]);
-    }
+    typename L::Label y[2] = {};
+    for (int i = 0; i < labellings; ++i) y[i] = lanes.label(label[i]);
+    lanes.template accumulate<0>(num, den, y, share, labellings, sums.of[0]);
     return Scalar(T(0));
   }
 };

@@ -1,0 +1,153 @@
+// Rows of middling width, several at once.
+//
+// What is done to one row waits for itself: its largest number, then its sum, then their quotient.
+// In a short row that takes longer than the columns do. With several rows at every pass, a
+// processor goes on with the next one meanwhile; the arithmetic of each is that of ColumnLanes.
+#pragma once
+
+#include "cpu/lanes.h"
+
+namespace fededge::cpu {
+
+template <typename T, int kRegister>
+struct BlockLanes {
+  using One = ColumnLanes<T, kRegister>;
+  using Real = T;
+  using Number = typename One::Number;
+  using Scalar = Number;  // a number of each row
+  static constexpr int kWidth = Number::kWidth;
+
+  template <typename U>
+  struct ByRow {
+    U of[kWidth];
+  };
+
+  using Label = ByRow<int>;
+  using Spread = ByRow<T>;
+  template <typename U>
+  using View = ByRow<U*>;
+
+  struct Column {
+    int row;
+    Columns in;
+  };
+
+  int columns;
+  int64_t index;
+  T* scratch;
+  int64_t room;  // of one row in the scratch
+  int rows;      // at most kWidth; where they are fewer, the last one stands in for the others
+
+  template <typename U>
+  FEDEDGE_HD View<U> row(Matrix<U> m) const {
+    return by_row<U*>([&](int i) FEDEDGE_LAMBDA { return m.row(index + i); });
+  }
+
+  template <typename U>
+  FEDEDGE_HD View<U> row(Matrix<U> m, const Label& y) const {
+    return by_row<U*>([&](int i) FEDEDGE_LAMBDA { return m.row(y.of[i]); });
+  }
+
+  FEDEDGE_HD Label label(const int64_t* y) const {
+    return by_row<int>([&](int i) FEDEDGE_LAMBDA { return static_cast<int>(y[index + i]); });
+  }
+
+  FEDEDGE_HD Spread spread(const Scalar& x) const {
+    Spread out;
+    x.store(out.of);
+    return out;
+  }
+
+  FEDEDGE_HD T of(const Spread& x, Column c) const { return x.of[c.row]; }
+
+  template <typename U>
+  FEDEDGE_HD Number load(const View<U>& v, Column c) const {
+    return one(c.row).load(v.of[c.row], c.in);
+  }
+
+  FEDEDGE_HD void store(const View<T>& v, Column c, const Number& x) const {
+    one(c.row).store(v.of[c.row], c.in, x);
+  }
+
+  FEDEDGE_HD void add(const View<T>& v, Column c, const Number& x) const {
+    one(c.row).add(v.of[c.row], c.in, x);
+  }
+
+  template <typename U>
+  FEDEDGE_HD Scalar at(const View<U>& v, const Label& y) const {
+    return packed(by_row<T>([&](int i) FEDEDGE_LAMBDA { return v.of[i][y.of[i]]; }));
+  }
+
+  FEDEDGE_HD void take(const View<T>& v, const Label& y, const Scalar& x) const {
+    const Spread amount = spread(x);
+    for (int i = 0; i < rows; ++i) one(i).take(v.of[i], y.of[i], amount.of[i]);
+  }
+
+  template <int kSlot>
+  FEDEDGE_HD void keep(Column c, const Number& x) const {
+    one(c.row).template keep<kSlot>(c.in, x);
+  }
+
+  template <int kSlot>
+  FEDEDGE_HD Number kept(Column c) const {
+    return one(c.row).template kept<kSlot>(c.in);
+  }
+
+  FEDEDGE_HD auto is(Column c, const Label& y) const { return one(c.row).is(c.in, y.of[c.row]); }
+
+  template <int kSlot>
+  FEDEDGE_HD void accumulate(Matrix<double> num, Matrix<double> den, const Label* y,
+                             const double* share, int labellings, const Scalar& total) const {
+    const Spread totals = spread(total);
+    for (int i = 0; i < rows; ++i) {
+      const int label[2] = {y[0].of[i], y[1].of[i]};
+      one(i).template accumulate<kSlot>(num, den, label, share, labellings, totals.of[i]);
+    }
+  }
+
+  template <class F>
+  FEDEDGE_HD void each(F f) const {
+    for (int i = 0; i < rows; ++i) {
+      one(i).each([&](Columns c) FEDEDGE_LAMBDA { f(Column{i, c}); });
+    }
+  }
+
+  template <class F>
+  FEDEDGE_HD Scalar max(F f) const {
+    return packed(by_row<T>([&](int i) FEDEDGE_LAMBDA {
+      return one(i).max([&](Columns c) FEDEDGE_LAMBDA { return f(Column{i, c}); });
+    }));
+  }
+
+  template <class F>
+  FEDEDGE_HD auto sum(F f) const {
+    decltype(f(Column{})) out;
+    constexpr int kCount = sizeof(out) / sizeof(Number);
+    Spread sums[kCount];
+    for (int i = 0; i < kWidth; ++i) {
+      if (i < rows) {
+        const auto found = one(i).sum([&](Columns c) FEDEDGE_LAMBDA { return f(Column{i, c}); });
+        for (int k = 0; k < kCount; ++k) sums[k].of[i] = found.of[k];
+      } else {
+        for (int k = 0; k < kCount; ++k) sums[k].of[i] = sums[k].of[rows - 1];
+      }
+    }
+    for (int k = 0; k < kCount; ++k) out.of[k] = packed(sums[k]);
+    return out;
+  }
+
+ private:
+  FEDEDGE_HD One one(int i) const { return {columns, index + i, scratch + i * room}; }
+
+  FEDEDGE_HD static Scalar packed(const Spread& x) { return Scalar::load(x.of); }
+
+  template <typename U, class F>
+  FEDEDGE_HD ByRow<U> by_row(F f) const {
+    ByRow<U> out;
+    for (int i = 0; i < rows; ++i) out.of[i] = f(i);
+    for (int i = rows; i < kWidth; ++i) out.of[i] = out.of[rows - 1];
+    return out;
+  }
+};
+
+}  // namespace fededge::cpu
