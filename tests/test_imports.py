@@ -66,7 +66,7 @@ ONLY: dict[str, tuple[str, ...]] = {
     "paho": ("fededge.transport",),
     "sqlite3": ("fededge_server", "fededge_agent"),
     "matplotlib": ("fededge.figures",),
-    "torchvision": ("fededge.data", "fededge.models"),
+    "torchvision": ("fededge.data",),
     "zstandard": ("fededge.wire",),
 }
 

@@ -64,7 +64,9 @@ class FedBalance(Method):
 
     def objective(self, r: Round, out: Output, batch: Batch) -> Objective:
         weak = forward(self._psi(r).module, batch.x).logits
-        return Objective(added=alpha(r.data).to(weak) * weak)
+        if "alpha" not in r.memo:
+            r.memo["alpha"] = alpha(r.data).to(weak)
+        return Objective(added=r.memo["alpha"] * weak)
 
     def advance(self, r: Round, step: Step) -> float:
         loss = step.gradient(step.batch())

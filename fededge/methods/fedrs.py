@@ -42,8 +42,10 @@ class FedRS(Method):
         self.require(self.min_count >= 1, "min_count must be at least 1")
 
     def objective(self, r: Round, out: Output, batch: Batch) -> Objective:
-        a = restriction(r.counts, self.alpha, self.rs, self.min_count)
-        return Objective(scale=a.to(out.logits))
+        if "a" not in r.memo:  # once a turn: a batch of a small network takes little longer
+            a = restriction(r.counts, self.alpha, self.rs, self.min_count)
+            r.memo["a"] = a.to(out.logits)
+        return Objective(scale=r.memo["a"])
 
     def weight(self, scalars: Mapping[str, float]) -> float:
         return scalars["examples"] if self.agg == "n" else 1.0

@@ -1,18 +1,42 @@
-"""ResNet-18 as torchvision makes it, with its stem for photographs or one for small images."""
+"""ResNet-18 of He et al. 2016, table 1, with its stem for photographs or one for small images.
+
+Names and initial weights are those of torchvision's network, so that either reads the other's.
+"""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from importlib import import_module
 
-from torch import nn
+from torch import Tensor, nn
 
-from fededge.errors import ConfigError
 from fededge.models.base import he_initialised
 
 __all__ = ["WIDTH", "resnet18", "resnet18_small"]
 
 WIDTH = 512
+
+
+class Block(nn.Module):
+    """Two 3x3 convolutions beside a shortcut."""
+
+    def __init__(self, channels: int, width: int) -> None:
+        super().__init__()
+        stride = 1 if channels == width else 2
+        self.conv1 = nn.Conv2d(channels, width, 3, stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.relu = nn.ReLU(inplace=True)
+        self.conv2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.downsample: nn.Module | None = None
+        if stride == 2:
+            convolution = nn.Conv2d(channels, width, 1, stride, bias=False)
+            self.downsample = nn.Sequential(convolution, nn.BatchNorm2d(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        residual = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))
+        residual += x if self.downsample is None else self.downsample(x)
+        out: Tensor = self.relu(residual)
+        return out
 
 
 def resnet18(shape: tuple[int, int, int]) -> nn.Module:
@@ -31,15 +55,18 @@ def resnet18_small(shape: tuple[int, int, int]) -> nn.Module:
 
 
 def _layers() -> OrderedDict[str, nn.Module]:
-    """The layers of torchvision's network by name, up to its features."""
-    try:
-        models = import_module("torchvision.models")
-    except (ImportError, OSError, RuntimeError) as error:
-        raise ConfigError(
-            f"resnet18 takes torchvision, which cannot be imported ({error}); install "
-            "fededge[vision] or choose another network"
-        ) from error
-    layers = OrderedDict(models.resnet18(weights=None, num_classes=1).named_children())
-    del layers["fc"]
+    """The layers for photographs by name, up to the features."""
+    layers: OrderedDict[str, nn.Module] = OrderedDict(
+        conv1=nn.Conv2d(3, 64, 7, 2, padding=3, bias=False),
+        bn1=nn.BatchNorm2d(64),
+        relu=nn.ReLU(inplace=True),
+        maxpool=nn.MaxPool2d(3, 2, padding=1),
+    )
+    for stage, (channels, width) in enumerate([(64, 64), (64, 128), (128, 256), (256, 512)], 1):
+        layers[f"layer{stage}"] = nn.Sequential(Block(channels, width), Block(width, width))
+    layers["avgpool"] = nn.AdaptiveAvgPool2d(1)
+    nn.Linear(WIDTH, 1)  # torchvision draws a head here: one seed gives the same weights in both
+    for layer in layers.values():
+        he_initialised(layer)
     layers["flatten"] = nn.Flatten()
     return layers

@@ -76,7 +76,7 @@ def test_the_loss_and_its_gradient(
     scale = torch.tensor(a.get(rule, [8 / 13, 4 / 13, 1 / 13, 0]), dtype=torch.float64)
 
     given = z.to(dtype).requires_grad_()
-    r = cast(Round, SimpleNamespace(counts=COUNTS))
+    r = cast(Round, SimpleNamespace(counts=COUNTS, memo={}))
     out = Output(given, given)
     loss = layer.objective(r, out, Batch(given, ((y, 1.0),))).loss(out, y)
     (gradient,) = torch.autograd.grad(loss, given)
