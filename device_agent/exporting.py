@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import math
 from datetime import datetime, timezone
@@ -10,6 +11,7 @@ from pathlib import Path
 from fededge.config import AgentConfig
 from fededge.errors import ExportError, StoreError
 from fededge.export import Draft, Origin, Samples, Template, compared, predict_all
+from fededge.flat import FlatModel
 from fededge.spec import ModelSpec
 from fededge.training import Answer, Trainer
 from fededge.wire.messages import State, TaskMessage
@@ -47,7 +49,9 @@ class Exporting:
     def warm_up(self) -> None:
         """Trace the network, which takes seconds, before the first round instead of in it."""
         folder = Path(self.config.state) / "templates"
-        self.net = self.trainer.deployed.clone()
+        deployed = self.trainer.deployed
+        self.net = FlatModel(copy.deepcopy(deployed.module), trains=False)
+        self.net.swap(deployed.vector)  # between two exports it need not have a model of its own
         try:
             self.template: Template | None = Template.cached(folder, self.net.module, self.spec)
         except ExportError as error:
@@ -58,17 +62,19 @@ class Exporting:
         """Export the personal model, and offer it for promotion."""
         if self.template is None:
             return
-        self.net.load(answer.personal)
         data = self.trainer.data
         inputs = data.held_x if len(data.held_x) else data.x
         count = COMPARED_NUMBERS // max(1, self.template.layout.size)
         inputs = inputs[: max(LEAST_COMPARED, min(MOST_COMPARED, count))]
+        before = self.net.swap(answer.personal)
         try:
             draft = compared(self.net, self.template, self._origin(answer, task, state), inputs)
             outcome = self.promotion.offer(draft, self._complete)
         except (ExportError, StoreError) as error:  # a full disk is one: the next turn tries again
             log.error("%s", error)
             return
+        finally:
+            self.net.swap(before)
         log.info("personal model %.1f%%: %s", 100 * answer.personal_accuracy, outcome)
 
     def score(self, number: int) -> float | None:

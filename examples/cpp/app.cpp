@@ -12,6 +12,8 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <iterator>
+#include <regex>
 #include <stdexcept>
 #include <string>
 
@@ -78,9 +80,16 @@ class Model {
   }
 
  private:
+  // The file that the manifest wants apps to load: float32, or a variant such as int8.
   // The link is followed once: the agent may replace it at any moment.
   static std::string path(const std::filesystem::path& state) {
-    return (std::filesystem::canonical(state / "models" / "current") / "model.onnx").string();
+    const auto folder = std::filesystem::canonical(state / "models" / "current");
+    std::ifstream file(folder / "manifest.json");
+    const std::string manifest{std::istreambuf_iterator<char>(file), {}};
+    std::smatch use;
+    if (!std::regex_search(manifest, use, std::regex("\"use\"\\s*:\\s*\"([a-z0-9]+)\"")))
+      throw std::runtime_error((folder / "manifest.json").string() + ": not a model's manifest");
+    return (folder / (use[1] == "fp32" ? "model.onnx" : "model." + use.str(1) + ".onnx")).string();
   }
 
   static Ort::SessionOptions options() {

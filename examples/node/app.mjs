@@ -8,7 +8,7 @@ import { join } from "node:path";
 import * as ort from "onnxruntime-node";
 import sharp from "sharp";
 
-import { classify, load } from "../web/model.mjs";
+import { chosen, classify, load } from "../web/model.mjs";
 
 globalThis.crypto ??= webcrypto; // Node.js 18 has it under this name only
 
@@ -17,7 +17,7 @@ async function current(state) {
   const folder = realpathSync(join(state, "models", "current"));
   const manifest = JSON.parse(readFileSync(join(folder, "manifest.json"), "utf8"));
   const options = { intraOpNumThreads: 1, interOpNumThreads: 1 };
-  const model = readFileSync(join(folder, "model.onnx"));
+  const model = readFileSync(join(folder, chosen(manifest).file));
   return { manifest, session: await load(ort, model, manifest, options) };
 }
 

@@ -2,12 +2,17 @@
 
 import { pixels } from "./pixels.mjs";
 
-// Check a model against its manifest and load it.
+// The file that the agent wants apps to load, and its hash.
+export function chosen(manifest) {
+  return manifest.variants[manifest.use] ?? { file: "model.onnx", sha256: manifest.sha256 };
+}
+
+// Check the chosen file against its manifest and load it.
 export async function load(ort, model, manifest, options = {}) {
   const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", model));
   const sha256 = Array.from(digest, (byte) => byte.toString(16).padStart(2, "0")).join("");
-  if (sha256 !== manifest.sha256) {
-    throw new Error("model.onnx is not the one that manifest.json is about: choose both anew");
+  if (sha256 !== chosen(manifest).sha256) {
+    throw new Error(`${chosen(manifest).file} is not the one that manifest.json is about: choose both anew`);
   }
   if (manifest.input.dtype !== "uint8") {
     throw new Error("this model reads texts, and this app shows it pictures");

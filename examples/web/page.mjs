@@ -1,7 +1,7 @@
-// The page: choose the model's two files, then a picture. Nothing leaves the browser.
+// The page: choose the manifest and the file that it names, then a picture. Nothing leaves the browser.
 
 import * as ort from "./node_modules/onnxruntime-web/dist/ort.wasm.min.mjs";
-import { classify, load } from "./model.mjs";
+import { chosen, classify, load } from "./model.mjs";
 import { pixels } from "./pixels.mjs";
 
 ort.env.wasm.wasmPaths = new URL("./node_modules/onnxruntime-web/dist/", import.meta.url).href;
@@ -54,15 +54,17 @@ function list(answer) {
 
 async function takeModel(files) {
   const byName = Object.fromEntries(Array.from(files, (file) => [file.name, file]));
-  if (!byName["model.onnx"] || !byName["manifest.json"]) {
-    throw new Error("choose both files of models/current: model.onnx and manifest.json");
+  if (!byName["manifest.json"]) {
+    throw new Error("choose both files of models/current: manifest.json and the model");
   }
   const manifest = JSON.parse(await byName["manifest.json"].text());
-  const session = await load(ort, await byName["model.onnx"].arrayBuffer(), manifest);
+  const { file } = chosen(manifest);
+  if (!byName[file]) throw new Error(`choose both files: manifest.json and ${file}, which it names`);
+  const session = await load(ort, await byName[file].arrayBuffer(), manifest);
   loaded = { manifest, session };
   element("picture").disabled = false;
   element("about").textContent =
-    `${manifest.device}, round ${manifest.round + 1}: ${manifest.labels.length} labels`;
+    `${manifest.device}, round ${manifest.round + 1}: ${manifest.labels.length} labels, ${manifest.use}`;
   say("Now choose a picture.");
 }
 

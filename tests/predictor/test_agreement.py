@@ -145,7 +145,10 @@ def web_app(page: Page, url: str, state: Path, folder: Path) -> Answers:
 
 
 def load_model(page: Page, current: Path) -> None:
-    page.choose("#model", current / "model.onnx", current / "manifest.json")
+    manifest = json.loads((current / "manifest.json").read_text())
+    plain = {"file": "model.onnx"}
+    model = current / manifest["variants"].get(manifest["use"], plain)["file"]
+    page.choose("#model", model, current / "manifest.json")
     page.until("!document.querySelector('#picture').disabled")
 
 
@@ -195,13 +198,18 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
         pass
 
 
-@pytest.fixture(params=["fashion", "colour"])
+@pytest.fixture(params=["fashion", "colour", "int8"])
 def device(request: pytest.FixtureRequest, fashion: Path, colour: Maker, tmp_path: Path) -> Path:
-    """A device with grey images of 28x28, and one with colour images that are no squares."""
+    """A device with grey images of 28x28, one with colour images that are no squares, and one
+    whose apps are to load int8: they must not look at float32.
+    """
     if request.param == "fashion":
         return fashion
-    colour.export(tmp_path / "models", seed=1)
-    return tmp_path
+    state = tmp_path / "state"
+    colour.export(state / "models", seed=1, use="int8" if request.param == "int8" else "fp32")
+    if request.param == "int8":
+        (state / "models" / "current" / "model.onnx").write_bytes(b"not to be read")
+    return state
 
 
 def test_the_python_app_says_what_the_predictor_says(device: Path, pictures: Path) -> None:
@@ -277,7 +285,9 @@ def test_the_page_says_what_is_wrong(
     with browser(tmp_path / "profile") as page:
         page.go(served)
         page.choose("#model", current / "model.onnx")
-        page.until("says.textContent.startsWith('choose both files')")
+        page.until("says.textContent.startsWith('choose both files of models/current')")
+        page.choose("#model", current / "manifest.json")
+        page.until("says.textContent.startsWith('choose both files: manifest.json and model.onnx')")
         page.choose("#model", tmp_path / "model.onnx", current / "manifest.json")
         page.until("says.textContent.startsWith('model.onnx is not the one')")
         load_model(page, current)
