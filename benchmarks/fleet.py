@@ -6,7 +6,9 @@ python benchmarks/fleet.py [--devices 10 100 1000] [--participants 100] [--round
 One Mosquitto, one real coordinator process, and real agents, each with its own connection, state
 on disk and ledger, but without training: a light agent sends back the model that it received. They
 share a few processes, so that one machine can hold a thousand. The first round is left out of the
-seconds: the agents are still joining.
+seconds: the agents are still joining. Of the coordinator's memory, what is backed by files (torch's
+libraries, mostly) is shared and can be reclaimed; the rest is anonymous. `base` is what a process
+has that has imported the coordinator and done nothing.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import multiprocessing
 import os
 import sqlite3
 import statistics
+import subprocess
 import sys
 import tempfile
 import threading
@@ -25,6 +28,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import BinaryIO
 
 from torch import Tensor
 
@@ -66,6 +70,9 @@ class Row:
     cpu_s_a_round: float
     rss_mb: float
     peak_rss_mb: float
+    peak_anonymous_mb: float
+    base_rss_mb: float
+    base_anonymous_mb: float
 
 
 class Light(Work):
@@ -101,8 +108,8 @@ class Light(Work):
             if Light.shared is None:
                 Light.shared = FlatModel(build_for(state.model, seed=0))
 
-    def _read_model(self, payload: bytes) -> dict[str, Tensor]:
-        return tensors.decode(self._net.layout, payload, ("model",))
+    def _read_model(self, file: BinaryIO) -> dict[str, Tensor]:
+        return tensors.decode(self._net.layout, file, ("model",))
 
     def train(self, task: TaskMessage, state: State) -> None:  # type: ignore[override]
         layout = self._net.layout
@@ -200,7 +207,8 @@ def _watch(
 ) -> Row:
     """Look at the coordinator until it ends; then read its journal."""
     joined, at_join = 0.0, 0.0
-    rss = peak = cpu = 0.0
+    rss = peak = anonymous = cpu = 0.0
+    base, base_anonymous = _base()
     while coordinator.exit_code is None:
         if time.monotonic() - began > PATIENCE:
             raise SystemExit(f"{devices} devices: not done after {PATIENCE:.0f} s")
@@ -208,10 +216,11 @@ def _watch(
             raise SystemExit(f"{devices} devices: a process of agents died, see above")
         pid = coordinator.pid
         if pid is not None and (seen := _process(pid)) is not None:
-            rss, peak, cpu = seen
+            rss, peak, now, cpu = seen
+            anonymous = max(anonymous, now)
         if not joined and "round 1:" in coordinator.log.read_text():
             joined, at_join = time.monotonic() - began, cpu
-        time.sleep(0.05)
+        time.sleep(0.02)
     if coordinator.exit_code != 0:
         raise SystemExit(coordinator.said(20))
     with sqlite3.connect(folder / "state" / "journal.sqlite") as journal:
@@ -227,22 +236,41 @@ def _watch(
         round((cpu - at_join) / rounds, 3),
         round(rss, 1),
         round(peak, 1),
+        round(anonymous, 1),
+        round(base, 1),
+        round(base_anonymous, 1),
     )
 
 
-def _process(pid: int) -> tuple[float, float, float] | None:
-    """Resident megabytes now and at most, and seconds of processor time; None once it is gone."""
+def _base() -> tuple[float, float]:
+    """Megabytes of a process that has imported the coordinator: resident, and anonymous."""
+    look = "import fededge_server.app; print(open('/proc/self/status').read())"
+    program = [sys.executable, "-c", look]
+    said = subprocess.run(program, capture_output=True, text=True, check=True).stdout
+    rss, _, anonymous = _megabytes(said)
+    return rss, anonymous
+
+
+def _megabytes(status: str) -> tuple[float, float, float]:
+    """Resident now, resident at most, and anonymous now."""
+    sizes = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
+    rss, peak, anonymous = (
+        int(sizes[key].split()[0]) * 1024 / 1e6 for key in ("VmRSS", "VmHWM", "RssAnon")
+    )
+    return rss, peak, anonymous
+
+
+def _process(pid: int) -> tuple[float, float, float, float] | None:
+    """A process's `_megabytes`, and seconds of processor time; None once it is gone."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
-    sizes = dict(line.split(":", 1) for line in status.splitlines())
-    if "VmRSS" not in sizes:
+    if "VmRSS" not in status:
         return None
-    rss, peak = (int(sizes[key].split()[0]) / 1024 for key in ("VmRSS", "VmHWM"))
     ticks = [int(field) for field in stat.rsplit(")", 1)[1].split()[11:13]]
-    return rss, peak, sum(ticks) / os.sysconf("SC_CLK_TCK")
+    return *_megabytes(status), sum(ticks) / os.sysconf("SC_CLK_TCK")
 
 
 def main() -> None:
@@ -256,13 +284,17 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="FILE")
     flags = parser.parse_args()
     rows = []
-    print("devices  a round  model MB  joined s  round s  CPU s a round  RSS MB  at most MB")
+    print(
+        "devices  a round  model MB  joined s  round s  CPU s a round  RSS MB  at most MB"
+        "  anonymous at most MB  base MB  base anonymous MB"
+    )
     for devices in flags.devices:
         row = measure(devices, flags.participants, flags.rounds, flags.model)
         rows.append(asdict(row))
         print(
             f"{row.devices:7} {row.participants:8} {row.model_mb:9} {row.joined_s:9}"
             f" {row.round_s:8} {row.cpu_s_a_round:14} {row.rss_mb:7} {row.peak_rss_mb:11}"
+            f" {row.peak_anonymous_mb:21} {row.base_rss_mb:8} {row.base_anonymous_mb:18}"
         )
     if flags.json:
         flags.json.write_text(json.dumps(rows, indent=1) + "\n")

@@ -118,9 +118,14 @@ class Agent:
     def _connect(self) -> None:
         config, topics, device = self.config, self.topics, self.config.device
         index = self.store.index
-        turn, settled = _pending(index.turn), _pending(index.settled)
-        held = "" if self.trust.fresh else index.held  # it came before we trusted a key
-        self.life = Life(device, held=held, pending=turn, settled=settled, fetch=self._coming())
+        self.life = Life(
+            device,
+            held="" if self.trust.fresh else index.held,  # it came before we trusted a key
+            pending=_pending(index.turn),
+            settled=_pending(index.settled),
+            late=_pending(index.late),
+            fetch=self._coming(),
+        )
         will = mqtt.Will(self._status_topic, encode(self._status(online=False)))
         # Nobody else knows the instance: who took our client id would throw us off the broker.
         name = f"fededge-{config.federation}-{device}-{index.instance[:16]}"
@@ -269,9 +274,9 @@ class Agent:
                 self._job(lambda: self._train(task, state))
             case events.SendUpdate(chunks):
                 self._send(chunks)
-            case events.Settle(accepted):
+            case events.Settle(accepted, late):
                 self.egress.drop()
-                self.store.settle(accepted)
+                self.store.settle(accepted, late)
                 log.info("update %s", "accepted" if accepted else "dropped")
             case events.Halt(reason):
                 raise RefusedError(f"the federation refuses this agent: {reason}")

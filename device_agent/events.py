@@ -239,9 +239,13 @@ class SendUpdate:
 
 @dataclass(frozen=True)
 class Settle:
-    """The coordinator has decided on the saved update: keep or drop what follows it."""
+    """The coordinator has decided on the saved update: keep or drop what follows it.
+
+    `late`: its round is over, and its turn is not taken again.
+    """
 
     accepted: bool
+    late: bool = False
 
 
 @dataclass(frozen=True)

@@ -80,12 +80,14 @@ class Life:
     `pending` is an update that awaits the coordinator's word. Until it has come no other turn is
     taken, for the next one begins from what this one left. `settled` was accepted and is kept, to
     be sent rather than trained again when the coordinator asks twice. `lost`: its file is damaged.
+    `late` came too late: a task for it that is still on its way is not taken.
     """
 
     device: str
     held: str = ""
     pending: Pending | None = None
     settled: Pending | None = None
+    late: Pending | None = None
     state: State | None = None
     task: TaskMessage | None = None
     early: TaskMessage | None = None
@@ -213,7 +215,7 @@ class Life:
     def _begin(self, task: TaskMessage, state: State, now: float) -> list[Command]:
         """Train if we hold the version, fetch it if not."""
         turn = Pending(state.run, task.version)
-        if self.settled == turn:
+        if turn in (self.settled, self.late):
             return []
         if self.held == task.version:
             self.training = turn
@@ -314,6 +316,8 @@ class Life:
         saved = self.pending or self.settled
         if saved is None or reply.version != saved.version:
             return []
+        if saved == self.training:
+            return []  # taken again from where it began: private state must not go on meanwhile
         if reply.kind == "resend":
             return self._say(SendUpdate(reply.chunks), now) if reply.chunks else []
         if self.task is not None and self.task.version == reply.version:
@@ -323,11 +327,13 @@ class Life:
         if reply.kind == "accepted":
             self.pending, self.settled, self.lost = None, None if self.lost else self.pending, False
             return [Settle(accepted=True)]
-        return self._drop(f"update {reply.kind}: {reply.reason}")
+        late = reply.kind == "late"
+        self.late = self.pending if late else self.late
+        return self._drop(f"update {reply.kind}: {reply.reason}", late)
 
-    def _drop(self, why: str) -> list[Command]:
+    def _drop(self, why: str, late: bool = False) -> list[Command]:
         self.pending, self.lost = None, False
-        return [Note(why), Settle(accepted=False)]
+        return [Note(why), Settle(accepted=False, late=late)]
 
     def _tick(self, now: float) -> list[Command]:
         if self.fetch is not None and self.fetch.assembly.overdue(now):

@@ -14,7 +14,7 @@ import os
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 import safetensors
@@ -22,10 +22,10 @@ import safetensors.torch
 import torch
 from msgspec import Struct
 
-from fededge.errors import StoreError, WireError
+from fededge.errors import MethodError, StoreError, WireError
 from fededge.files import disk_error, fsync_folder, lock_folder, replace_file
 from fededge.methods.private import Private, Value
-from fededge.wire import pieces
+from fededge.wire import container, pieces
 from fededge.wire.messages import Manifest, Report
 
 __all__ = ["AgentStore", "Turn"]
@@ -36,8 +36,8 @@ SUFFIXES = frozenset({".update", ".accepted", ".private", ".safetensors", ".new"
 """Files that are removed once nothing names them."""
 
 
-Reader = Callable[[bytes], dict[str, torch.Tensor]]
-"""From the bytes of a model to its vectors; a WireError if they are none."""
+Reader = Callable[[BinaryIO], dict[str, torch.Tensor]]
+"""From the file of a model to its vectors; a WireError if there are none."""
 
 
 class File(Struct, frozen=True):
@@ -56,8 +56,9 @@ class Turn(Struct, frozen=True):
 
 
 class Index(Struct, frozen=True):
-    """What lies where. `turn` awaits the coordinator's word; `settled` was accepted.
+    """What lies where. `turn` awaits the coordinator's word; `settled` was accepted, `late` not.
 
+    Of the late one the files are gone: what is left says which turn not to take again.
     `earlier` is the private state before the present one: from there the turn can be taken again.
     """
 
@@ -69,6 +70,7 @@ class Index(Struct, frozen=True):
     earlier: File | None = None
     turn: Turn | None = None
     settled: Turn | None = None
+    late: Turn | None = None
     count: int = 0
 
 
@@ -182,7 +184,8 @@ class AgentStore:
         """Take a complete model as the held one, if it is what its manifest says."""
         part = self._part(version)
         try:
-            read(pieces.read_whole(part, manifest))
+            pieces.check_whole(part, manifest)
+            self._read_vectors(part, read)
         except WireError:
             pieces.forget(part)
             raise
@@ -197,9 +200,12 @@ class AgentStore:
 
     def model(self, version: str, read: Reader) -> dict[str, torch.Tensor]:
         """The held model; a WireError if its file is gone or damaged: it can be fetched again."""
-        path = self._model(version)
+        return self._read_vectors(self._model(version), read)
+
+    def _read_vectors(self, path: Path, read: Reader) -> dict[str, torch.Tensor]:
         try:
-            return read(path.read_bytes())
+            with path.open("rb") as file:
+                return read(file)
         except OSError as error:
             raise WireError(f"{path}: cannot be read ({error.strerror})") from None
 
@@ -237,7 +243,7 @@ class AgentStore:
         )
         self._sweep()
 
-    def settle(self, accepted: bool) -> None:
+    def settle(self, accepted: bool, late: bool = False) -> None:
         """Close the turn: its private state becomes ours if the update was accepted."""
         turn = self.index.turn
         if turn is None:
@@ -246,7 +252,7 @@ class AgentStore:
             earlier = self.index.private
             self._change(private=turn.private, earlier=earlier, turn=None, settled=turn)
         else:
-            self._change(turn=None)
+            self._change(turn=None, late=turn if late else self.index.late)
         self._sweep()
 
     def update(self) -> bytes | None:
@@ -356,11 +362,14 @@ def _dump(private: Private) -> bytes:
     """Tensors under their names, numbers as `#name`: whole ones as int64, others as float64."""
     values: dict[str, torch.Tensor] = {}
     for name, value in private.items():
-        if isinstance(value, torch.Tensor):
-            values[name] = value.detach().cpu().clone(memory_format=torch.contiguous_format)
-        else:
+        if not isinstance(value, torch.Tensor):
             values[f"#{name}"] = _number(value)
-    return safetensors.torch.save(values)
+        elif value.dtype in container.NAMES:
+            values[name] = value.detach().cpu()
+        else:
+            raise MethodError(f"private state '{name}' is {value.dtype}, which cannot be kept")
+    flat = {name: value.contiguous().view(-1) for name, value in values.items()}
+    return container.pack(flat, {name: tuple(value.shape) for name, value in values.items()})
 
 
 def _number(value: Value) -> torch.Tensor:

@@ -6,6 +6,7 @@ import logging
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 from torch import Tensor
@@ -21,7 +22,7 @@ from fededge.methods.own import sha256_of
 from fededge.models import Preprocess, build_for
 from fededge.training import Answer, Examples, Task, Trainer
 from fededge.wire import chunks, tensors
-from fededge.wire.encoding import RESIDUE, Encoding, decompress
+from fededge.wire.encoding import RESIDUE, Encoding
 from fededge.wire.messages import Manifest, Report, State, TaskMessage
 from fededge_agent.exporting import Exporting
 from fededge_agent.metrics import Diary, turn_metrics
@@ -112,11 +113,10 @@ class Work:
     def check_model(self, version: str, manifest: Manifest) -> None:
         self.store.check_model(version, manifest, self._read_model)
 
-    def _read_model(self, payload: bytes) -> dict[str, Tensor]:
+    def _read_model(self, file: BinaryIO) -> dict[str, Tensor]:
         trainer = self._ready
-        if self.encoding.zstd:
-            payload = decompress(payload, self.most_bytes)
-        return tensors.decode(trainer.net.layout, payload, ("model", *trainer.method.sends))
+        plain = self.encoding.unsqueezed(file, self.most_bytes)
+        return tensors.decode(trainer.net.layout, plain, ("model", *trainer.method.sends))
 
     def train(self, task: TaskMessage, state: State) -> Trained:
         """Take a turn, and save its update and private state together."""

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fededge import ops
 from fededge.errors import MethodError
-from fededge.flat import Layout
+from fededge.flat import Layout, finite
 from fededge.methods.base import Merged, State
 from fededge.methods.compose import Stack
 
@@ -53,7 +53,7 @@ def aggregate(
     merged = Merged(mean, counted, devices, layout, sums)
     model, state = method.step(w, merged, state)
     for name, vector in {"global model": model, **state}.items():
-        if not torch.isfinite(vector).all():
+        if not finite(vector):
             raise MethodError(f"{method}: the next {name} has numbers that are not finite")
     return model, state
 

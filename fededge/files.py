@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import hashlib
 import os
 from pathlib import Path
-from typing import IO
+from typing import IO, BinaryIO
 
 from fededge.errors import ConfigError, DiskFullError, StoreError
 
@@ -18,8 +19,11 @@ __all__ = [
     "lock_folder",
     "read_file",
     "replace_file",
+    "stream_sha256",
     "write_private",
 ]
+
+BLOCK = 1 << 20
 
 
 def replace_file(path: Path, data: bytes) -> None:
@@ -72,6 +76,14 @@ def read_file(what: str, path: Path) -> bytes:
         raise ConfigError(f"{what}: there is no file '{path}'") from None
     except OSError as error:
         raise ConfigError(f"{what}: '{path}' cannot be read ({error.strerror})") from None
+
+
+def stream_sha256(file: BinaryIO) -> str:
+    """The SHA-256 of what is left of a file; no more than a block of it is in memory."""
+    digest = hashlib.sha256()
+    while block := file.read(BLOCK):
+        digest.update(block)
+    return digest.hexdigest()
 
 
 def check_private(what: str, path: Path) -> None:

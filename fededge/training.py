@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fededge.errors import MethodError
 from fededge.evaluation import accuracy
-from fededge.flat import FlatModel
+from fededge.flat import FlatModel, finite
 from fededge.methods.base import Examples, Hyper, Phase
 from fededge.methods.compose import Stack
 from fededge.methods.private import Private
@@ -111,7 +111,7 @@ class Trainer:
         turn.private = Private(done.private)
         personal = self.method.personal(turn)
         upload = done.upload.clone()
-        if not torch.isfinite(upload).all():
+        if not finite(upload):
             raise _diverged(turn, "the model that would be sent is not finite")
         personal = upload if personal is done.upload else personal.clone()
         score = self.accuracy(personal, self.deployed)

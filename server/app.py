@@ -116,7 +116,7 @@ class Coordinator:
         self.encoding = Encoding.parse(config.transfer.encoding)
         self.spec = model_spec(config.model, config.data)
         self.test = None if config.data.source == "none" else evaluation_set(config.data, self.spec)
-        self.net = FlatModel(build_for(self.spec, config.seed))
+        self.net = FlatModel(build_for(self.spec, config.seed), trains=False)
         self.method.needs(self.net.module)
         self.preprocess = Preprocess(self.spec)
 
@@ -142,11 +142,12 @@ class Coordinator:
         )
         progress = self.store.progress()
         if progress is None:
-            self._advance(0, self.net.vector.clone(), self.method.initial(layout), {}, None)
+            self._advance(0, self.net.vector, self.method.initial(layout), {}, None)
         else:
             self.progress = progress
             self.model, memory = self.store.load(progress.version, layout)
             self.memory: MethodState = memory
+            self.net.swap(self.model)  # one copy is enough
             log.info("resuming after round %d", progress.rounds_done)
         facts = events.Facts(
             run=run,
@@ -420,7 +421,8 @@ class Coordinator:
         """Evaluate a model, and make it the current version: on disk first."""
         sha256 = self.net.layout.sha256(model)
         version = f"{done:06d}-{sha256[:16]}"
-        score = self._accuracy(model)
+        self.net.swap(model)
+        score = self._accuracy()
         progress = Progress(done, version, sha256, score)
         self.store.advance(progress, self.net.layout, model, memory, reports, seconds)
         self.progress, self.model, self.memory = progress, model, memory
@@ -428,10 +430,9 @@ class Coordinator:
         shown = "" if score is None else f", global accuracy {score:.1%}"
         log.info("version %s from %d updates%s", version, len(reports), shown)
 
-    def _accuracy(self, model: Tensor) -> float | None:
+    def _accuracy(self) -> float | None:
         if self.test is None:
             return None
-        self.net.load(model)
         return accuracy(self.net.module, self.preprocess, self.test.x, self.test.y)
 
     # What the world is told

@@ -54,6 +54,7 @@ class Board:
     found: State | None = None
     looking: bool = True
     due: bool = False
+    put_at: float | None = None
 
     @property
     def settled(self) -> bool:
@@ -63,9 +64,14 @@ class Board:
     # A connection begins: look what is there before anything is put up
 
     def look(self) -> None:
-        """Every connect is the first: a new broker may know nothing of us."""
+        """Every connect is the first: a new broker may know nothing of us.
+
+        A state that has not come back may reach that one yet, without the chunks that it names.
+        """
         self.looking, self.found = True, None
-        self.echoes.clear()
+        if self.echoes:
+            self._note("published", "")
+            self.echoes.clear()
 
     def looked(self) -> None:
         """The broker has told what it keeps: put up what is not there."""
@@ -106,7 +112,7 @@ class Board:
             make = functools.partial(chunks.pack, payload, self.manifest, index)
             topic = self.topics.model(version, index)
             self.session.send(Parcel(topic, make, retain=True, expiry=CHUNK_EXPIRY))
-        self._note("published", f"{version} {self.wall()}")
+        self.put_at = self.wall()
 
     def put_state(self) -> None:
         """Say where the federation stands, once the model that this names is there."""
@@ -120,6 +126,9 @@ class Board:
             self.put_state()
 
     def _put_state(self) -> None:
+        if self.put_at is not None:
+            self._note("published", f"{self.describe().version} {self.put_at}")
+            self.put_at = None
         self.issued = max(self.issued + 1, int(1000 * self.wall()))
         state = msgspec.structs.replace(self.describe(), issued=self.issued)
         if self.key is not None:

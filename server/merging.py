@@ -40,7 +40,7 @@ class Merging:
             report.version,
             device,
             report.manifest,
-            lambda payload: self.encoding.unpack(self.layout, payload, base),
+            lambda file: self.encoding.unpack(self.layout, file, base),
         )
         self.method.check(report.scalars)
         if self.robust.max_norm:
@@ -92,7 +92,7 @@ class Merging:
         model = self.store.update(
             report.version,
             device,
-            lambda payload: self.encoding.unpack(self.layout, payload, base),
+            lambda file: self.encoding.unpack(self.layout, file, base),
         )
         age = current.round - report.round
         if age:

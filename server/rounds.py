@@ -228,11 +228,14 @@ class Rounds:
         return Reply("refused", report.version, reason) if reason else None
 
     def _late(self, report: Report) -> str:
-        """Why it is too late for an update; empty if it is not."""
+        """Why it is too late for an update; empty if it is not.
+
+        It is not before the next version is in the journal: until then a coordinator that starts
+        again goes on with the same round, and asks for the update.
+        """
         over = f"round {report.round + 1} is over"
         if report.version == self.version:
-            closing = self.phase == "merging" and not self.config.folds
-            return over if closing or self.phase == "done" else ""
+            return over if self.phase == "done" else ""
         if report.round >= self.round:
             return ""
         fresh = self.round - report.round <= self.config.max_staleness
@@ -249,10 +252,14 @@ class Rounds:
         return self.phase == "open" and current and device not in self.invited
 
     def _chunk(self, event: ChunkCame, now: float) -> list[Command]:
+        if self.phase == "merging":
+            return []  # it is in no version that is being made; if one can take it, it is asked for
         return self._checked(self.transfers.take(event, now))
 
     def _stalled(self, now: float) -> list[Command]:
         """Ask for chunks that do not come, and for a turn: the device may have lost its update."""
+        if self.phase == "merging":
+            return []
         asked = self._checked(self.transfers.stalled(self.present, now))
         silent = (c for c in asked if isinstance(c, Answer) and c.reply.version == self.version)
         return asked + self._invitations(c.device for c in silent if c.device in self.invited)
@@ -375,13 +382,10 @@ class Rounds:
         return [note, *self._ask(again)]
 
     def _close(self) -> list[Command]:
-        """Merge what has come; who is still sending goes on, or hears at once that it is late."""
-        late: list[Command] = []
-        if not self.config.folds or self.round + 1 == self.config.count:
-            late = self._give_up([*self.transfers.open])
+        """Merge what has come; who is still sending hears of it once that is done."""
         reports = {device: self.stored[device] for device in sorted(self.stored)}
         self.phase, self.deadline = "merging", math.inf
-        return [*late, Merge(self.round, reports, self.counted)]
+        return [Merge(self.round, reports, self.counted)]
 
     def _give_up(self, devices: Iterable[str]) -> list[Command]:
         """Their updates are of no use any more, and need not be sent to the end."""

@@ -15,6 +15,7 @@ import sqlite3
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 import safetensors
@@ -68,8 +69,8 @@ CREATE TABLE IF NOT EXISTS rollout (
     plan TEXT NOT NULL
 );
 """
-Reader = Callable[[bytes], Tensor]
-"""From the bytes of an update to the model in it; a WireError if they are none."""
+Reader = Callable[[BinaryIO], Tensor]
+"""From the file of an update to the model in it; a WireError if there is none."""
 
 ROWS = "rows.f32"
 """A round's updates while they are combined, in the spool."""
@@ -214,7 +215,8 @@ class Store:
             raise StoreError(f"{self.path}: there is no version {version}")
         model_path, state_path = self._model(version), self._state(version)
         try:
-            model = tensors.decode(layout, model_path.read_bytes())["model"]
+            with model_path.open("rb") as file:
+                model = tensors.decode(layout, file)["model"]
             remembered = state_path.read_bytes()
             state = safetensors.torch.load(remembered)
         except (OSError, WireError, safetensors.SafetensorError) as error:
@@ -318,8 +320,10 @@ class Store:
     def check(self, version: str, device: str, facts: Manifest, read: Reader) -> Tensor:
         """Make a complete update durable, if it is what its report says; the model in it."""
         path = self._update(version, device)
-        model = read(pieces.read_whole(path, facts))
+        pieces.check_whole(path, facts)
         try:
+            with path.open("rb") as file:
+                model = read(file)
             fsync_folder(path.parent)
             fsync_folder(self.spool)
         except OSError as error:
@@ -329,7 +333,8 @@ class Store:
     def update(self, version: str, device: str, read: Reader) -> Tensor:
         path = self._update(version, device)
         try:
-            return read(path.read_bytes())
+            with path.open("rb") as file:
+                return read(file)
         except (OSError, WireError) as error:
             raise StoreError(f"{path}: an accepted update is unreadable ({error})") from None
 
@@ -389,7 +394,7 @@ class Store:
 
 def _whole(path: Path, facts: Manifest) -> bool:
     try:
-        pieces.read_whole(path, facts)
+        pieces.check_whole(path, facts)
     except WireError:
         return False
     return True

@@ -25,10 +25,12 @@ class FlatModel:
     """A module whose parameters and float buffers are views of `vector`, gradients of `grad`.
 
     Anything that moves the module's tensors behind our back (`module.to`, `module.half`) breaks
-    the binding: use `FlatModel.to`, and `bound` to check.
+    the binding: use `FlatModel.to`, and `bound` to check. One that is not to be trained
+    (`trains=False`) has no gradient, which takes as much memory as the model.
     """
 
     module: nn.Module
+    trains: bool = True
     layout: Layout = field(init=False)
     vector: Tensor = field(init=False, repr=False)
     grad: Tensor = field(init=False, repr=False)
@@ -42,8 +44,9 @@ class FlatModel:
             vector[entry.span].copy_(tensor.detach().reshape(-1))
         self.vector = vector
         self.swap(vector)
-        self.grad = torch.zeros_like(vector)
-        self.bind_grad()
+        self.grad = torch.zeros_like(vector) if self.trains else vector.new_empty(0)
+        if self.trains:
+            self.bind_grad()
 
     def __call__(self, x: Tensor) -> Tensor:
         out: Tensor = self.module(x)
@@ -116,12 +119,13 @@ class FlatModel:
         self.module.to(device)
         self.vector, self.grad = self.vector.to(device), self.grad.to(device)
         self.swap(self.vector)
-        self.bind_grad()
+        if self.trains:
+            self.bind_grad()
         return self
 
     def clone(self) -> FlatModel:
         """An independent copy: a module and a vector of its own, and no gradient yet."""
-        return FlatModel(copy.deepcopy(self.module))
+        return FlatModel(copy.deepcopy(self.module), self.trains)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> FlatModel:
         return self.clone()

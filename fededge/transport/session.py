@@ -25,17 +25,20 @@ from paho.mqtt.reasoncodes import ReasonCode
 from fededge.config import BrokerConfig
 from fededge.errors import TransportError
 from fededge.transport import tls
+from fededge.transport.backlog import Backlog
 from fededge.transport.outbox import Outbox, Parcel
 
 __all__ = ["Connected", "Delivered", "Event", "Failed", "Lost", "Message", "Session", "Will"]
 
 MOST_UNREAD = 64
-"""Messages that the broker may have on the way to us: bounds memory at 64 chunks."""
+"""Messages that the broker may have on the way to us."""
 
 LAST_WORDS = 5.0
 """Seconds that a stop waits for its last words to be delivered."""
 
 NOT_AUTHORISED = {0x86, 0x87}
+UNKNOWN_PROTOCOL = 0x84
+PASSWORD = "the password in FEDEDGE_PASSWORD"
 TAKEN_OVER = 0x8E
 
 
@@ -111,6 +114,8 @@ class Session:
         self._taken_in = False
         self._outbox = Outbox(self._hand)
         self._counting = False
+        self._backlog = Backlog()
+        self._hung_up = False
 
     @property
     def address(self) -> str:
@@ -247,13 +252,23 @@ class Session:
         try:
             refusal = self._verdict.get(timeout=seconds)
         except queue.Empty:
-            refusal = tls.diagnose(self.broker) or (
-                f"the broker at {self.address} does not speak MQTT {self.broker.protocol}; "
-                "set [broker] protocol"
-            )
+            refusal = tls.diagnose(self.broker) or self._silence(seconds)
         if refusal:
             self.stop()
             raise TransportError(refusal)
+
+    def _silence(self, seconds: float) -> str:
+        """Why the broker has not said whether it takes us in: it hangs up, or it is slow."""
+        if self._hung_up:
+            return f"{self.address}: what answers there hangs up at once; {self._other_protocol}"
+        return (
+            f"{self.address}: what listens there said nothing for {seconds:.0f} s: it is a broker "
+            "that is busy (raise [broker] wait), or none (correct [broker] port)"
+        )
+
+    @property
+    def _other_protocol(self) -> str:
+        return f"it does not speak MQTT {self.broker.protocol}: correct [broker] protocol and port"
 
     def _on_connect(
         self, client: mqtt.Client, userdata: Any, flags: Any, code: ReasonCode, properties: Any
@@ -270,14 +285,15 @@ class Session:
 
     def _refused(self, client: mqtt.Client, code: ReasonCode) -> None:
         """A wrong password does not get right by trying again; a busy broker may."""
-        if code.value not in NOT_AUTHORISED:
+        user = f"user '{self.broker.username}'" if self.broker.username else "an anonymous client"
+        remedy = {
+            UNKNOWN_PROTOCOL: self._other_protocol,
+            **dict.fromkeys(NOT_AUTHORISED, "correct [broker] username, and " + PASSWORD),
+        }.get(code.value)
+        if remedy is None:
             self._verdict.put(f"{self.address}: the broker refuses the connection ({code})")
             return
-        user = f"user '{self.broker.username}'" if self.broker.username else "an anonymous client"
-        reason = (
-            f"{self.address}: the broker refuses {user} ({code}); "
-            "correct [broker] username, and the password in FEDEDGE_PASSWORD"
-        )
+        reason = f"{self.address}: the broker refuses {user} ({code}); {remedy}"
         self._give_up(client, reason)
         self._verdict.put(reason)
 
@@ -287,6 +303,7 @@ class Session:
         if self._stopping:
             return
         taken_in, self._taken_in = self._taken_in, False
+        self._hung_up = not taken_in
         if code.value == TAKEN_OVER:
             self._give_up(client, f"another client took over the name '{self.client_id}'")
         elif taken_in or not self.broker.tls:
@@ -312,12 +329,15 @@ class Session:
         self.inbox.put(Failed(reason))
 
     def _on_message(self, client: mqtt.Client, userdata: Any, message: mqtt.MQTTMessage) -> None:
+        payload, number, qos = bytes(message.payload), message.mid, message.qos
+
         def ack() -> None:
             """Refused if the connection has gone meanwhile: the broker will send it again."""
-            if message.qos:
-                client.ack(message.mid, message.qos)
+            self._backlog.remove(len(payload))
+            if qos:
+                client.ack(number, qos)
 
-        payload = bytes(message.payload)
+        self._backlog.add(len(payload))
         self.inbox.put(Message(message.topic, payload, message.retain, ack))
 
     def _on_publish(

@@ -7,14 +7,14 @@ residue; the device keeps it and adds it to the next one, so that nothing is los
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import get_args
+from typing import BinaryIO, get_args
 
 import torch
 import zstandard
 from torch import Tensor
 
 from fededge.errors import EgressError, WireError
-from fededge.flat import Layout
+from fededge.flat import Layout, finite
 from fededge.wire import tensors
 from fededge.wire.tensors import MODEL, Numbers
 
@@ -72,24 +72,29 @@ class Encoding:
             return self._squeezed(payload), None
         wanted = model - base if self.delta else model
         if residue is not None:
-            wanted = wanted + residue
-        if not torch.isfinite(wanted).all():
+            wanted = wanted.add_(residue) if self.delta else wanted + residue
+        if not finite(wanted):
             raise EgressError("the update has numbers that are not finite")
         payload = tensors.encode(layout, {MODEL: wanted}, self.numbers)
         arrives = tensors.decode(layout, payload, numbers=self.numbers)[MODEL]
-        return self._squeezed(payload), wanted - arrives
+        return self._squeezed(payload), torch.sub(wanted, arrives, out=arrives)
 
-    def unpack(self, layout: Layout, payload: bytes, base: Tensor) -> Tensor:
+    def unpack(self, layout: Layout, source: bytes | BinaryIO, base: Tensor) -> Tensor:
         """The model that the device sent, as near as the encoding brings it."""
-        if self.zstd:
-            payload = decompress(payload, tensors.payload_limit(layout))
-        found = tensors.decode(layout, payload, numbers=self.numbers)[MODEL]
+        plain = self.unsqueezed(source, tensors.payload_limit(layout))
+        found = tensors.decode(layout, plain, numbers=self.numbers)[MODEL]
         if not self.delta:
             return found
         found += base
-        if not torch.isfinite(found).all():
+        if not finite(found):
             raise WireError("the model that the change leads to is not finite")
         return found
+
+    def unsqueezed(self, source: bytes | BinaryIO, most: int) -> bytes | BinaryIO:
+        """What was compressed, at most so many bytes of it; what was not, as it is."""
+        if not self.zstd:
+            return source
+        return decompress(source if isinstance(source, bytes) else source.read(), most)
 
     def _squeezed(self, payload: bytes) -> bytes:
         return compress(payload) if self.zstd else payload

@@ -7,7 +7,6 @@ known for what it is, and only the rest has to come again.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import struct
 import zlib
@@ -17,16 +16,16 @@ from typing import TypeVar
 import msgspec
 
 from fededge.errors import WireError
-from fededge.files import disk_error
+from fededge.files import disk_error, stream_sha256
 from fededge.wire.messages import Manifest, Message
 
 __all__ = [
     "arrived",
+    "check_whole",
     "complete",
     "expect",
     "expected",
     "forget",
-    "read_whole",
     "write_piece",
 ]
 
@@ -86,21 +85,19 @@ def _index(handle: int, facts: Manifest, offset: int, length: int, checksum: int
     return index if len(data) == due and zlib.crc32(data) == checksum else None
 
 
-def read_whole(path: Path, facts: Manifest) -> bytes:
-    """All pieces, on disk for good, if they are what the manifest says."""
+def check_whole(path: Path, facts: Manifest) -> None:
+    """Make all pieces durable; a WireError if they are not what the manifest says."""
     try:
         with path.open("rb") as file:
             if os.fstat(file.fileno()).st_size != facts.bytes:
                 raise WireError(f"it is not the {facts.bytes} bytes that its manifest says")
-            data = file.read()
-            if hashlib.sha256(data).hexdigest() != facts.sha256:
+            if stream_sha256(file) != facts.sha256:
                 raise WireError("its SHA-256 does not fit its manifest")
             os.fsync(file.fileno())
     except FileNotFoundError:
         raise WireError("no piece of it is there") from None
     except OSError as error:
         raise disk_error(path, error) from None
-    return data
 
 
 def complete(path: Path) -> None:

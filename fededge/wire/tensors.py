@@ -5,17 +5,17 @@ int8 has a scale for each tensor of the layout, largest magnitude / 127, in a te
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Mapping
-from typing import Literal
+from typing import BinaryIO, Literal
 
-import safetensors
-import safetensors.torch
 import torch
 from torch import Tensor
 
 from fededge.errors import EgressError, WireError
-from fededge.flat import Layout
+from fededge.flat import Layout, finite
+from fededge.wire.container import Archive, pack
 
 __all__ = ["NUMBERS", "Numbers", "decode", "encode", "payload_limit", "spans"]
 
@@ -41,59 +41,50 @@ def encode(layout: Layout, vectors: Mapping[str, Tensor], numbers: Numbers = "fl
     Only vectors of the layout are taken: there is no way to put anything else into the bytes.
     """
     found: dict[str, Tensor] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
     for key, vector in vectors.items():
         if not isinstance(vector, Tensor) or vector.shape != (layout.size,):
             raise EgressError(f"'{key}' is not a vector of the layout: it must not travel")
         data = vector.detach().cpu().to(torch.float32).contiguous()
         if numbers == "int8":
-            data, found[_name(key, SCALES)] = _quantised(layout, data)
+            name = _name(key, SCALES)
+            data, found[name] = _quantised(layout, data)
+            shapes[name] = (len(layout.entries),)
         elif numbers == "float16":
             data = data.clamp(-MOST_HALF, MOST_HALF)
         data = data.to(NUMBERS[numbers])
-        if any(data.data_ptr() == other.data_ptr() for other in found.values()):
-            data = data.clone()  # safetensors takes no memory twice
         for entry in layout.entries:
-            found[_name(key, entry.name)] = data[entry.span].view(entry.shape)
-    return safetensors.torch.save(found)
+            name = _name(key, entry.name)
+            found[name], shapes[name] = data[entry.span], entry.shape
+    return pack(found, shapes)
 
 
 def decode(
     layout: Layout,
-    data: bytes,
+    source: bytes | BinaryIO,
     vectors: tuple[str, ...] = (MODEL,),
     numbers: Numbers = "float32",
 ) -> dict[str, Tensor]:
-    """The vectors in these bytes, if they are exactly the ones expected and finite."""
-    try:
-        found = safetensors.torch.load(data)
-    except (safetensors.SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
-        raise WireError(f"not safetensors bytes: {str(error)[:200]}") from None
+    """The vectors in these bytes or this file, if they are exactly the ones expected and finite."""
+    file = io.BytesIO(source) if isinstance(source, bytes) else source
+    archive = Archive.open(file, _header_limit(layout, len(vectors)))
     expected = {_name(key, e.name): (key, e) for key in vectors for e in layout.entries}
-    scales = {_name(key, SCALES) for key in vectors if numbers == "int8"}
-    if found.keys() != expected.keys() | scales:
-        odd = [name[:80] for name in sorted(found.keys() ^ (expected.keys() | scales))[:3]]
+    scales = {_name(key, SCALES): key for key in vectors if numbers == "int8"}
+    names = expected.keys() | scales.keys()
+    if archive.places.keys() != names:
+        odd = [name[:80] for name in sorted(archive.places.keys() ^ names)[:3]]
         raise WireError(f"the tensors are not those of the layout, for instance {odd}")
     out = {key: torch.empty(layout.size) for key in vectors}
     for name, (key, entry) in expected.items():
-        tensor = found.pop(name)  # one copy of a large model at a time
-        _check(name, tensor, NUMBERS[numbers], entry.shape)
-        out[key][entry.span] = tensor.reshape(-1).to(torch.float32)
+        there = out[key][entry.span]
+        there.copy_(archive.read(name, entry.shape, there.to(NUMBERS[numbers])))
+    for name, key in scales.items():
+        count = len(layout.entries)
+        _scale(layout, out[key], archive.read(name, (count,), torch.empty(count)))
     for key, vector in out.items():
-        if numbers == "int8":
-            name = _name(key, SCALES)
-            _check(name, found[name], torch.float32, (len(layout.entries),))
-            _scale(layout, vector, found[name])
-        if not torch.isfinite(vector).all():
+        if not finite(vector):
             raise WireError(f"'{key}' holds numbers that are not finite")
     return out
-
-
-def _check(name: str, tensor: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
-    if tensor.dtype != dtype or tuple(tensor.shape) != shape:
-        raise WireError(
-            f"tensor '{name}' is {_word(tensor.dtype)} {tuple(tensor.shape)[:8]}, "
-            f"the layout says {_word(dtype)} {shape}"
-        )
 
 
 def _quantised(layout: Layout, vector: Tensor) -> tuple[Tensor, Tensor]:
@@ -134,13 +125,13 @@ def spans(data: bytes) -> dict[str, tuple[int, int]]:
 
 def payload_limit(layout: Layout, vectors: int = 1) -> int:
     """More bytes than this cannot be an honest payload of this layout."""
+    return 4 * vectors * layout.size + _header_limit(layout, vectors)
+
+
+def _header_limit(layout: Layout, vectors: int) -> int:
     names = sum(len(entry.name) for entry in layout.entries)
-    return vectors * (4 * layout.size + 2 * names + 200 * len(layout.entries)) + 4096
+    return vectors * (2 * names + 200 * len(layout.entries)) + 4096
 
 
 def _name(key: str, name: str) -> str:
     return name if key == MODEL else f"{key}/{name}"
-
-
-def _word(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

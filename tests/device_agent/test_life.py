@@ -267,7 +267,7 @@ def test_a_new_version_while_training_is_taken_up_once_the_old_turn_is_decided()
     driven(task(), StateCame(NEXT), task(V1))
     assert driven(Trained(MINE)) == [SendUpdate(), Announce()]
     commands = driven(reply("late", reason="round 1 is over"))
-    assert only(commands, Settle) == [Settle(accepted=False)]
+    assert only(commands, Settle) == [Settle(accepted=False, late=True)]
     assert only(commands, Follow) == [Follow(V1, ALL)]
 
 
@@ -441,13 +441,43 @@ def test_a_turn_whose_update_is_lost_is_taken_again() -> None:
     assert only(driven(TurnLost()), Train) == [Train(task().task, STATE)]
 
 
+@pytest.mark.parametrize("kind", ["accepted", "late"])
+def test_nothing_is_settled_while_a_turn_is_taken_again(kind: str) -> None:
+    """It would begin from the private state that follows it. Its end asks once more."""
+    driven = trained()
+    assert only(driven(TurnLost()), Train)
+    assert driven(reply(kind), reply("resend", chunks=(0,))) == []
+    assert driven(Trained(MINE)) == [SendUpdate(), Announce()]
+    assert len(only(driven(reply(kind)), Settle)) == 1
+
+
 @pytest.mark.parametrize("kind", ["late", "refused"])
 def test_a_late_or_refused_update_is_dropped_and_the_task_with_it(kind: str) -> None:
     driven = trained()
     commands = driven(reply(kind, reason="because"))
-    assert only(commands, Settle) == [Settle(accepted=False)]
+    assert only(commands, Settle) == [Settle(accepted=False, late=kind == "late")]
     assert not only(commands, Train)
-    assert only(driven(task()), Train), "asked again, it trains again"
+
+
+def test_asked_again_after_a_refusal_the_turn_is_taken_again() -> None:
+    driven = trained()
+    driven(reply("refused", reason="because"))
+    assert only(driven(task()), Train)
+
+
+def test_a_late_turn_is_not_taken_again_for_a_task_that_was_on_its_way() -> None:
+    driven = trained()
+    driven(reply("late", reason="round 1 is over"))
+    assert not only(driven(task(), StateCame(STATE), task(), Tick()), Train)
+    driven(StateCame(NEXT), task(V1), *(chunk(index, V1) for index in ALL))
+    assert only(driven(Fetched(V1)), Train) == [Train(task(V1).task, NEXT)]
+
+
+def test_a_late_turn_is_not_taken_again_after_a_restart_either() -> None:
+    driven = ready(held=V0, late=MINE)
+    assert not only(driven(task()), Train)
+    other = msgspec.structs.replace(STATE, run="other")
+    assert only(driven(StateCame(other), task()), Train), "of another run it is another turn"
 
 
 def test_a_reply_to_an_earlier_update_decides_nothing() -> None:

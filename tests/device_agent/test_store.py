@@ -6,13 +6,13 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 import torch
 from torch import nn
 
-from fededge.errors import StoreError, WireError
+from fededge.errors import MethodError, StoreError, WireError
 from fededge.flat import Layout
 from fededge.methods.private import Private, Value
 from fededge.wire import chunks, tensors
@@ -22,8 +22,8 @@ from fededge_agent.store import AgentStore
 LAYOUT = Layout.of(nn.Linear(20, 30))
 
 
-def read(data: bytes) -> dict[str, torch.Tensor]:
-    return tensors.decode(LAYOUT, data)
+def read(file: BinaryIO) -> dict[str, torch.Tensor]:
+    return tensors.decode(LAYOUT, file)
 
 
 V0, V1 = "000000-0123456789abcdef", "000001-fedcba9876543210"
@@ -232,6 +232,18 @@ def test_a_turn_that_was_not_accepted_leaves_only_what_follows_the_training(
     assert list(store.folder.glob("*.update")) == []
 
 
+def test_which_turn_was_late_is_remembered_through_the_next_ones(store: AgentStore) -> None:
+    save(store, 1.0, 2.0)
+    store.settle(accepted=False, late=True)
+    save(store, 3.0, 4.0, V1)
+    store.settle(accepted=False)
+    late = reopened(store).index.late
+    assert late is not None
+    assert late.report.version == V0
+    assert store.outgoing is None
+    assert list(store.folder.glob("*.update")) == []
+
+
 def test_an_accepted_update_can_be_sent_again_until_the_next_turn(store: AgentStore) -> None:
     save(store, 1.0, 2.0)
     store.settle(accepted=True)
@@ -243,6 +255,12 @@ def test_an_accepted_update_can_be_sent_again_until_the_next_turn(store: AgentSt
     assert store.outgoing is not None
     assert store.outgoing.report.version == V1
     assert len(list(store.folder.glob("*.update"))) == 1
+
+
+def test_private_state_of_another_kind_is_refused_with_its_name(store: AgentStore) -> None:
+    odd = Private({"a.waves": torch.zeros(2, dtype=torch.complex64)})
+    with pytest.raises(MethodError, match=r"'a.waves' is torch.complex64, which cannot be kept"):
+        store.save_turn(odd, odd, b"update", report())
 
 
 def test_private_state_comes_back_as_it_was(store: AgentStore) -> None:

@@ -50,17 +50,14 @@ class Oracle:
     turns: Counter[Turn] = field(default_factory=Counter)
     acknowledged: set[Turn] = field(default_factory=set)
     merged: dict[Turn, str] = field(default_factory=dict)
-    late: set[Turn] = field(default_factory=set)
     refused: Counter[str] = field(default_factory=Counter)
     excused: set[Turn] = field(default_factory=set)
+    torn: list[str] = field(default_factory=list)
 
     @property
     def repeated(self) -> list[Turn]:
-        """Turns that were taken twice for nothing.
-
-        One that came too late is dropped; a task for it may still be on its way from the broker.
-        """
-        return [turn for turn, count in self.turns.items() if count > 1 and turn not in self.late]
+        """Turns that were taken twice for nothing."""
+        return [turn for turn, count in self.turns.items() if count > 1]
 
     @property
     def folded(self) -> int:
@@ -82,10 +79,14 @@ class Oracle:
         """A reply of the coordinator has reached the broker."""
         if reply.kind == "accepted":
             self._acknowledge((device, reply.version))
-        elif reply.kind == "late":
-            self.late.add((device, reply.version))
         elif reply.kind == "refused":
             self.refused[reply.reason] += 1
+            if "manifest" in reply.reason:
+                self.torn.append(f"{device}'s update: {reply.reason}")
+
+    def spoiled(self, device: str, reason: str) -> None:
+        """A model came whole to a device, and was not what it should be."""
+        self.torn.append(f"{device}'s model: {reason}")
 
     def _acknowledge(self, turn: Turn) -> None:
         _require(turn in self.reports, f"{turn} was acknowledged, but never trained")

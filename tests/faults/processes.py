@@ -24,7 +24,7 @@ from fededge.spec import ModelSpec
 from fededge.training import Answer, Task
 from fededge.transport.session import Message, Will
 from fededge.wire.encoding import Encoding
-from fededge.wire.messages import State, TaskMessage
+from fededge.wire.messages import Report, State, TaskMessage
 from fededge.wire.signing import read_signing_key
 from fededge_agent import app as agent_app
 from fededge_agent import events as life
@@ -219,7 +219,7 @@ class CoordinatorService(Service, server_app.Coordinator):
         self.encoding = Encoding.parse(self.config.transfer.encoding)
         self.spec = SPEC
         self.test = None
-        self.net = NETWORK
+        self.net = NETWORK.clone()
 
     def take(self, event: Any) -> None:
         self._take(event)
@@ -278,7 +278,7 @@ class AgentService(Service, agent_app.Agent):
     def __init__(self, process: SimulatedAgent) -> None:
         agent_app.Agent.__init__(self, process.config, process.clock)
         self.process: SimulatedAgent = process
-        self.work = SimulatedWork(self)
+        self.work: SimulatedWork = SimulatedWork(self)
         self.link = None
         self.waiting = []
 
@@ -293,11 +293,17 @@ class AgentService(Service, agent_app.Agent):
     def tick(self) -> None:
         self._handle(life.Tick())
 
+    def _handle(self, event: life.Event) -> None:
+        if isinstance(event, life.Spoiled):
+            self.process.world.oracle.spoiled(self.process.name, event.reason)
+        super()._handle(event)
+
     def _job(self, job: Callable[[], None]) -> None:
         self.waiting.append(job)
 
     def finish(self, job: Callable[[], None]) -> None:
         self._run_job(job)
+        self.work.tell()
         while not self.inbox.empty():
             self._take(self.inbox.get())
 
@@ -317,6 +323,7 @@ class SimulatedWork(Work):
     def __init__(self, service: AgentService) -> None:
         super().__init__(service.config, service.store)
         self.process = service.process
+        self.saved: list[Report] = []
 
     @property
     def examples(self) -> int:
@@ -330,8 +337,13 @@ class SimulatedWork(Work):
         trained = super().train(task, state)
         turn = self.store.index.turn
         assert turn is not None
-        self.process.world.oracle.trained(turn.report)
+        self.saved.append(turn.report)
         return trained
+
+    def tell(self) -> None:
+        """Not from within the job: the agent takes what is raised there for a bug of a method."""
+        while self.saved:
+            self.process.world.oracle.trained(self.saved.pop())
 
     def follow_up(self, trained: Trained) -> None:
         """No export, no metrics."""

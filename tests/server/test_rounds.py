@@ -381,12 +381,26 @@ def test_a_round_closes_when_enough_have_answered_and_the_rest_are_late() -> Non
     driven.deliver("a")
     commands = driven.deliver("b")
     answers = [(a.device, a.reply.kind) for a in only(commands, Answer)]
-    assert answers == [("b", "resend"), ("b", "accepted"), ("c", "late")]
+    assert answers == [("b", "resend"), ("b", "accepted")]
     assert [set(merge.reports) for merge in only(commands, Merge)] == [{"a", "b"}]
-    assert driven.replies(report("c")) == [("c", "late")], "while the round is merged"
-    driven(Merged(V1))
-    assert driven.replies(report("c")) == [("c", "late")], "and after it"
+    assert driven.replies(Merged(V1)) == [("c", "late")], "whose chunks need not come any more"
+    assert driven.replies(report("c")) == [("c", "late")], "and who asks later"
     assert driven(chunk("c", 1)) == []
+
+
+@pytest.mark.parametrize("late", ["refuse", "fold"])
+def test_nothing_is_decided_on_an_update_while_a_version_is_made(late: str) -> None:
+    """A coordinator that is killed now begins the same round again, and may take it then."""
+    driven = opened("a", "b", "c", participants=2, over_select=1.5, late=late)
+    driven(report("c"), chunk("c", 0))
+    driven.deliver("a")
+    assert only(driven.deliver("b"), Merge)
+    assert driven(report("c"), chunk("c", 1), chunk("c", 2), Tick(), at=30.0) == []
+    left = driven.machine.transfers.open
+    coming = {"c": (left["c"].report, frozenset(left["c"].assembly.have))}
+    memory = Memory(invited=frozenset({"a", "b", "c"}), coming=coming)
+    again = Driven(memory, participants=2, over_select=1.5, late=late)
+    assert ("c", "accepted") in again.replies(status("c"), chunk("c", 1), chunk("c", 2))
 
 
 def test_a_device_that_leaves_is_waited_for_until_the_deadline() -> None:

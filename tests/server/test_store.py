@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 import torch
@@ -26,8 +26,8 @@ from fededge_server.store import Progress, Store
 LAYOUT = Layout.of(nn.Linear(20, 30))
 
 
-def read_with(layout: Layout) -> Callable[[bytes], torch.Tensor]:
-    return lambda data: tensors.decode(layout, data)["model"]
+def read_with(layout: Layout) -> Callable[[BinaryIO], torch.Tensor]:
+    return lambda file: tensors.decode(layout, file)["model"]
 
 
 READ = read_with(LAYOUT)

@@ -15,6 +15,7 @@ import pytest
 
 from fededge.config import BrokerConfig
 from fededge.errors import RefusedError, TransportError
+from fededge.transport import backlog
 from fededge.transport.broker import Broker
 from fededge.transport.presence import Holder, claim_name
 from fededge.transport.session import Connected, Failed, Lost, Message, Session, Will
@@ -127,6 +128,38 @@ def test_a_reader_that_handles_nothing_is_sent_a_bounded_number(
     assert got == list(range(200))
 
 
+def test_a_reader_that_is_slow_is_sent_a_bounded_number_of_bytes(
+    broker: Broker, opened: list[Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mosquitto 2.0 keeps to the Receive Maximum only until the first acknowledgement."""
+    monkeypatch.setattr(backlog, "MOST_BYTES", 500_000)
+    monkeypatch.setattr(backlog, "PAUSE", 60.0)
+    reader = started(opened, config(broker), "reader", "a")
+    writer = started(opened, config(broker), "writer")
+    for number in range(200):
+        writer.publish("a", b"%d " % number + bytes(100_000))
+    got = [int(next_event_acked(reader).split()[0]) for _ in range(60)]
+    time.sleep(1.0)
+    assert reader.inbox.qsize() <= 5, "what is beyond 500,000 bytes waits at the broker"
+    got += [int(next_event_acked(reader).split()[0]) for _ in range(140)]
+    assert got == list(range(200))
+
+
+def test_a_reader_that_does_nothing_for_long_stays_connected(
+    broker: Broker, opened: list[Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is read while the backlog is full, but for a message now and then, and pings."""
+    monkeypatch.setattr(backlog, "MOST_BYTES", 1)
+    monkeypatch.setattr(backlog, "PAUSE", 0.1)
+    reader = started(opened, config(broker), "reader", "a")
+    writer = started(opened, config(broker), "writer")
+    for _ in range(100):
+        writer.publish("a", b"something")
+    time.sleep(8.0)  # one and a half times the keepalive of five seconds is 7.5
+    events = [reader.inbox.get() for _ in range(reader.inbox.qsize())]
+    assert not [event for event in events if isinstance(event, Lost)]
+
+
 def next_event_acked(session: Session) -> bytes:
     message = next_event(session, Message)
     message.ack()
@@ -166,17 +199,59 @@ def test_a_password_that_became_wrong_ends_the_session(
 
 
 def test_something_that_is_no_broker_is_named() -> None:
-    """A web server takes the connection and answers, but not in MQTT."""
+    """A web server takes the connection, and waits for the end of a line."""
     server = HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         where = BrokerConfig(host="127.0.0.1", port=server.server_port, wait=0.0)
         session = Session(where, "lost", queue.SimpleQueue())
-        with pytest.raises(TransportError, match=f"127.0.0.1:{server.server_port}.*MQTT 5"):
+        with pytest.raises(TransportError, match=f"127.0.0.1:{server.server_port}.*or none"):
             session.start()
     finally:
         server.shutdown()
         server.server_close()
+
+
+def answering(answer: bytes | None) -> socket.socket:
+    """A server that takes connections, and sends this after the first packet; None: hangs up."""
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        held = []
+        while True:
+            try:
+                connection, _ = server.accept()
+            except OSError:
+                return
+            connection.recv(4096)
+            if answer is None:
+                connection.close()
+            else:
+                held.append(connection)
+                connection.sendall(answer)
+
+    threading.Thread(target=serve, daemon=True).start()
+    return server
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (b"", "said nothing for 5 s: it is a broker that is busy"),
+        (None, "hangs up at once; it does not speak MQTT 5"),
+        # CONNACK of MQTT 3.1.1 with return code 1, unacceptable protocol version
+        (b"\x20\x02\x00\x01", "refuses .*protocol version.*it does not speak MQTT 5"),
+    ],
+    ids=["slow", "hangs up", "older"],
+)
+def test_a_broker_that_is_slow_is_not_taken_for_one_of_another_protocol(
+    answer: bytes | None, said: str
+) -> None:
+    with answering(answer) as server:
+        port = server.getsockname()[1]
+        where = BrokerConfig(host="127.0.0.1", port=port, wait=0.0)
+        with pytest.raises(TransportError, match=f"127.0.0.1:{port}: .*{said}"):
+            Session(where, "early", queue.SimpleQueue()).start()
 
 
 def test_a_free_name_is_claimed_at_once(broker: Broker) -> None:

@@ -17,7 +17,7 @@ from fededge.errors import StoreError, WireError
 from fededge.wire import chunks
 from fededge.wire.chunks import HEADER, MOST_PATIENCE, STALLED, Assembly, check_manifest
 from fededge.wire.messages import Manifest, decode, encode
-from fededge.wire.pieces import read_whole, write_piece
+from fededge.wire.pieces import check_whole, write_piece
 
 SIZES = [0, 1, 1023, 1024, 1025, 2048, 5000]
 
@@ -163,7 +163,8 @@ def test_pieces_written_in_any_order_are_read_back_whole(tmp_path: Path, size: i
     path = tmp_path / "file"
     for index in reversed(range(facts.chunks)):
         write_piece(path, index * 1024, payload[index * 1024 :][:1024])
-    assert read_whole(path, facts) == payload
+    check_whole(path, facts)
+    assert path.read_bytes() == payload
     assert path.stat().st_mode & 0o777 == 0o600
 
 
@@ -172,18 +173,18 @@ def test_a_file_that_is_not_what_the_manifest_says_is_refused(tmp_path: Path) ->
     facts = chunks.manifest(payload, 1024)
     path = tmp_path / "file"
     with pytest.raises(WireError):
-        read_whole(path, facts)
+        check_whole(path, facts)
     for data in (b"", payload[:-1], payload + b"\0", bytes(2500)):
         path.write_bytes(data)
         with pytest.raises(WireError):
-            read_whole(path, facts)
+            check_whole(path, facts)
 
 
 def test_a_huge_manifest_does_not_make_a_huge_buffer(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"small")
     with pytest.raises(WireError):
-        read_whole(path, Manifest(1_000_000, 1024, 2**53, "0" * 64))
+        check_whole(path, Manifest(1_000_000, 1024, 2**53, "0" * 64))
 
 
 def test_a_place_that_cannot_be_written_is_a_store_error(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import struct
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,47 @@ def test_the_bytes_are_safetensors_with_the_names_of_the_module() -> None:
     expected = {k: v for k, v in module.state_dict().items() if v.is_floating_point()}
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+@pytest.mark.parametrize("numbers", ["float32", "float16", "bfloat16", "int8"])
+def test_the_bytes_are_those_that_the_safetensors_library_writes(numbers: Any) -> None:
+    """Read and written again by it: the same order of tensors, the same header, to the byte."""
+    data = tensors.encode(LAYOUT, {"model": VECTOR, "c": VECTOR}, numbers)
+    assert safetensors.torch.save(safetensors.torch.load(data)) == data
+
+
+@pytest.mark.parametrize("numbers", ["float32", "float16", "bfloat16", "int8"])
+def test_a_file_is_read_as_its_bytes_are(numbers: Any, tmp_path: Path) -> None:
+    data = tensors.encode(LAYOUT, {"model": VECTOR}, numbers)
+    (tmp_path / "file").write_bytes(data)
+    with (tmp_path / "file").open("rb") as file:
+        found = tensors.decode(LAYOUT, file, numbers=numbers)["model"]
+    assert torch.equal(found, tensors.decode(LAYOUT, data, numbers=numbers)["model"])
+
+
+def test_tensors_that_lie_over_each_other_or_apart_are_refused() -> None:
+    header, body = parts(GOOD)
+    names = sorted(header, key=lambda name: header[name]["data_offsets"])
+    last = header[names[-1]]["data_offsets"]
+    for offsets, tail in (([0, last[1] - last[0]], b""), ([last[0] + 4, last[1] + 4], b"1234")):
+        moved = header | {names[-1]: header[names[-1]] | {"data_offsets": offsets}}
+        with pytest.raises(WireError, match="side by side"):
+            tensors.decode(LAYOUT, joined(moved, body + tail))
+
+
+def test_a_header_may_say_more_of_the_whole_and_nothing_more_of_a_tensor() -> None:
+    header, body = parts(GOOD)
+    about = {"__metadata__": {"made by": "another program"}}
+    assert torch.equal(tensors.decode(LAYOUT, joined(about | header, body))["model"], VECTOR)
+    for odd in ({"__metadata__": {"a": 1}}, {"scale": header["scale"] | {"more": 1}}):
+        with pytest.raises(WireError):
+            tensors.decode(LAYOUT, joined(header | odd, body))
+
+
+def test_a_header_that_is_longer_than_an_honest_one_is_not_read() -> None:
+    header, body = parts(GOOD)
+    with pytest.raises(WireError, match="no header of at most"):
+        tensors.decode(LAYOUT, joined(json.dumps(header).encode() + b" " * 10_000, body))
 
 
 def test_vectors_come_back_bit_by_bit() -> None:

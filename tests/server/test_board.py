@@ -1,0 +1,105 @@
+"""When the coordinator trusts the broker to have its model still, and when it publishes it anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import cast
+
+import msgspec
+import pytest
+
+from fededge.transport.outbox import Outbox, Parcel
+from fededge.transport.session import Delivered, Session
+from fededge.wire.messages import State
+from fededge.wire.topics import Topics
+from fededge_server.board import Board
+from fededge_server.store import Store
+from tests.device_agent.test_life import MODEL, STATE
+
+Make = Callable[[], Board]
+
+
+class Link:
+    """A connection whose messages the test carries to the broker, or not."""
+
+    def __init__(self) -> None:
+        self.topics: list[str] = []
+        self.last = b""
+        self.outbox = Outbox(lambda parcel, payload: self.publish(parcel.topic, payload))
+
+    def publish(self, topic: str, payload: bytes, retain: bool = False) -> int:
+        self.topics.append(topic)
+        self.last = payload
+        return len(self.topics)
+
+    @property
+    def idle(self) -> bool:
+        return self.outbox.empty
+
+    def send(self, parcel: Parcel) -> None:
+        self.outbox.put(parcel)
+
+    def delivered(self, event: Delivered) -> None:
+        self.outbox.arrived(event.number)
+
+
+@pytest.fixture
+def boards(tmp_path: Path) -> Iterator[Make]:
+    """One after the other, as processes with the same folder: each with a connection of its own."""
+    store = Store(tmp_path / "state")
+    store.open()
+
+    def make() -> Board:
+        link = cast(Session, Link())
+        topics, size = Topics(STATE.federation), STATE.manifest.chunk_bytes
+        return Board(link, topics, store, lambda: STATE, lambda: MODEL, size, None, lambda: 99.0)
+
+    yield make
+    store.close()
+
+
+def connected(board: Board, found: bytes | None = None) -> int:
+    """How many chunks it publishes after a connect at which the broker has this state."""
+    link = cast(Link, board.session)
+    before = len(link.topics)
+    board.look()
+    if found is not None:
+        board.came(found, msgspec.json.decode(found, type=State), retained=True)
+    board.looked()
+    return sum("/model/" in topic for topic in link.topics[before:])
+
+
+def arrive(board: Board) -> bytes:
+    """All chunks reach the broker; the state that follows them."""
+    link = cast(Link, board.session)
+    while link.outbox.travelling:
+        board.delivered(Delivered(next(iter(link.outbox.travelling))))
+    return link.last
+
+
+def test_a_broker_without_our_state_gets_the_model_and_then_the_state(boards: Make) -> None:
+    board = boards()
+    assert connected(board) == 3
+    assert not board.announced
+    assert msgspec.json.decode(arrive(board), type=State).version == STATE.version
+
+
+def test_a_state_that_was_seen_there_says_that_the_model_is_there(boards: Make) -> None:
+    board = boards()
+    connected(board)
+    state = arrive(board)
+    board.came(state, msgspec.json.decode(state, type=State), retained=False)  # its echo
+    assert connected(board, state) == 0
+    assert connected(boards(), state) == 0, "nor does a new process publish it"
+
+
+def test_a_state_that_never_came_back_may_have_reached_another_broker(boards: Make) -> None:
+    """The client sends it again after a reconnect, to a broker that may have lost the chunks."""
+    board = boards()
+    connected(board)
+    state = arrive(board)
+    assert connected(board, state) == 3
+    connected(board, state)
+    assert not board.settled, "cut off again before the chunks had arrived"
+    assert connected(boards(), state) == 3, "and killed meanwhile"
