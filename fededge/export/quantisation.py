@@ -8,9 +8,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from torch import Tensor
@@ -147,11 +148,18 @@ def _word(number: int) -> str:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """ONNX Runtime's advice about its own pre-processing goes to the root logger."""
-    root: Any = logging.getLogger()
-    before = root.level
-    root.setLevel(logging.ERROR)
+    """ONNX Runtime's advice about its own pre-processing goes to the root logger.
+
+    A filter of that logger sees what is logged to it directly, and nothing of other loggers; a
+    level would silence whole other threads meanwhile, and with them the agent.
+    """
+    root, here = logging.getLogger(), threading.get_ident()
+
+    def passes(record: logging.LogRecord) -> bool:
+        return record.thread != here or record.levelno >= logging.ERROR
+
+    root.addFilter(passes)
     try:
         yield
     finally:
-        root.setLevel(before)
+        root.removeFilter(passes)

@@ -7,6 +7,7 @@ import json
 import logging
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -142,6 +143,35 @@ def test_calibration_sees_training_samples_only(
     }
     again = bare.with_variants(["int8"], [], other)
     assert again.files["model.int8.onnx"] != draft.files["model.int8.onnx"]
+
+
+def test_quantising_takes_no_log_line_of_the_rest_of_the_process(
+    draft: Draft,
+    trained: tuple[FlatModel, ModelSpec, Samples],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The agent goes on meanwhile, in another thread; ONNX Runtime's own advice is left out."""
+    _, _, samples = trained
+    bare = replace(draft, manifest=msgspec.structs.replace(draft.manifest, variants={}))
+    done, said = threading.Event(), []
+
+    def agent() -> None:
+        while not done.wait(0.005):
+            said.append(f"line {len(said)}")
+            logging.getLogger("agent").info(said[-1])
+
+    with caplog.at_level(logging.INFO):
+        speaker = threading.Thread(target=agent)
+        speaker.start()
+        try:
+            bare.with_variants(["int8"], [], samples)
+        finally:
+            done.set()
+            speaker.join()
+        logging.getLogger().warning("of our own, afterwards")
+    assert len(said) > 5
+    assert [record.message for record in caplog.records if record.name == "agent"] == said
+    assert [r.message for r in caplog.records if r.name == "root"] == ["of our own, afterwards"]
 
 
 def preferring(draft: Draft, accuracy: float | None, max_drop: float, name: str = "int8") -> str:
