@@ -15,7 +15,7 @@ import pytest
 
 from fededge.config import BrokerConfig
 from fededge.errors import RefusedError, TransportError
-from fededge.transport import backlog
+from fededge.transport import backlog, presence
 from fededge.transport.broker import Broker
 from fededge.transport.presence import Holder, claim_name
 from fededge.transport.session import Connected, Failed, Lost, Message, Session, Will
@@ -254,10 +254,10 @@ def test_a_broker_that_is_slow_is_not_taken_for_one_of_another_protocol(
             Session(where, "early", queue.SimpleQueue()).start()
 
 
-def test_a_free_name_is_claimed_at_once(broker: Broker) -> None:
-    before = time.monotonic()
+@pytest.mark.timeout(60)
+def test_a_free_name_is_claimed_at_once(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(presence, "AWAIT_ANSWER", 600.0)
     claim_name(config(broker), "x/coordinator", "me", "a coordinator")
-    assert time.monotonic() - before < 2.0
 
 
 def test_a_holder_that_answers_keeps_its_name(broker: Broker, opened: list[Session]) -> None:
@@ -283,13 +283,15 @@ def test_a_presence_that_does_not_answer_is_a_leftover(
     claim_name(config(broker), "x", "me", "the thing")
 
 
-def test_a_process_finds_its_own_presence_harmless(broker: Broker, opened: list[Session]) -> None:
+@pytest.mark.timeout(60)
+def test_a_process_finds_its_own_presence_harmless(
+    broker: Broker, opened: list[Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """After kill -9 the retained presence may still say that we are online."""
+    monkeypatch.setattr(presence, "AWAIT_ANSWER", 600.0)
     writer = started(opened, config(broker), "writer")
     writer.publish("x/status", encode(Presence("me", True)), retain=True)
-    before = time.monotonic()
     claim_name(config(broker), "x", "me", "the thing")
-    assert time.monotonic() - before < 2.0
 
 
 def test_of_two_holders_of_a_name_one_goes() -> None:
