@@ -41,6 +41,9 @@ UNKNOWN_PROTOCOL = 0x84
 PASSWORD = "the password in FEDEDGE_PASSWORD"
 TAKEN_OVER = 0x8E
 
+CALLBACKS = ("on_connect", "on_disconnect", "on_connect_fail", "on_message", "on_publish")
+"""Of paho's client, and with an underscore before, of ours."""
+
 
 @dataclass(frozen=True)
 class Will:
@@ -155,6 +158,9 @@ class Session:
             said.wait_for_publish(LAST_WORDS)
         client.disconnect()
         client.loop_stop()
+        self._client = None  # paho closes its last sockets when nothing refers to it any more
+        for name in CALLBACKS:
+            setattr(client, name, None)
 
     def subscribe(self, *topics: str, lasting: bool = True) -> None:
         """Hear these topics; `lasting`: also after every new connection."""
@@ -229,11 +235,8 @@ class Session:
             client.username_pw_set(self.broker.username, self.broker.password)
         if self.will is not None:
             client.will_set(self.will.topic, self.will.payload, qos=1, retain=True)
-        client.on_connect = self._on_connect
-        client.on_disconnect = self._on_disconnect
-        client.on_connect_fail = self._on_connect_fail
-        client.on_message = self._on_message
-        client.on_publish = self._on_publish
+        for name in CALLBACKS:
+            setattr(client, name, getattr(self, f"_{name}"))
         client.on_socket_open = _no_delay
         return client
 
