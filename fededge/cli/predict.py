@@ -15,7 +15,7 @@ from fededge.cli.models import add_model_options, from_one, open_model
 from fededge.errors import DataError
 from fededge.pictures import SUFFIXES
 from fededge.predictor import Prediction, Predictor
-from fededge.predictor.endpoint import as_json
+from fededge.predictor.prediction import as_json
 
 __all__ = ["add_to"]
 

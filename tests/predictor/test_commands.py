@@ -17,7 +17,7 @@ import PIL.Image
 import PIL.ImageOps
 import pytest
 
-from fededge.cli import main
+from fededge.cli import main, serve_model
 from tests.predictor.conftest import Maker, bare
 
 APP = """
@@ -90,6 +90,21 @@ def test_a_served_model_answers_until_it_is_told_to_stop(
         _, err = process.communicate(timeout=30)
     assert process.returncode == 0
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(("host", "open_"), [("127.0.0.1", False), ("0.0.0.0", True)])
+def test_an_endpoint_that_others_can_reach_says_so(
+    models: Path,
+    host: str,
+    open_: bool,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        serve_model, "run_until_signal", lambda endpoint, _: endpoint.server_close()
+    )
+    assert main(["serve-model", str(models), "--host", host, "--port", "0"]) == 0
+    assert ("neither password nor encryption" in capsys.readouterr().out) == open_
 
 
 def test_a_folder_gives_a_line_for_each_image(
