@@ -141,7 +141,8 @@ class Predictor:
         with self._reporting:
             if not (about.folder / MANIFEST).exists():
                 raise StoreError(f"{about.folder}: this model is gone, so nobody needs the report")
-            replace_file(path, json.dumps(report, ensure_ascii=False, indent=2).encode() + b"\n")
+            text = json.dumps(report, ensure_ascii=False, indent=2)
+            replace_file(path, text.encode(errors="backslashreplace") + b"\n")
         return path
 
     def _prepare(self, inputs: Any, about: Input) -> tuple[np.ndarray, bool]:

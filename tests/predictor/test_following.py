@@ -400,6 +400,11 @@ def test_a_bad_model_is_reported_beside_it(two: Path, pixels: np.ndarray, point:
     assert not predictor.refresh()  # a report is no new model
 
 
+def test_a_report_of_any_text_can_be_read(two: Path) -> None:
+    path = Predictor(two).report_bad("\udcff trucks")
+    assert json.loads(path.read_bytes())["reason"] == "\udcff trucks"
+
+
 def test_a_report_about_a_model_that_is_gone_does_not_bring_its_folder_back(
     two: Path, pixels: np.ndarray, point: Point
 ) -> None:
