@@ -10,7 +10,7 @@ import logging
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from torch import Tensor
@@ -51,14 +51,14 @@ def quantised(model: bytes, samples: Tensor) -> bytes:
     """
     import onnx
 
-    with tempfile.TemporaryDirectory(prefix="fededge-") as name, _quiet():
-        folder = Path(name)
-        try:
+    try:
+        with tempfile.TemporaryDirectory(prefix="fededge-") as name, _quiet():
+            folder = Path(name)
             _fold(model, folder / "folded.onnx")
             _quantise(folder / "folded.onnx", folder / "int8.onnx", samples)
-        except Exception as error:  # ONNX Runtime's exceptions have no common base
-            raise ExportError(f"the model cannot be quantised ({first_line(error)})") from error
-        result = onnx.load_model(folder / "int8.onnx")
+            result = onnx.load_model(folder / "int8.onnx")
+    except Exception as error:  # ONNX Runtime's exceptions have no common base
+        raise ExportError(f"the model cannot be quantised ({first_line(error)})") from error
     _shorten(result, onnx.load_model_from_string(model))
     data: bytes = result.SerializeToString()
     return data
@@ -147,11 +147,17 @@ def _word(number: int) -> str:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """ONNX Runtime's advice about its own pre-processing goes to the root logger."""
-    root: Any = logging.getLogger()
-    before = root.level
-    root.setLevel(logging.ERROR)
+    """ONNX Runtime's advice about its own pre-processing goes to the root logger.
+
+    A logger's filter sees what is logged by its own name only: other threads stay heard.
+    """
+    root = logging.getLogger()
+    root.addFilter(_is_error)
     try:
         yield
     finally:
-        root.setLevel(before)
+        root.removeFilter(_is_error)
+
+
+def _is_error(record: logging.LogRecord) -> bool:
+    return record.levelno >= logging.ERROR
