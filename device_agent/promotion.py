@@ -6,7 +6,7 @@ Called from two threads, the loop's and the worker's: every change is made under
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from fededge.errors import StoreError
@@ -130,7 +130,8 @@ class Promotion:
         rollout = self.rollout
         if rollout is None or self._answered() not in ("", "idle"):
             return False
-        number = self._candidate(self._allowed)
+        candidates = self._candidates(self._allowed)
+        number = next((n for n in candidates if self.models.is_whole(n)), None)
         if number is None:
             before = self._answered()
             self.models.answer(self.run, rollout.number, "idle")
@@ -141,21 +142,20 @@ class Promotion:
         log.info("rollout %d, model %d: %s", rollout.number, number, outcome)
         return True
 
-    def _candidate(self, fits: Callable[[Manifest], bool]) -> int | None:
-        """The newest model of this run after the current one that fits, and is not bad."""
+    def _candidates(self, fits: Callable[[Manifest], bool]) -> Iterator[int]:
+        """The models of this run after the current one that fit and are not bad; newest first."""
         current = self.models.number() or 0
         for number, manifest in reversed(self.models.manifests().items()):
             ours = manifest.run == self.run and not self.models.is_bad(manifest.weights)
             if number > current and ours and fits(manifest):
-                return number
-        return None
+                yield number
 
     def _spared(self) -> list[int]:
         """What a rollout may still lead to: forward to its candidate, or back to what is free."""
         rollout = self.rollout
         if rollout is None:
             return []
-        ahead = self._candidate(lambda m: m.round < rollout.until)
+        ahead = next(self._candidates(lambda m: m.round < rollout.until), None)
         kept = self.models.manifests()
         trail = self.models.record().trail
         back = [number for number in trail if number in kept and self._free(kept[number])]

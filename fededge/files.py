@@ -7,6 +7,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import stat
 from pathlib import Path
 from typing import IO, BinaryIO
 
@@ -17,6 +18,7 @@ __all__ = [
     "disk_error",
     "fsync_folder",
     "lock_folder",
+    "read_bounded",
     "read_file",
     "replace_file",
     "stream_sha256",
@@ -76,6 +78,24 @@ def read_file(what: str, path: Path) -> bytes:
         raise ConfigError(f"{what}: there is no file '{path}'") from None
     except OSError as error:
         raise ConfigError(f"{what}: '{path}' cannot be read ({error.strerror})") from None
+
+
+def read_bounded(path: Path, most: int) -> bytes:
+    """An ordinary file of at most so many bytes, which others may have put there.
+
+    Raises:
+        OSError: it cannot be read, is too large, or is none: a pipe would wait for its writer, and
+            a device never end.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(handle, "rb") as file:
+        about = os.fstat(handle)
+        if not stat.S_ISREG(about.st_mode):
+            raise OSError(errno.EINVAL, "it is not an ordinary file")
+        if about.st_size > most:
+            text = f"it has {about.st_size:,} bytes, more than the {most:,} that are allowed"
+            raise OSError(errno.EFBIG, text)
+        return file.read(about.st_size)
 
 
 def stream_sha256(file: BinaryIO) -> str:

@@ -33,6 +33,8 @@ def pillow() -> Any:
 
 def check_header(image: Any, name: object) -> None:
     """Refuse what is too large or cannot be brought to 8 bits without loss, before decoding it."""
+    if min(image.size) < 1:
+        raise DataError(f"{name}: {image.size[0]}x{image.size[1]} pixels are none")
     if max(image.size) > MOST_PIXELS_A_SIDE:
         raise DataError(
             f"{name}: {image.size[0]}x{image.size[1]} pixels are more than the "
@@ -44,7 +46,10 @@ def check_header(image: Any, name: object) -> None:
 
 def upright(image: Any, channels: int) -> Any:
     """A picture turned as its EXIF says, in grey or RGB; how opaque it is does not count."""
-    return pillow().ImageOps.exif_transpose(image).convert("L" if channels == 1 else "RGB")
+    turned = pillow().ImageOps.exif_transpose(image)
+    if turned.mode == "P" and isinstance(turned.info.get("transparency"), bytes):
+        turned = turned.convert("RGBA")  # without this step Pillow warns, of nothing that matters
+    return turned.convert("L" if channels == 1 else "RGB")
 
 
 def fitted(image: Any, size: tuple[int, int]) -> Any:

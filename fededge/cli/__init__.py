@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 
 from fededge import __version__
-from fededge.errors import FedEdgeError
+from fededge.errors import ConfigError, FedEdgeError
 
 __all__ = ["main"]
 
@@ -33,19 +35,44 @@ COMMANDS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a subcommand; a mistake of the user's is one sentence and exit code 2."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    parser = _parser(given)
-    options = parser.parse_args(given)
+    _prepare_terminal()
     try:
+        options = _parser(given).parse_args(given)
         return int(options.run(options) or 0)
     except FedEdgeError as error:
         print(f"fededge: {error}", file=sys.stderr)
         return error.exit_code
+    except ModuleNotFoundError as error:
+        print(f"fededge: {_missing(error, _wanted(given))}", file=sys.stderr)
+        return ConfigError.exit_code
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
         # The reader of our output is gone (`| head`): also keep Python's last flush quiet.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+
+
+def _prepare_terminal() -> None:
+    """Names of files are bytes, and a terminal may not have them; a library's warnings help nobody.
+
+    Pillow's are about pictures that get a sentence of ours.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    warnings.filterwarnings("ignore", module="PIL")
+
+
+def _missing(error: ModuleNotFoundError, command: str | None) -> str:
+    """An app's box need not have all that an agent needs; a module of our own is a bug."""
+    name = (error.name or "").partition(".")[0]
+    if name.startswith("fededge"):
+        raise error
+    return (
+        f"{command} takes {name}, which is not installed here; only predict and serve-model do "
+        f"without it: pip install {name}"
+    )
 
 
 def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
@@ -57,7 +84,7 @@ def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"fededge {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    wanted = next((word for word in given if word in COMMANDS), None)
+    wanted = _wanted(given)
     for name, text in COMMANDS.items():
         formatter = argparse.RawDescriptionHelpFormatter
         command = commands.add_parser(name, help=text, formatter_class=formatter)
@@ -65,3 +92,7 @@ def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
             module = f"fededge.cli.{name.replace('-', '_')}"
             importlib.import_module(module).add_to(command)
     return parser
+
+
+def _wanted(given: Sequence[str]) -> str | None:
+    return next((word for word in given if word in COMMANDS), None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -115,16 +116,14 @@ def _mark(models: Models, reason: str) -> str:
 
 def _now(models: Models) -> str:
     current = models.current()
-    assert current is not None
+    if current is None:
+        raise StoreError(f"{models.folder}: no model is current")
     return f"current is model {models.number()}, of round {current.round + 1}"
 
 
 def _described(models: Models) -> dict[str, Any]:
     record = models.record()
-    rows = [
-        {"number": n, "state": _state(n, m, record), **msgspec.to_builtins(m)}
-        for n, m in _manifests(models)
-    ]
+    rows = [_row(number, about, record) for number, about in _manifests(models)]
     return {
         "current": models.number(),
         "pinned": record.pinned,
@@ -133,8 +132,20 @@ def _described(models: Models) -> dict[str, Any]:
     }
 
 
-def _manifests(models: Models) -> list[tuple[int, Manifest]]:
-    return [(number, models.manifest(number)) for number in models.numbers()]
+def _row(number: int, about: Manifest | StoreError, record: Record) -> dict[str, Any]:
+    if isinstance(about, StoreError):
+        return {"number": number, "state": "damaged", "error": str(about)}
+    state = _state(number, about, record)
+    return {"number": number, "state": state, **msgspec.to_builtins(about)}
+
+
+def _manifests(models: Models) -> Iterator[tuple[int, Manifest | StoreError]]:
+    """What is known of each model; of a damaged one, what is wrong with it."""
+    for number in models.numbers():
+        try:
+            yield number, models.manifest(number)
+        except StoreError as error:
+            yield number, error
 
 
 def _state(number: int, manifest: Manifest, record: Record) -> str:
@@ -151,6 +162,9 @@ def _show(models: Models, console: Console) -> None:
     for name in ("model", "state", "round", "accuracy", "bytes", "apps use", "created"):
         table.add_column(name, justify="right" if name in ("model", "round", "bytes") else "left")
     for number, manifest in _manifests(models):
+        if isinstance(manifest, StoreError):
+            table.add_row(str(number), "damaged")
+            continue
         accuracy = "–" if manifest.accuracy is None else f"{manifest.accuracy:.1%}"
         variant = manifest.variants.get(manifest.use)
         size = manifest.size if variant is None else variant.size

@@ -15,7 +15,7 @@ from fededge.cli.models import add_model_options, from_one, open_model
 from fededge.errors import DataError
 from fededge.pictures import SUFFIXES
 from fededge.predictor import Prediction, Predictor
-from fededge.predictor.endpoint import as_json
+from fededge.predictor.prediction import as_json
 
 __all__ = ["add_to"]
 
@@ -79,7 +79,7 @@ def _items(given: Sequence[Path], kind: str) -> Iterator[Item]:
         if kind == "text":
             yield from _lines(path)
         else:
-            yield from (Item(str(file), file) for file in _images(path))
+            yield from _images(path)
 
 
 def _lines(path: Path) -> Iterator[Item]:
@@ -96,13 +96,13 @@ def _lines(path: Path) -> Iterator[Item]:
                 yield Item(f"{path}:{number}", line)
 
 
-def _images(given: Path) -> Sequence[Path]:
-    if not os.path.isdir(given):
-        return [given]
-    found = sorted(_walk(given))
+def _images(given: Path) -> Iterator[Item]:
+    """A file as it is; of a folder all images, and what is wrong if it has none."""
+    found = sorted(_walk(given)) if os.path.isdir(given) else [given]
+    yield from (Item(str(file), file) for file in found)
     if not found:
-        raise DataError(f"{given}: there is no image in this folder ({', '.join(SUFFIXES)})")
-    return found
+        text = f"{given}: there is no image in this folder ({', '.join(SUFFIXES)})"
+        yield Item(str(given), given, DataError(text))
 
 
 def _walk(folder: Path) -> Iterator[Path]:

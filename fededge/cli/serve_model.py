@@ -20,6 +20,8 @@ examples:
   curl --data-binary @photo.jpg -H 'Content-Type: image/jpeg' http://127.0.0.1:8117/?top=3
 """
 
+OPEN = "other machines can reach it, and there is neither password nor encryption: see --host"
+
 
 def add_to(parser: argparse.ArgumentParser) -> None:
     parser.description = TEXT
@@ -45,4 +47,6 @@ def run(options: argparse.Namespace) -> None:
     endpoint = Endpoint(predictor, options.host, options.port, *limits)
     print(f"{endpoint.url} answers with version {predictor.version}", flush=True)
     print(predictor.about.provider, flush=True)
+    if not endpoint.is_local:
+        print(OPEN, flush=True)
     run_until_signal(endpoint, options.verbose)

@@ -13,7 +13,9 @@ from torch import Tensor
 from fededge import __version__
 from fededge.errors import StoreError
 from fededge.export.tracing import input_name
+from fededge.files import read_bounded
 from fededge.flat import Layout
+from fededge.predictor.manifest import LARGEST_MANIFEST
 from fededge.spec import ModelSpec
 
 __all__ = ["Facts", "Input", "Manifest", "Origin", "Variant"]
@@ -113,7 +115,7 @@ class Manifest(Facts, frozen=True, kw_only=True, forbid_unknown_fields=True):
     @classmethod
     def read(cls, path: Path) -> Manifest:
         try:
-            return msgspec.json.decode(path.read_bytes(), type=cls)
+            return msgspec.json.decode(read_bounded(path, LARGEST_MANIFEST), type=cls)
         except OSError as error:
             raise StoreError(f"{path}: cannot be read ({error.strerror})") from error
         except msgspec.MsgspecError as error:

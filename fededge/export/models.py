@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import logging
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
@@ -15,14 +16,16 @@ import msgspec
 from torch import Tensor
 
 from fededge.errors import ExportError, StoreError
-from fededge.export.draft import Draft, compared
+from fededge.export.draft import MODEL, Draft, compared
 from fededge.export.manifest import Manifest, Origin
 from fededge.export.record import Answered, Event, Record
 from fededge.export.template import Template
-from fededge.files import disk_error, fsync_folder, replace_file
+from fededge.files import disk_error, fsync_folder, read_bounded, replace_file, stream_sha256
 from fededge.flat import FlatModel
 
 __all__ = ["Models"]
+
+log = logging.getLogger(__name__)
 
 MANIFEST, CURRENT, INDEX, BAD = "manifest.json", "current", "index.json", "bad.json"
 LARGEST_REPORT = 1 << 16
@@ -84,7 +87,8 @@ class Models:
         """The models that are kept, oldest first."""
         if not self.folder.is_dir():
             return []
-        return sorted(int(path.name) for path in self.folder.iterdir() if path.name.isdecimal())
+        names = (path.name for path in self.folder.iterdir())
+        return sorted(int(name) for name in names if name.isascii() and name.isdecimal())
 
     def manifests(self) -> dict[int, Manifest]:
         """The models by number, oldest first; a damaged one is left out: nobody can use it."""
@@ -93,6 +97,29 @@ class Models:
             with contextlib.suppress(StoreError):
                 found[number] = self.manifest(number)
         return found
+
+    def check(self, number: int) -> None:
+        """Read the files of a model again, for it may be old: are they those of its manifest?"""
+        manifest = self.manifest(number)
+        hashes = {MODEL: manifest.sha256} | {v.file: v.sha256 for v in manifest.variants.values()}
+        for name, sha256 in hashes.items():
+            path = self.path(number) / name
+            try:
+                with path.open("rb") as file:
+                    same = stream_sha256(file) == sha256
+            except OSError as error:
+                raise StoreError(f"{path}: cannot be read ({error.strerror})") from error
+            if not same:
+                raise StoreError(f"{path}: damaged, its manifest tells of another file")
+
+    def is_whole(self, number: int) -> bool:
+        """Whether a model can be made current."""
+        try:
+            self.check(number)
+        except StoreError as error:
+            log.warning("model %d is passed over: %s", number, error)
+            return False
+        return True
 
     def record(self) -> Record:
         return Record.read(self.folder / INDEX).at(self.number())
@@ -138,7 +165,8 @@ class Models:
         with self._changing():
             record, kept = msgspec.structs.replace(self.record(), pinned=None), self.manifests()
             for number in reversed(record.trail[:-1]):
-                if number in kept and _usable(kept[number], record, fits):
+                usable = number in kept and _usable(kept[number], record, fits)
+                if usable and self.is_whole(number):
                     self._swap(number)
                     record.noting("rolled back", number, reason).at(number).write(self._index)
                     return number
@@ -164,6 +192,7 @@ class Models:
         with self._changing():
             record = self.record()
             _refuse_bad(record, number, self.manifest(number))
+            self.check(number)
             self._swap(number)
             pinned = msgspec.structs.replace(record, pinned=number)
             pinned.noting("pinned", number).at(number).write(self._index)
@@ -226,8 +255,7 @@ class Models:
     def _report(self, number: int, manifest: Manifest) -> str | None:
         """Why an app says that a model is bad; None if it does not, or means another file."""
         try:
-            with (self.path(number) / BAD).open("rb") as file:
-                report = json.loads(file.read(LARGEST_REPORT))
+            report = json.loads(read_bounded(self.path(number) / BAD, LARGEST_REPORT))
             fits = report["sha256"] == manifest.sha256
             return str(report.get("reason", ""))[:1000] if fits else None
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):

@@ -52,14 +52,14 @@ def quantised(model: bytes, samples: Tensor) -> bytes:
     """
     import onnx
 
-    with tempfile.TemporaryDirectory(prefix="fededge-") as name, _quiet():
-        folder = Path(name)
-        try:
+    try:
+        with tempfile.TemporaryDirectory(prefix="fededge-") as name, _quiet():
+            folder = Path(name)
             _fold(model, folder / "folded.onnx")
             _quantise(folder / "folded.onnx", folder / "int8.onnx", samples)
-        except Exception as error:  # ONNX Runtime's exceptions have no common base
-            raise ExportError(f"the model cannot be quantised ({first_line(error)})") from error
-        result = onnx.load_model(folder / "int8.onnx")
+            result = onnx.load_model(folder / "int8.onnx")
+    except Exception as error:  # ONNX Runtime's exceptions have no common base
+        raise ExportError(f"the model cannot be quantised ({first_line(error)})") from error
     _shorten(result, onnx.load_model_from_string(model))
     data: bytes = result.SerializeToString()
     return data

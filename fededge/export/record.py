@@ -10,12 +10,14 @@ import msgspec
 from msgspec import Meta, Struct
 
 from fededge.errors import StoreError
-from fededge.files import replace_file
+from fededge.files import read_bounded, replace_file
 
 __all__ = ["Answered", "Entry", "Event", "Record"]
 
 MOST_ENTRIES = 1000
 LONGEST_TRAIL = 100
+# A thousand entries, each with the longest reason, have a tenth of it.
+LARGEST_RECORD = 64 << 20
 
 Event = Literal["added", "promoted", "rejected", "held", "rolled back", "bad", "pinned", "unpinned"]
 
@@ -53,7 +55,7 @@ class Record(Struct, frozen=True, forbid_unknown_fields=True):
     @classmethod
     def read(cls, path: Path) -> Record:
         try:
-            return msgspec.json.decode(path.read_bytes(), type=cls)
+            return msgspec.json.decode(read_bounded(path, LARGEST_RECORD), type=cls)
         except FileNotFoundError:
             return cls()
         except OSError as error:
@@ -68,7 +70,8 @@ class Record(Struct, frozen=True, forbid_unknown_fields=True):
         replace_file(path, msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n")
 
     def noting(self, event: Event, number: int, reason: str = "") -> Record:
-        entry = Entry(event, number, datetime.now(timezone.utc), reason)
+        written = reason.encode(errors="replace").decode()  # it may come from an app, or a shell
+        entry = Entry(event, number, datetime.now(timezone.utc), written)
         history = (*self.history, entry)[-MOST_ENTRIES:]
         return msgspec.structs.replace(self, history=history)
 

@@ -9,13 +9,23 @@ import numpy as np
 
 from fededge.errors import DataError
 
-__all__ = ["KINDS", "UnknownKindError", "inputs_of"]
+__all__ = ["KINDS", "MOST_INPUTS", "TooManyError", "UnknownKindError", "inputs_of"]
 
 JSON = "application/json"
 KINDS = {
     "image": f"image/png, image/jpeg, application/octet-stream or {JSON}",
     "text": f"text/plain or {JSON}",
 }
+
+MOST_INPUTS = 1024
+NUMBERS = {
+    "image": "an array of whole numbers from 0 to 255, the pixels",
+    "text": "a text, a list of texts, or an array of whole numbers, the tokens",
+}
+
+
+class TooManyError(DataError):
+    """More inputs than one request may have."""
 
 
 class UnknownKindError(DataError):
@@ -51,13 +61,35 @@ def _array(value: Any, kind: Literal["image", "text"]) -> Any:
     """Texts as they are; numbers as an array, pixels in a byte each."""
     many = value if isinstance(value, list) else [value]
     if kind == "text" and all(isinstance(text, str) for text in many):
+        _check_count(len(many))
         return value
-    try:
-        array = np.asarray(value)
-    except ValueError as error:
-        raise DataError(f"the JSON is not an array of rows alike ({error})") from error
+    array = _whole_numbers(value, kind)
+    if array.ndim == (4 if kind == "image" else 2):
+        _check_count(len(array))
     if kind == "text":
         return array
-    if array.dtype.kind not in "iu" or (array.size and not 0 <= array.min() <= array.max() <= 255):
-        raise DataError("the JSON must be an array of whole numbers from 0 to 255, the pixels")
+    if array.size and not 0 <= array.min() <= array.max() <= 255:
+        raise DataError(f"the JSON must be {NUMBERS[kind]}")
     return array.astype(np.uint8)
+
+
+def _whole_numbers(value: Any, kind: Literal["image", "text"]) -> np.ndarray:
+    """An array by way of objects, for else words would each get the room of the longest one."""
+    array = np.asarray(value, object)
+    kinds = set(map(type, array.ravel()))
+    if list in kinds:
+        raise DataError("the JSON is not an array of rows alike")
+    try:
+        if kinds <= {int}:
+            return array.astype(np.int64)
+    except OverflowError:  # no token and no pixel is so large
+        pass
+    raise DataError(f"the JSON must be {NUMBERS[kind]}")
+
+
+def _check_count(count: int) -> None:
+    """Some bytes are enough for an input, which then becomes as large as any, and so its answer."""
+    if count > MOST_INPUTS:
+        raise TooManyError(
+            f"{count:,} inputs are more than the {MOST_INPUTS:,} that a request may have"
+        )

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import io
+import ipaddress
 import json
 import logging
+import os
+import socket
+import socketserver
 import threading
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import SplitResult, parse_qs, urlsplit
 
 from fededge import __version__
 from fededge.errors import ConfigError, DataError
-from fededge.predictor.bodies import KINDS, UnknownKindError, inputs_of
+from fededge.predictor.bodies import KINDS, TooManyError, UnknownKindError, inputs_of
 from fededge.predictor.following import Predictor
-from fededge.predictor.prediction import Prediction
+from fededge.predictor.patience import Patience
+from fededge.predictor.prediction import Prediction, as_json
 
-__all__ = ["MOST_BYTES", "Endpoint", "as_json"]
+__all__ = ["AT_ONCE", "MOST_BYTES", "MOST_CONNECTIONS", "Endpoint"]
 
 log = logging.getLogger(__name__)
 
@@ -26,8 +32,10 @@ MOST_BYTES = 16 * 2**20
 # see a broken connection instead of the answer.
 MOST_FORGOTTEN = 8
 PIECE = 1 << 16
-# Each holds a thread, and a picture of 8192 pixels a side some hundred megabytes.
+# Each holds a thread, and the body of a request.
 MOST_CONNECTIONS = 32
+# A picture of 8192 pixels a side takes some hundred megabytes while it is decoded.
+AT_ONCE = min(4, os.cpu_count() or 1)
 USE = "POST {} to /; ?top=3 gives the three best labels only; GET /health"
 
 
@@ -51,6 +59,8 @@ class Endpoint(ThreadingHTTPServer):
     """`run()` answers until `stop()`; one thread for each connection, and a bound on them."""
 
     daemon_threads = True
+    # So many may knock at once; those beyond were refused by the operating system, without a word.
+    request_queue_size = 128
 
     def __init__(
         self,
@@ -63,11 +73,19 @@ class Endpoint(ThreadingHTTPServer):
         self.predictor = predictor
         self.most_bytes = most_bytes
         self.places = threading.BoundedSemaphore(most_connections)
+        self.turns = threading.BoundedSemaphore(AT_ONCE)
+        if ":" in host:
+            self.address_family = socket.AF_INET6
         try:
             super().__init__((host, port), Handler)
         except (OSError, OverflowError) as error:
             reason = getattr(error, "strerror", None) or error
             raise ConfigError(f"{host}:{port}: cannot listen there ({reason})") from error
+
+    def server_bind(self) -> None:
+        """Without http.server's look for this machine's name, which may take many seconds."""
+        socketserver.TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """One connection more, in a thread of its own, if there is a place for it."""
@@ -88,8 +106,13 @@ class Endpoint(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        host, port = self.server_address[:2]
-        return f"http://{host!s}:{port}/"
+        host = f"[{self.server_name}]" if ":" in self.server_name else self.server_name
+        return f"http://{host}:{self.server_port}/"
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine can reach it."""
+        return ipaddress.ip_address(self.server_name).is_loopback
 
     def run(self) -> None:
         with self:
@@ -110,10 +133,24 @@ class Handler(BaseHTTPRequestHandler):
     server: Endpoint
     protocol_version = "HTTP/1.1"
     server_version = f"fededge/{__version__}"
-    timeout = 30  # seconds that a silent connection may hold a thread
+    timeout = 30  # seconds for a whole request, and for the wait for the next one
+
+    def setup(self) -> None:
+        super().setup()
+        self.patience = Patience(self.connection, self.timeout)
+        self.rfile = io.BufferedReader(self.patience)
+
+    def handle_one_request(self) -> None:
+        self.patience.begin()
+        super().handle_one_request()
 
     def do_GET(self) -> None:
+        # A body that nobody reads would be taken for the next request.
+        if self.headers.get("Content-Length", "0") != "0" or "Transfer-Encoding" in self.headers:
+            self.close_connection = True
         self._answer(self._describe)
+
+    do_HEAD = do_GET  # noqa: N815 - http.server's name
 
     def do_POST(self) -> None:
         self._answer(self._predict)
@@ -123,6 +160,8 @@ class Handler(BaseHTTPRequestHandler):
             status, body = HTTPStatus.OK, work()
         except RequestError as error:
             status, body = error.status, {"error": str(error)}
+        except TooManyError as error:
+            status, body = HTTPStatus.REQUEST_ENTITY_TOO_LARGE, {"error": str(error)}
         except UnknownKindError as error:
             status, body = HTTPStatus.UNSUPPORTED_MEDIA_TYPE, {"error": str(error)}
         except DataError as error:
@@ -141,7 +180,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def _describe(self) -> dict[str, Any]:
         about = self.server.predictor.about
-        if urlsplit(self.path).path == "/health":
+        if self._address().path == "/health":
             return {"status": "ok", "version": about.version}
         self._check_path()
         return {
@@ -162,29 +201,39 @@ class Handler(BaseHTTPRequestHandler):
     def _predict(self) -> dict[str, Any]:
         data = self._body()
         self._check_path()
-        top = _top(parse_qs(urlsplit(self.path).query))
+        top = _top(parse_qs(self._address().query))
         kind = self.server.predictor.about.input.kind
-        inputs = inputs_of(self.headers.get_content_type(), data, kind)
-        answer = self.server.predictor.predict(inputs)
+        with self.server.turns:
+            answer = self.server.predictor.predict(inputs_of(self._content_type(), data, kind))
         if isinstance(answer, Prediction):
             return as_json(answer, top)
         return {"predictions": [as_json(one, top) for one in answer]}
 
+    def _content_type(self) -> str:
+        """As the request says; the library would answer text/plain where it says nothing."""
+        if "Content-Type" in self.headers:
+            return self.headers.get_content_type()
+        kinds = KINDS[self.server.predictor.about.input.kind]
+        raise UnknownKindError(f"the request has no content type; send {kinds}")
+
+    def _address(self) -> SplitResult:
+        try:
+            return urlsplit(self.path)
+        except ValueError as error:
+            raise RequestError(HTTPStatus.BAD_REQUEST, f"{self.path!r} is no address") from error
+
     def _check_path(self) -> None:
-        path = urlsplit(self.path).path
+        path = self._address().path
         if path != "/":
-            raise RequestError(HTTPStatus.NOT_FOUND, f"there is no {path} here; {self._use()}")
+            text = f"there is no {self.command} {path} here; {self._use()}"
+            raise RequestError(HTTPStatus.NOT_FOUND, text)
 
     def _use(self) -> str:
         return USE.format(KINDS[self.server.predictor.about.input.kind])
 
     def _body(self) -> bytes:
         """The whole body; a wrong length is refused before anything of it is kept."""
-        text = self.headers.get("Content-Length", "")
-        if not (text.isascii() and text.isdecimal()):
-            self.close_connection = True
-            raise RequestError(HTTPStatus.LENGTH_REQUIRED, "the request must say its length")
-        length, most = int(text[:20]), self.server.most_bytes
+        length, most = self._length(), self.server.most_bytes
         if length > most:
             self.close_connection = True
             self._forget(min(length, MOST_FORGOTTEN * most))
@@ -202,12 +251,25 @@ class Handler(BaseHTTPRequestHandler):
             raise RequestError(HTTPStatus.BAD_REQUEST, text)
         return data
 
+    def _length(self) -> int:
+        """What the request says about its length; a body in chunks has none."""
+        said = set(self.headers.get_all("Content-Length", []))
+        text = said.pop() if said and "Transfer-Encoding" not in self.headers else ""
+        if said or not (text.isascii() and text.isdecimal()):
+            self.close_connection = True
+            if said and text:
+                raise RequestError(HTTPStatus.BAD_REQUEST, "the request says two lengths")
+            raise RequestError(HTTPStatus.LENGTH_REQUIRED, "the request must say its length")
+        return int(text[:20])
+
     def _forget(self, length: int) -> None:
-        while length > 0 and (piece := self.rfile.read(min(PIECE, length))):
-            length -= len(piece)
+        with contextlib.suppress(TimeoutError):
+            while length > 0 and (piece := self.rfile.read(min(PIECE, length))):
+                length -= len(piece)
 
     def _send(self, status: HTTPStatus, body: dict[str, Any]) -> None:
         data = json.dumps(body, ensure_ascii=False).encode() + b"\n"
+        self.connection.settimeout(self.timeout)
         self.send_response(status)
         self.send_header("Content-Type", "application/json; charset=utf-8")
         self.send_header("Content-Length", str(len(data)))
@@ -218,19 +280,14 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(data)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """What http.server itself refuses, also as JSON."""
+        """What http.server itself refuses, also as JSON, and always with a status."""
         self.close_connection = True
+        self.request_version = self.protocol_version
         status = HTTPStatus(code)
         self._send(status, {"error": message or explain or status.phrase})
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - http.server's name
         log.debug("%s %s", self.address_string(), format % args)
-
-
-def as_json(prediction: Prediction, top: int | None = None) -> dict[str, Any]:
-    """A prediction for a program: the best label, the best few or all, and the version."""
-    best = [{"label": label, "probability": p} for label, p in prediction.top(top)]
-    return {**best[0], "version": prediction.version, "top": best}
 
 
 def _top(query: dict[str, list[str]]) -> int | None:

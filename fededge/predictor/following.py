@@ -13,7 +13,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from fededge.errors import FedEdgeError, StoreError
+from fededge.errors import ConfigError, FedEdgeError, StoreError
 from fededge.files import replace_file
 from fededge.predictor.inputs import prepare
 from fededge.predictor.manifest import MANIFEST, MODEL, Input
@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 
 BAD = "bad.json"
 LONGEST_REASON = 1000
+# ONNX Runtime starts as many as it is told, and where they cannot be had the app ends.
+MOST_THREADS = 256
 # Looking costs as much as a very small network, so it is not done at every call of a busy app.
 LOOK_SECONDS = 0.01
 # After a refusal: a file that somebody is still writing changes all the time.
@@ -67,6 +69,8 @@ class Predictor:
                 model, so that the app's next start need not build it again.
             resize: scale images of another size than the model's; else they are refused.
         """
+        if type(threads) is not int or not 1 <= threads <= MOST_THREADS:
+            raise ConfigError(f"threads: a number from 1 to {MOST_THREADS}, not {threads!r}")
         self._path = _model_folder(Path(path))
         key, cache = (None if p is None else Path(p) for p in (trusted_key, engine_cache))
         self._wanted, self._resize = Wanted(provider, variant, threads, key, cache), resize
@@ -137,7 +141,8 @@ class Predictor:
         with self._reporting:
             if not (about.folder / MANIFEST).exists():
                 raise StoreError(f"{about.folder}: this model is gone, so nobody needs the report")
-            replace_file(path, json.dumps(report, ensure_ascii=False, indent=2).encode() + b"\n")
+            text = json.dumps(report, ensure_ascii=False, indent=2)
+            replace_file(path, text.encode(errors="backslashreplace") + b"\n")
         return path
 
     def _prepare(self, inputs: Any, about: Input) -> tuple[np.ndarray, bool]:

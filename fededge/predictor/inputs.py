@@ -57,7 +57,7 @@ def _single(item: Any, shape: Shape, resize: bool) -> np.ndarray:
             )
         return _from_array(item, shape, resize)
     if isinstance(item, str | os.PathLike):
-        return _from_file(Path(item), str(item), shape, resize)
+        return _from_file(Path(item), str(Path(item)), shape, resize)
     if isinstance(item, bytes | bytearray):
         return _from_file(io.BytesIO(item), "the bytes given", shape, resize)
     pil = sys.modules.get("PIL.Image")  # whoever has a PIL image has imported it
@@ -75,7 +75,7 @@ def _from_array(array: np.ndarray, shape: Shape, resize: bool) -> np.ndarray:
             f"pixels are uint8 from 0 to 255, this array is {array.dtype}; the model normalises "
             "them itself, so give them as the camera or the file does"
         )
-    if 0 in array.shape[-2:]:
+    if 0 in array.shape[-3:]:
         raise DataError(f"an array of shape {array.shape} has no pixels")
     if array.ndim == 2:
         array = array[None]

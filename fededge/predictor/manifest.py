@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from fededge.choices import unknown
 from fededge.errors import ConfigError, StoreError
+from fededge.files import read_bounded
 from fededge.predictor.providers import first_line
 
-__all__ = ["MANIFEST", "MODEL", "File", "Input", "chosen", "read"]
+__all__ = ["MANIFEST", "MODEL", "PLAIN", "File", "Input", "chosen", "read"]
 
 MODEL, MANIFEST = "model.onnx", "manifest.json"
 # The variant that is always there, and what the agent chooses when it says nothing.
 PLAIN = "fp32"
+# Far more than the labels of any model need.
+LARGEST_MANIFEST = 16 << 20
+# Numbers of one input; a picture of 8192 x 8192 in colour has fewer.
+LARGEST_INPUT = 1 << 28
+# A file stands beside its manifest, so its name is a plain name and no path.
+FILE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
 
 
 @dataclass(frozen=True)
@@ -49,7 +58,9 @@ class Input:
 def read(path: Path) -> dict[str, Any]:
     """The manifest, and what is used of it checked; other keys are for others."""
     try:
-        manifest = json.loads(path.read_bytes())
+        manifest = json.loads(read_bounded(path, LARGEST_MANIFEST))
+        # Also what JSON can say and nobody can pass on: NaN, and half of a surrogate pair.
+        json.dumps(manifest, ensure_ascii=False, allow_nan=False).encode()
         fits = _fits(manifest)
     except OSError as error:
         raise StoreError(f"{path}: cannot be read ({error.strerror})") from error
@@ -60,7 +71,9 @@ def read(path: Path) -> dict[str, Any]:
     except TypeError:
         fits = False
     if not fits:
-        raise StoreError(f"{path}: not a manifest of an exported model (a value has another type)")
+        raise StoreError(
+            f"{path}: not a manifest of an exported model (a value is none that it may have)"
+        )
     about = manifest["input"]
     if (about["dtype"], len(about["shape"])) not in (("uint8", 3), ("int64", 1)):
         raise StoreError(
@@ -84,27 +97,29 @@ def _fits(manifest: Any) -> bool:
     about = manifest["input"]
     return (
         _all_are(str, manifest["labels"])
-        and isinstance(manifest["round"], int)
+        and _all_are(int, [manifest["round"], *about["shape"], *about["range"]])
+        and 0 <= manifest["round"] < 1 << 63
         and isinstance(manifest["sha256"], str)
         and isinstance(about["name"], str)
         and isinstance(about["dtype"], str)
-        and _all_are(int, about["shape"])
-        and _all_are(int, about["range"])
+        and isinstance(about["shape"], list)
+        and all(size > 0 for size in about["shape"])
+        and math.prod(about["shape"]) <= LARGEST_INPUT
         and len(about["range"]) == 2
+        and 0 <= about["range"][1] < 1 << 63
         and _variants_fit(manifest.get("variants", {}), manifest.get("use", PLAIN))
     )
 
 
 def _variants_fit(variants: Any, use: object) -> bool:
-    """A file stands beside its manifest, so its name is a name and no path."""
     known = isinstance(variants, dict) and (use == PLAIN or use in variants)
     return known and all(
         isinstance(about["sha256"], str)
         and isinstance(about["file"], str)
-        and about["file"] == Path(about["file"]).name
+        and FILE_NAME.fullmatch(about["file"]) is not None
         for about in variants.values()
     )
 
 
 def _all_are(kind: type, values: object) -> bool:
-    return isinstance(values, list) and all(isinstance(value, kind) for value in values)
+    return isinstance(values, list) and all(type(value) is kind for value in values)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,12 +14,17 @@ from typing import Any
 import numpy as np
 
 from fededge.errors import StoreError
-from fededge.predictor.manifest import MANIFEST, MODEL, File, Input, chosen, read
+from fededge.files import read_bounded
+from fededge.predictor.manifest import MANIFEST, MODEL, PLAIN, File, Input, chosen, read
 from fededge.predictor.providers import Provider, first_line, start
 from fededge.predictor.signature import check_signature
 
 __all__ = ["About", "Model", "Signature", "Wanted", "signature"]
 
+log = logging.getLogger(__name__)
+
+# What protobuf, and so ONNX, allows in one file.
+LARGEST_MODEL = (1 << 31) - 1
 # How many inputs go through the network at once: bounds the memory, changes no result.
 BATCH = 64
 
@@ -66,13 +72,24 @@ class Model:
         """Check the files of a folder against each other, load the model, and let it run once.
 
         Raises:
-            StoreError: a file is missing, damaged or not signed, or the model does not run.
+            StoreError: a file is missing, damaged or not signed, or the model does not run. A
+                variant that the agent has chosen, and not the app, gives way to float32 first.
             ConfigError: the wanted provider or variant cannot be had.
         """
         manifest = read(folder / MANIFEST)
         if wanted.trusted_key is not None:
             check_signature(folder / MANIFEST, manifest, wanted.trusted_key)
         file = chosen(manifest, wanted.variant)
+        if wanted.variant is not None or file.variant == PLAIN:
+            return cls._of(folder, manifest, file, wanted)
+        try:
+            return cls._of(folder, manifest, file, wanted)
+        except StoreError as error:
+            log.warning("%s cannot be used, float32 takes its place: %s", file.variant, error)
+            return cls._of(folder, manifest, chosen(manifest, PLAIN), wanted)
+
+    @classmethod
+    def _of(cls, folder: Path, manifest: dict[str, Any], file: File, wanted: Wanted) -> Model:
         path = folder / file.name
         data = _read(path)
         _check_hash(path, data, file)
@@ -128,7 +145,7 @@ def signature(folder: str | Path) -> Signature | None:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_bounded(path, LARGEST_MODEL)
     except OSError as error:
         raise StoreError(f"{path}: cannot be read ({error.strerror})") from error
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from fededge.predictor.model import About
 
-__all__ = ["Prediction"]
+__all__ = ["Prediction", "as_json"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,3 +41,9 @@ class Prediction:
 
     def __repr__(self) -> str:
         return f"Prediction({self.label!r}, {self.probability:.4f}, version={self.version!r})"
+
+
+def as_json(prediction: Prediction, top: int | None = None) -> dict[str, Any]:
+    """A prediction for a program: the best label, the best few or all, and the version."""
+    best = [{"label": label, "probability": p} for label, p in prediction.top(top)]
+    return {**best[0], "version": prediction.version, "top": best}

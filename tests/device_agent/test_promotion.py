@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -21,15 +22,17 @@ BASE = {
     "federation": "gates", "device": "box", "method": "fedavg", "run": "run",
     "version": "000000-0123456789abcdef", "created": "2025-03-01T12:30:00Z",
     "labels": ["a", "b"], "input": Input(shape=(1, 2, 2)), "layout": "ab" * 32, "fededge": "0",
-    "size": 4, "compared": 1, "difference": 0.0,
+    "size": 64, "compared": 1, "difference": 0.0,
 }  # fmt: skip
 CUT = place("run", 1, "box")
 
 
 def draft(round_: int, accuracy: float | None, weights: int | None = None) -> Draft:
     number = f"{round_ if weights is None else weights:064x}"
-    facts = {**BASE, "round": round_, "accuracy": accuracy, "sha256": number, "weights": number}
-    return Draft(msgspec.convert(facts, Manifest, from_attributes=True), {"model.onnx": b"onnx"})
+    data = number.encode()
+    sha256 = hashlib.sha256(data).hexdigest()
+    facts = {**BASE, "round": round_, "accuracy": accuracy, "sha256": sha256, "weights": number}
+    return Draft(msgspec.convert(facts, Manifest, from_attributes=True), {"model.onnx": data})
 
 
 class Device:
@@ -161,6 +164,18 @@ def test_a_model_waits_until_the_rollout_reaches_the_device(device: Device) -> N
     assert device.status == {"model_round": -1, "model_state": "idle", "rollout": 1}
     device.told(cut=CUT + 1e-9, until=1)
     assert device.status == {"model_round": 0, "model_state": "promoted", "rollout": 1}
+
+
+def test_a_held_model_that_was_damaged_meanwhile_is_passed_over(device: Device) -> None:
+    """It cannot be measured either, and must not be mistaken for a device without held-out data."""
+    device.offer(0, 0.8)
+    device.told(cut=0.0, released=1, after=1, until=1)
+    device.offer(1, 0.8)
+    device.offer(2, 0.8)
+    (device.models.path(3) / "model.onnx").write_bytes(b"half")
+    device.accuracies[2] = None
+    device.told(cut=1.0, released=1, after=1, until=3)
+    assert device.round == 1
 
 
 def test_what_the_rollout_is_about_survives_many_later_models(device: Device) -> None:

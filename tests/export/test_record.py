@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +152,18 @@ def test_a_damaged_model_is_passed_over(models: Models) -> None:
     assert models.roll_back() == 1
 
 
+@pytest.mark.parametrize("spoil", [lambda p: os.truncate(p, 99), Path.unlink])
+def test_a_model_whose_file_is_damaged_never_becomes_current(
+    models: Models, spoil: Callable[[Path], None]
+) -> None:
+    """Not by a pin, which says why, and not by a rollback, which passes it over."""
+    spoil(models.path(2) / "model.onnx")
+    with pytest.raises(StoreError, match=r"models/2/model\.onnx: (damaged|cannot be read)"):
+        models.pin(2)
+    assert (models.number(), models.record().pinned) == (3, None)
+    assert models.roll_back() == 1
+
+
 def test_a_damaged_record_is_one_sentence(models: Models) -> None:
     (models.folder / "index.json").write_text("{")
     with pytest.raises(StoreError, match=r"index\.json: unreadable"):
@@ -164,6 +178,15 @@ def test_a_report_that_is_not_about_the_model_beside_it_is_none(
 ) -> None:
     (models.path(3) / "bad.json").write_text(report)
     assert models.reported() == []
+
+
+def test_a_report_is_read_whatever_it_is(models: Models) -> None:
+    """A pipe would have the agent wait for ever, and half a character cannot be written down."""
+    os.mkfifo(models.path(2) / "bad.json")
+    report = {"sha256": models.manifest(3).sha256, "reason": "\ud800 trucks"}
+    (models.path(3) / "bad.json").write_text(json.dumps(report))
+    assert models.mark_bad(*models.reported()[0]) == 2
+    assert models.record().history[-2].reason == "? trucks"
 
 
 def test_a_report_is_told_once(models: Models) -> None:
@@ -245,6 +268,27 @@ def test_the_command_changes_what_is_current(
     assert json.loads(run(capsys, "--list", "--config", config, "--json"))["current"] == 1
 
 
+def test_a_damaged_model_is_listed_as_such_beside_the_others(
+    models: Models, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (models.path(1) / "manifest.json").write_text("{")
+    (models.folder / "٣").mkdir()  # a number too, and none that we write
+    state = models.folder.parent
+    text = run(capsys, state)
+    assert [w for w in text.split() if w in ("damaged", "earlier", "current")][:3] == [
+        "damaged",
+        "earlier",
+        "current",
+    ]
+    shown = json.loads(run(capsys, state, "--json"))["models"]
+    assert [(m["number"], m["state"]) for m in shown] == [
+        (1, "damaged"),
+        (2, "earlier"),
+        (3, "current"),
+    ]
+    assert "manifest.json: not a manifest" in shown[0]["error"]
+
+
 def test_mistakes_are_one_sentence(models: Models, capsys: pytest.CaptureFixture[str]) -> None:
     state = str(models.folder.parent)
     models.mark_bad(3, "bad")
@@ -263,3 +307,11 @@ def test_mistakes_are_one_sentence(models: Models, capsys: pytest.CaptureFixture
     models.roll_back()
     assert main(["export", state, "--rollback"]) == 2
     assert "no earlier model to go back to" in capsys.readouterr().err
+    (models.folder / "current").unlink()
+    assert main(["export", state, "--unpin"]) == 2
+    assert capsys.readouterr().err.endswith("models: no model is current\n")
+
+
+def test_a_reason_of_any_bytes_is_kept(models: Models, capsys: pytest.CaptureFixture[str]) -> None:
+    run(capsys, models.folder.parent, "--bad", "\udcff trucks")
+    assert "? trucks" in {entry.reason for entry in models.record().history}

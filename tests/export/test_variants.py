@@ -7,6 +7,7 @@ import json
 import logging
 import subprocess
 import sys
+import tempfile
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from onnx import numpy_helper
 from torch import nn
 
 from fededge.data import embedded
+from fededge.errors import ExportError
 from fededge.evaluation import accuracy
 from fededge.export import (
     VARIANTS,
@@ -31,7 +33,9 @@ from fededge.export import (
     Variant,
     compared,
     predict_all,
+    quantisation,
 )
+from fededge.export.quantisation import quantised
 from fededge.flat import FlatModel
 from fededge.models import Preprocess, build_for
 from fededge.models.base import channels_last
@@ -212,6 +216,15 @@ def test_a_variant_that_cannot_be_made_is_left_out_with_a_sentence(
     with caplog.at_level(logging.WARNING):
         assert made.with_variants(["fp16"], weights, samples).manifest.variants == {}
     assert "'body.0.weight' has numbers that float16 cannot hold" in caplog.text
+
+
+def test_where_nothing_temporary_can_be_written_there_is_no_int8(
+    draft: Draft, trained: tuple[FlatModel, ModelSpec, Samples], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full or missing folder for temporary files costs the variant, not the agent."""
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
+    with pytest.raises(ExportError, match=r"cannot be quantised \(.*No such file.*/nowhere"):
+        quantised(draft.files["model.onnx"], trained[2].training)
 
 
 def test_without_held_out_data_there_is_no_accuracy_and_float32_is_used(

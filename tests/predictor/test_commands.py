@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
+import os
+import re
 import signal
 import sys
 import urllib.request
@@ -14,7 +17,7 @@ import PIL.Image
 import PIL.ImageOps
 import pytest
 
-from fededge.cli import main
+from fededge.cli import main, serve_model
 from tests.predictor.conftest import Maker, bare
 
 APP = """
@@ -87,6 +90,21 @@ def test_a_served_model_answers_until_it_is_told_to_stop(
         _, err = process.communicate(timeout=30)
     assert process.returncode == 0
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(("host", "open_"), [("127.0.0.1", False), ("0.0.0.0", True)])
+def test_an_endpoint_that_others_can_reach_says_so(
+    models: Path,
+    host: str,
+    open_: bool,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        serve_model, "run_until_signal", lambda endpoint, _: endpoint.server_close()
+    )
+    assert main(["serve-model", str(models), "--host", host, "--port", "0"]) == 0
+    assert ("neither password nor encryption" in capsys.readouterr().out) == open_
 
 
 def test_a_folder_gives_a_line_for_each_image(
@@ -189,3 +207,44 @@ def test_a_count_of_none_is_refused(models: Path, capsys: pytest.CaptureFixture[
     with pytest.raises(SystemExit):
         main(["predict", str(models), "x.png", "--top", "0"])
     assert "'0' is not a number from 1" in capsys.readouterr().err
+
+
+def test_a_folder_without_images_does_not_keep_the_others_from_their_lines(
+    models: Path, photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (photos / "empty").mkdir()
+    given = [photos / "empty", photos / "b.png"]
+    assert main(["predict", str(models), *map(str, given)]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith(f"fededge: {photos}/empty: there is no image in this folder")
+    assert captured.out.startswith(f"{photos}/b.png")
+
+
+@pytest.mark.parametrize("form", [[], ["--csv"], ["--json"]])
+def test_a_name_that_the_terminal_cannot_print_is_written_with_escapes(
+    models: Path, photos: Path, form: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names are bytes on Linux: here one that is no UTF-8, on a terminal that knows UTF-8 only."""
+    (photos / "b.png").rename(photos / os.fsdecode(b"b\xff.png"))
+    screen = io.TextIOWrapper(io.BytesIO(), "utf-8")
+    monkeypatch.setattr(sys, "stdout", screen)
+    assert main(["predict", str(models), str(photos), *form]) == 0
+    screen.seek(0)
+    assert "b\\udcff.png" in screen.read()
+
+
+@pytest.mark.parametrize("command", ["export", "doctor", "simulate"])
+def test_a_command_that_needs_more_than_an_app_says_so(models: Path, command: str) -> None:
+    """docs/apps.md installs FedEdge without its dependencies on a box that has no agent."""
+    out, err = (process := bare(COMMAND, command, models)).communicate(timeout=60)
+    assert (process.returncode, out) == (2, "")
+    assert re.fullmatch(rf"fededge: {command} takes \w+, which is not installed here; .*\n", err)
+
+
+def test_a_picture_too_large_is_refused_in_our_own_words(
+    models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pillow would add two lines about attacks."""
+    PIL.Image.new("1", (10000, 9000)).save(tmp_path / "huge.png")
+    assert main(["predict", str(models), str(tmp_path / "huge.png")]) == 2
+    assert "10000x9000 pixels are more than the 8192 a side" in capsys.readouterr().err

@@ -8,6 +8,8 @@ import json
 import socket
 import sys
 import threading
+import time
+import tracemalloc
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,8 +20,9 @@ import PIL.Image
 import pytest
 
 from fededge import Predictor
-from fededge.errors import ConfigError
-from fededge.predictor.endpoint import Endpoint, Handler
+from fededge.errors import ConfigError, DataError
+from fededge.predictor.bodies import inputs_of
+from fededge.predictor.endpoint import AT_ONCE, Endpoint, Handler
 from tests.predictor.conftest import LABELS, Maker
 
 MOST_BYTES = 20_000
@@ -109,8 +112,10 @@ JSON, PNG, TEXT = "application/json", "image/png", "text/plain"
 @pytest.mark.parametrize(
     ("method", "path", "body", "kind", "status", "sentence"),
     [
-        ("GET", "/labels", None, TEXT, 404, "there is no /labels here; POST image/png"),
-        ("POST", "/predict", b"x", PNG, 404, "there is no /predict here"),
+        ("GET", "/labels", None, TEXT, 404, "there is no GET /labels here; POST image/png"),
+        ("GET", "/../../etc/passwd", None, TEXT, 404, "there is no GET /../../etc/passwd here"),
+        ("POST", "/predict", b"x", PNG, 404, "there is no POST /predict here"),
+        ("POST", "/health", b"x", PNG, 404, "there is no POST /health here"),
         ("POST", "/", b"x", TEXT, 415, "the content type text/plain is not known here"),
         ("POST", "/", b"no image", PNG, 400, "the bytes given: not a readable image"),
         ("POST", "/", b"", PNG, 400, "the bytes given: not a readable image"),
@@ -120,6 +125,12 @@ JSON, PNG, TEXT = "application/json", "image/png", "text/plain"
         ("POST", "/", b"[[1, 2], [3]]", JSON, 400, "the JSON is not an array of rows alike"),
         ("POST", "/", b"[[0.5]]", JSON, 400, "whole numbers from 0 to 255"),
         ("POST", "/", b"[[256]]", JSON, 400, "whole numbers from 0 to 255"),
+        ("POST", "/", b"[[true]]", JSON, 400, "whole numbers from 0 to 255"),
+        ("POST", "/", b"[" * 70 + b"]" * 70, JSON, 400, "not an array of rows alike"),
+        ("POST", "/", b"[" * 40 + b"1" + b"]" * 40, JSON, 400, "one image has 2 or 3 dimensions"),
+        ("POST", "/", b"[[" + b"9" * 40 + b"]]", JSON, 400, "whole numbers from 0 to 255"),
+        ("POST", "/", b"[[]]", JSON, 400, "an array of shape (1, 0) has no pixels"),
+        ("POST", "/", json.dumps([[[[1]]]] * 1025).encode(), JSON, 413, "1,025 inputs are more"),
         ("POST", "/", b'{"a": 1}', JSON, 400, "whole numbers from 0 to 255"),
         ("POST", "/", b"[[[[[1]]]]]", JSON, 400, "one image has 2 or 3 dimensions"),
         ("POST", "/?top=no", b"x", PNG, 400, "top must be a number from 1, not 'no'"),
@@ -147,6 +158,11 @@ def test_a_mistake_gets_a_sentence(
     assert ask(server, "POST", "/", png(pixels), Content_Type=PNG)[0] == 200
 
 
+CHUNKED = b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n"
+LENGTHS = b"POST / HTTP/1.1\r\nContent-Length: 3\r\nContent-Length: 1"
+HIDDEN = b"GET /hidden HTTP/1.1\r\n\r\n...."
+
+
 @pytest.mark.parametrize(
     ("request_", "status", "sentence"),
     [
@@ -154,18 +170,39 @@ def test_a_mistake_gets_a_sentence(
         (b"POST / HTTP/1.1\r\nContent-Length: -5\r\n\r\n", b" 411 ", b"must say its length"),
         (b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\nxx", b" 400 ", b"9 bytes that the request"),
         (b"POST / HTTP/1.1\r\nContent-Length: 9" + b"9" * 99 + b"\r\n\r\n", b" 413 ", b"bytes are"),
-        (b"nonsense\r\n\r\n", b"", b"Bad request syntax"),
-        (b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n\r\n", b"", b"URI Too Long"),
+        (b"nonsense\r\n\r\n", b" 400 ", b"Bad request syntax"),
+        (b"GET / HTTP/2.0\r\n\r\n", b" 505 ", b"Invalid HTTP version"),
+        (b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n\r\n", b" 414 ", b"URI Too Long"),
+        (CHUNKED + b"\r\n5\r\nhello\r\n0\r\n\r\n", b" 411 ", b"must say its length"),
+        (CHUNKED + b"Content-Length: 1\r\n\r\nx", b" 411 ", b"must say its length"),
+        (LENGTHS + b"\r\n\r\nxxx", b" 400 ", b"two lengths"),
+        (b"POST / HTTP/1.1\r\nContent-Length: 1\r\n\r\nx", b" 415 ", b"no content type"),
+        (b"GET http://[/ HTTP/1.1\r\n\r\n", b" 400 ", b"'http://[/' is no address"),
+        (b"GET /health HTTP/1.1\r\nContent-Length: 28\r\n\r\n" + HIDDEN, b" 200 ", b"ok"),
     ],
-    ids=["no length", "negative", "too short", "huge", "nonsense", "long path"],
+    ids=[
+        "no length",
+        "negative",
+        "too short",
+        "huge",
+        "nonsense",
+        "another HTTP",
+        "long path",
+        "chunked",
+        "chunked and a length",
+        "two lengths",
+        "no type",
+        "no address",
+        "a body that is not read",
+    ],
 )
 def test_a_broken_request_is_answered_and_the_connection_closed(
     server: Endpoint, request_: bytes, status: bytes, sentence: bytes
 ) -> None:
     answer = raw(server, request_)
-    assert status in answer
+    assert answer.startswith(b"HTTP/1.1" + status)
     assert sentence in answer
-    assert b"Traceback" not in answer
+    assert answer.count(b"HTTP/1.1 ") == 1  # nothing of a body is taken for a request
 
 
 def test_a_client_that_stops_in_the_middle_is_let_go(
@@ -178,8 +215,103 @@ def test_a_client_that_stops_in_the_middle_is_let_go(
     assert b"9 bytes that the request announced did not come" in answer
 
 
+def test_a_client_that_sends_a_byte_now_and_then_is_let_go_too(
+    server: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time is for the whole request, not for each byte of it: in the body, and in its head."""
+    monkeypatch.setattr(Handler, "timeout", 0.3)
+    for head, answer in (
+        (b"POST / HTTP/1.1\r\nContent-Length: 5000\r\n\r\n", b"announced did not come"),
+        (b"POST / HTTP/1.1\r\nContent-Length: 50000\r\n\r\n", b" 413 "),
+        (b"POST / HTTP/1.1\r\nX: ", b""),
+    ):
+        with socket.create_connection(("127.0.0.1", server.server_port), 0.02) as link:
+            link.sendall(head)
+            assert answer in trickle(link)
+
+
+def trickle(link: socket.socket) -> bytes:
+    """What the server says until it hangs up, while it gets a byte every 20 ms for 20 s at most."""
+    got = b""
+    for _ in range(1000):
+        try:
+            link.sendall(b"x")
+            piece = link.recv(65536)
+        except TimeoutError:
+            continue
+        except OSError:
+            return got
+        if not piece:
+            return got
+        got += piece
+    raise AssertionError("the server goes on listening")
+
+
+def test_clients_that_come_at_once_are_all_answered(models: Path) -> None:
+    """All connect before the server looks: none may be turned away by the operating system."""
+    endpoint = Endpoint(Predictor(models), "127.0.0.1", 0)
+    address = "127.0.0.1", endpoint.server_port
+    links = [socket.create_connection(address, 30) for _ in range(30)]
+    for link in links:
+        link.sendall(b"GET /health HTTP/1.0\r\n\r\n")
+    thread = threading.Thread(target=endpoint.run)
+    thread.start()
+    try:
+        assert all(link.recv(65536).startswith(b"HTTP/1.1 200 ") for link in links)
+    finally:
+        for link in links:
+            link.close()
+        endpoint.stop()
+        thread.join(30)
+
+
+def test_few_pictures_are_decoded_at_once(
+    server: Endpoint, pixels: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One may take some hundred megabytes, and a connection costs its sender nothing."""
+    predict, lock = server.predictor.predict, threading.Lock()
+    here, most = 0, 0
+
+    def counted(inputs: Any) -> Any:
+        nonlocal here, most
+        with lock:
+            here += 1
+            most = max(most, here)
+        time.sleep(0.02)
+        with lock:
+            here -= 1
+        return predict(inputs)
+
+    monkeypatch.setattr(server.predictor, "predict", counted)
+    with ThreadPoolExecutor(12) as pool:
+        sent = [
+            pool.submit(ask, server, "POST", "/", png(pixels), Content_Type=PNG) for _ in range(24)
+        ]
+    assert {future.result()[0] for future in sent} == {200}
+    assert 1 <= most <= AT_ONCE
+
+
+def test_words_where_pixels_belong_take_no_memory() -> None:
+    """NumPy would give every one of them the room of the longest."""
+    body = json.dumps(["x" * 10_000, *[""] * 100_000]).encode()
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match="whole numbers from 0 to 255"):
+            inputs_of(JSON, body, "image")
+        assert tracemalloc.get_traced_memory()[1] < 30 * len(body)
+    finally:
+        tracemalloc.stop()
+
+
 def test_a_head_request_gets_no_body(server: Endpoint) -> None:
-    assert ask(server, "HEAD", "/") == (501, None)
+    assert ask(server, "HEAD", "/health") == (200, None)
+    assert ask(server, "HEAD", "/labels") == (404, None)
+
+
+def test_another_family_of_addresses_does_as_well(models: Path) -> None:
+    endpoint = Endpoint(Predictor(models), "::1", 0)
+    endpoint.server_close()
+    assert endpoint.url == f"http://[::1]:{endpoint.server_port}/"
 
 
 def test_one_connection_serves_many_requests(server: Endpoint, pixels: np.ndarray) -> None:

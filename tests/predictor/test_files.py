@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -65,13 +67,21 @@ def test_a_variant_that_was_not_made_is_named(models: Path) -> None:
         Predictor(models, variant="int8")
 
 
-def test_a_damaged_variant_is_refused(draft: Draft, tmp_path: Path) -> None:
+@pytest.mark.parametrize("spoil", [lambda p: os.truncate(p, 99), Path.unlink])
+def test_a_spoilt_variant_gives_way_to_float32(
+    draft: Draft, tmp_path: Path, caplog: pytest.LogCaptureFixture, spoil: Callable[[Path], None]
+) -> None:
+    """With a line that says so; an app that asks for the variant by name is told instead."""
     Models(tmp_path / "models").publish(draft.preferring("int8", 100))
-    path = tmp_path / "models" / "1" / "model.int8.onnx"
-    path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(StoreError, match=r"model\.int8\.onnx: damaged or half written"):
-        Predictor(tmp_path)
-    assert Predictor(tmp_path, variant="fp32").predict(np.zeros((8, 10), np.uint8)).label in LABELS
+    spoil(tmp_path / "models" / "1" / "model.int8.onnx")
+    predictor = Predictor(tmp_path)
+    assert (predictor.about.variant, file_of(predictor)) == ("fp32", draft.manifest.sha256[:16])
+    assert predictor.predict(np.zeros((8, 10), np.uint8)).label in LABELS
+    (line,) = (record.getMessage() for record in caplog.records)
+    assert line.startswith("int8 cannot be used, float32 takes its place: ")
+    assert "model.int8.onnx: " in line
+    with pytest.raises(StoreError, match=r"model\.int8\.onnx: (damaged|cannot be read)"):
+        Predictor(tmp_path, variant="int8")
 
 
 def test_only_models_that_the_trusted_key_signed_are_taken(

@@ -207,6 +207,7 @@ def edit(folder: Path, **changes: object) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text("utf-8")), **changes}))
 
 
+WRONG = "a value is none that it may have"
 INPUT = {"name": "image", "shape": [3, 8, 10], "dtype": "uint8", "range": [0, 255]}
 BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "one bit": (damage, r"2/model\.onnx: damaged or half written, its SHA-256 begins with"),
@@ -216,13 +217,13 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "no JSON": (lambda f: (f / "manifest.json").write_text("{"), r"manifest\.json: not JSON"),
     "a list": (
         lambda f: (f / "manifest.json").write_text("[]"),
-        r"not a manifest of an exported model \(a value has another type\)",
+        rf"not a manifest of an exported model \({WRONG}\)",
     ),
     "nothing in it": (
         lambda f: (f / "manifest.json").write_text("{}"),
         r"not a manifest of an exported model \(no 'input'\)",
     ),
-    "labels of another type": (lambda f: edit(f, labels="abc"), "a value has another type"),
+    "labels of another type": (lambda f: edit(f, labels="abc"), WRONG),
     "no ONNX": (
         lambda f: set_model(f, b"nonsense"),
         r"model\.onnx: ONNX Runtime does not take the model: CPU cannot load it \(",
@@ -231,10 +232,37 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda f: edit(f, input={**INPUT, "shape": [16000], "dtype": "float32"}),
         r"takes float32 of shape \[16000\], and this FedEdge knows images",
     ),
-    "a variant of another name": (lambda f: edit(f, use="int8"), "a value has another type"),
+    "a variant of another name": (lambda f: edit(f, use="int8"), WRONG),
     "a variant somewhere else": (
         lambda f: edit(f, use="int8", variants={"int8": {"file": "../1/model.onnx", "sha256": ""}}),
-        "a value has another type",
+        WRONG,
+    ),
+    "a variant of no possible name": (
+        lambda f: edit(f, use="x", variants={"x": {"file": "a\0b", "sha256": ""}}),
+        WRONG,
+    ),
+    "a label that no terminal prints": (lambda f: edit(f, labels=["\ud800"] * 3), "not JSON"),
+    "a shape of nothing": (lambda f: edit(f, input={**INPUT, "shape": [3, 0, 10]}), WRONG),
+    "a shape beyond any memory": (
+        lambda f: edit(f, input={**INPUT, "shape": [3, 10**5, 10**5]}),
+        WRONG,
+    ),
+    "a round before the first": (lambda f: edit(f, round=-1), WRONG),
+    "a manifest without end": (
+        lambda f: os.truncate(f / "manifest.json", 20 << 30),
+        r"manifest\.json: cannot be read \(it has 21,474,836,480 bytes, more than",
+    ),
+    "a model without end": (
+        lambda f: os.truncate(f / "model.onnx", 20 << 30),
+        r"model\.onnx: cannot be read \(it has 21,474,836,480 bytes, more than",
+    ),
+    "a pipe": (
+        lambda f: [(f / "model.onnx").unlink(), os.mkfifo(f / "model.onnx")],
+        r"model\.onnx: cannot be read \(it is not an ordinary file\)",
+    ),
+    "a device": (
+        lambda f: [(f / "manifest.json").unlink(), (f / "manifest.json").symlink_to("/dev/zero")],
+        r"manifest\.json: cannot be read \(it is not an ordinary file\)",
     ),
     "another shape": (
         lambda f: edit(f, input={**INPUT, "shape": [3, 9, 9]}),
@@ -370,6 +398,11 @@ def test_a_bad_model_is_reported_beside_it(two: Path, pixels: np.ndarray, point:
         "model.onnx",
     ]
     assert not predictor.refresh()  # a report is no new model
+
+
+def test_a_report_of_any_text_can_be_read(two: Path) -> None:
+    path = Predictor(two).report_bad("\udcff trucks")
+    assert json.loads(path.read_bytes())["reason"] == "\udcff trucks"
 
 
 def test_a_report_about_a_model_that_is_gone_does_not_bring_its_folder_back(

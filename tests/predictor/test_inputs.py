@@ -155,6 +155,10 @@ def test_other_channels_than_grey_and_colour_go_through_as_they_are() -> None:
         (np.zeros((1, 1, 3, 8, 10), np.uint8), "one image has 2 or 3 dimensions"),
         ([np.zeros((2, 3, 8, 10), np.uint8)], "one image has 2 or 3 dimensions"),
         (np.zeros((0, 10), np.uint8), r"an array of shape \(0, 10\) has no pixels"),
+        (np.zeros((0, 10, 3), np.uint8), r"an array of shape \(0, 10, 3\) has no pixels"),
+        (np.zeros((5, 0, 10, 3), np.uint8), r"shape \(5, 0, 10, 3\) has no pixels"),
+        (PIL.Image.new("RGB", (5, 0)), "the image given: 5x0 pixels are none"),
+        ("", r"\.: this is a folder"),
         (np.zeros((8, 10, 7), np.uint8), "neither the first nor the last could be"),
         (np.zeros((3, 9, 3), np.uint8), "both the first and the last could be"),
         (3.5, "predict takes an image file's path .*; this is builtins.float"),
@@ -166,11 +170,25 @@ def test_other_channels_than_grey_and_colour_go_through_as_they_are() -> None:
         (PIL.Image.new("F", (8, 8)), "the image given: its pixels are of kind F"),
         (PIL.Image.new("L", (8193, 1)), "8193x1 pixels are more than the 8192 a side"),
     ],
-    ids=range(16),
+    ids=range(20),
 )
 def test_what_is_not_an_image_gets_a_sentence(given: object, sentence: str) -> None:
     with pytest.raises(DataError, match=sentence):
         prepare(given, SHAPE, True)
+
+
+@pytest.mark.parametrize("shape", [SHAPE, (1, 8, 10)])
+@pytest.mark.filterwarnings("default")
+def test_a_palette_whose_colours_are_partly_opaque_is_read_without_a_warning(
+    shape: tuple[int, int, int], recwarn: pytest.WarningsRecorder
+) -> None:
+    """How opaque a pixel is does not count, and a line of Pillow's on a terminal helps nobody."""
+    image = picture("P")
+    expected, _ = prepare(png(image), shape, True)
+    file = io.BytesIO()
+    image.save(file, "PNG", transparency=bytes(range(200)))
+    assert np.array_equal(prepare(file.getvalue(), shape, True)[0], expected)
+    assert [str(warning.message) for warning in recwarn] == []
 
 
 def test_half_a_file_is_refused() -> None:

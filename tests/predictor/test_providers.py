@@ -172,3 +172,10 @@ def test_without_onnx_runtime_a_sentence_says_what_to_install(
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(ConfigError, match=r"takes ONNX Runtime.*pip install onnxruntime"):
         Predictor(models)
+
+
+@pytest.mark.parametrize("threads", [0, -1, 100_000, True, 1.5, "2"])
+def test_a_count_of_threads_that_cannot_be_had_is_refused(models: Path, threads: Any) -> None:
+    """ONNX Runtime would try: a hundred thousand threads end the app."""
+    with pytest.raises(ConfigError, match=f"threads: a number from 1 to 256, not {threads!r}"):
+        Predictor(models, threads=threads)

@@ -128,7 +128,13 @@ def test_the_endpoint_takes_texts(state: Path) -> None:
         assert ask(b"\xff", "text/plain")[1] == {"error": "the text is not UTF-8 (byte 0)"}
         assert ask(b"x", "image/png")[0] == 415
         assert ask(b"[1, 2]", "application/json")[0] == 400
-        assert ask(b"{}", "application/json")[0] == 400
+        sentence = "the JSON must be a text, a list of texts, or an array of whole numbers"
+        for wrong in (b"{}", b'["a", 1]', b"[0.5]", b"[%d]" % 10**30, b"null"):
+            status, answer = ask(wrong, "application/json")
+            assert (status, str(answer["error"]).startswith(sentence)) == (400, True)
+        assert ask(b'["", "%s"]' % (b"x " * 10**6), "application/json")[0] == 200
+        assert ask(json.dumps([""] * 1025).encode(), "application/json")[0] == 413
+        assert ask(json.dumps([tokens.tolist()] * 1025).encode(), "application/json")[0] == 413
     finally:
         endpoint.stop()
         thread.join(30)
