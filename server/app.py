@@ -19,6 +19,7 @@ from fededge.config import CoordinatorConfig
 from fededge.data.local import evaluation_set, model_spec
 from fededge.errors import DiskFullError, RefusedError, TransportError, WireError
 from fededge.evaluation import accuracy
+from fededge.files import replacing
 from fededge.flat import FlatModel
 from fededge.methods.base import State as MethodState
 from fededge.models import Preprocess, build_for
@@ -26,7 +27,7 @@ from fededge.training import prepare_threads
 from fededge.transport.presence import Holder, claim_name
 from fededge.transport.session import Connected, Delivered, Failed, Lost, Message, Session, Will
 from fededge.wire import chunks, tensors
-from fededge.wire.encoding import Encoding, compress
+from fededge.wire.encoding import Encoding
 from fededge.wire.messages import (
     Claim,
     Presence,
@@ -444,10 +445,14 @@ class Coordinator:
         presence = self._presence(online=True, answers=answers)
         self.session.publish(presence.topic, presence.payload, retain=True)
 
-    def _payload(self) -> bytes:
-        vectors = {"model": self.model, **self.method.send(self.memory)}
-        payload = tensors.encode(self.net.layout, vectors)
-        return compress(payload) if self.encoding.zstd else payload
+    def _payload(self) -> Path:
+        """The file of the bytes that every device gets."""
+        sent = self.method.send(self.memory)
+        if not sent and not self.encoding.zstd:
+            return self.store.model(self.progress.version)
+        with replacing(self.store.published, synced=False) as file:
+            self.encoding.send(file, self.net.layout, {"model": self.model, **sent})
+        return self.store.published
 
     @property
     def most_chunks(self) -> int:

@@ -131,7 +131,7 @@ def test_what_it_is_given_stays_as_it_is() -> None:
 
 
 def test_an_update_of_another_length_is_refused() -> None:
-    with pytest.raises(LayoutError, match="x has 2 elements, expected 3"):
+    with pytest.raises(LayoutError, match="update of 'a' has 2 elements, expected 3"):
         aggregate(
             FEDAVG,
             torch.zeros(3),

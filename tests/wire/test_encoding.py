@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import numpy as np
 import pytest
 import torch
@@ -11,7 +13,7 @@ from torch import nn
 from fededge.errors import EgressError, WireError
 from fededge.flat import Layout
 from fededge.wire import tensors
-from fededge.wire.encoding import Encoding, compress, decompress
+from fededge.wire.encoding import Encoding, Inflated
 
 LAYOUT = Layout.of(nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 3)))
 GENERATOR = torch.Generator().manual_seed(0)
@@ -147,6 +149,15 @@ def test_numbers_that_are_not_finite_do_not_leave_and_are_not_taken() -> None:
     forged = honest[:first] + np.float32("inf").tobytes() + honest[first + 4 :]
     with pytest.raises(WireError, match="not finite"):
         Encoding.parse("int8+delta").unpack(LAYOUT, forged, BASE)
+
+
+def compress(data: bytes) -> bytes:
+    return zstandard.ZstdCompressor(level=3).compress(data)
+
+
+def decompress(payload: bytes, most: int) -> bytes:
+    with Encoding(zstd=True).plain(payload, most) as file:
+        return file.read(cast("Inflated", file).size)
 
 
 def test_a_bomb_is_refused_before_it_is_unpacked() -> None:
