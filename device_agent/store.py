@@ -220,12 +220,12 @@ class AgentStore:
 
     # Private state and the outbox
 
-    def private(self, run: str = "") -> Private:
-        """The private state; empty if it is of another run than this one."""
+    def private(self, run: str = "", wanted: Callable[[str], bool] = bool) -> Private:
+        """The private state, or the pieces of it that are wanted; empty if it is of another run."""
         index = self.index
         if index.private is None or (run and index.run != run):
             return Private()
-        return self._read_private(index.private)
+        return self._read_private(index.private, wanted)
 
     @property
     def outgoing(self) -> Turn | None:
@@ -299,7 +299,7 @@ class AgentStore:
         self._change(private=self.index.earlier, settled=None)
         return None
 
-    def _read_private(self, file: File) -> Private:
+    def _read_private(self, file: File, wanted: Callable[[str], bool]) -> Private:
         path = self.folder / file.name
         try:
             with path.open("rb") as opened:
@@ -307,7 +307,7 @@ class AgentStore:
                     raise StoreError(
                         f"{path}: damaged, its SHA-256 does not fit; start the agent again"
                     )
-                values = container.read(opened)
+                values = container.read(opened, lambda name: wanted(name.removeprefix("#")))
         except OSError as error:
             raise StoreError(f"{path}: cannot be read ({error.strerror})") from None
         except WireError as error:

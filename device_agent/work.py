@@ -128,11 +128,11 @@ class Work:
         sent = self.store.model(task.version, self._read_model)
         received = sent.pop("model")
         hyper = Hyper(**msgspec.structs.asdict(state.training))
-        kept, start = self.store.private(state.run), time.monotonic()
-        before, residue = kept.without(RESIDUE)
+        before = self.store.private(state.run, lambda name: name != RESIDUE)
+        start = time.monotonic()
         asked = Task(state.seed, task.round, hyper, received, sent, state.turns)
         answer = trainer.turn(asked, before)
-        self._save(task, state, answer, received, before, residue)
+        self._save(task, state, answer, received, before)
         return Trained(task, state, received, answer, time.monotonic() - start)
 
     def _save(
@@ -142,11 +142,14 @@ class Work:
         answer: Answer,
         received: Tensor,
         before: Private,
-        residue: Tensor | None,
     ) -> None:
-        """Private state, update and what follows it; the new residue takes the old one's place."""
+        """Private state, update and what follows it; the new residue takes the old one's place.
+
+        That is read only now: the training has no need of it, and of its memory much.
+        """
         trainer = self._ready
         layout = trainer.net.layout
+        _, residue = self.store.private(state.run, lambda name: name == RESIDUE).without(RESIDUE)
         at_once = trainer.method.kept_at_once(before, answer.private)
         now = self.store.write_private(at_once.including(RESIDUE, residue))
         left = residue

@@ -21,6 +21,7 @@ from fededge.errors import DiskFullError, RefusedError, TransportError, WireErro
 from fededge.evaluation import accuracy
 from fededge.files import replacing
 from fededge.flat import FlatModel
+from fededge.memory import return_free_memory
 from fededge.methods.base import State as MethodState
 from fededge.models import Preprocess, build_for
 from fededge.training import prepare_threads
@@ -94,6 +95,7 @@ class Coordinator:
     def run(self) -> Progress:
         """Run the rounds that are left, and return where the run stands then."""
         prepare_threads()
+        return_free_memory()
         self._prepare_model()
         self.store.open()
         try:

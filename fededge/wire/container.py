@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
@@ -87,11 +87,12 @@ def write(file: Sink, tensors: Mapping[str, Tensor]) -> None:
         file.write(raw(tensors[name].reshape(-1)))
 
 
-def read(file: BinaryIO) -> dict[str, Tensor]:
-    """What `write` wrote into a file of our own, whatever names and forms that has."""
+def read(file: BinaryIO, wanted: Callable[[str], bool] = bool) -> dict[str, Tensor]:
+    """What `write` wrote into a file of our own, if its name is wanted; in any form."""
     archive = Archive.open(file, os.fstat(file.fileno()).st_size)
     found = {}
-    for name, place in archive.places.items():
+    for name in filter(wanted, archive.places):
+        place = archive.places[name]
         dtype = next((kind for kind, text in NAMES.items() if text == place.dtype), None)
         if dtype is None:
             raise WireError(f"tensor '{name}' is {place.dtype}, which is not known")
