@@ -262,7 +262,9 @@ class Alone(Coordinator):
         self.board.looked()
         self.arrive()
         for device in DEVICES:
-            status = Status("i", True, device=device, activity="ready", layout=self.net.layout.hash)
+            status = Status(
+                "i", True, device=device, activity="ready", layout=self.versions.net.layout.hash
+            )
             self.hear(self.topics.device(device, "status"), encode(status))
         self._tick()
         while self.rounds.phase != "done":
@@ -274,15 +276,22 @@ class Alone(Coordinator):
 
     def answer(self, task: TaskMessage) -> None:
         """What an agent would send: the model that it received, which is on disk already."""
-        path, scalars = self.store.model(task.version), dict.fromkeys(self.method.scalars, 1.0)
+        path, scalars = (
+            self.store.model(task.version),
+            dict.fromkeys(self.versions.method.scalars, 1.0),
+        )
         manifest = chunks.manifest(path)
-        run, layout = self.rounds.facts.run, self.net.layout.hash
+        run, layout = self.rounds.facts.run, self.versions.net.layout.hash
         report = Report(task.device, run, task.round, task.version, layout, manifest, scalars)
         payload = chunks.Payload.of(path)
         self.hear(self.topics.device(task.device, "report"), encode(report))
         for index in range(manifest.chunks):
             topic = self.topics.update(task.device, task.version, index)
             self.hear(topic, payload.chunk(index))
+
+    @property
+    def layout(self) -> str:
+        return self.versions.net.layout.hash
 
     def hear(self, topic: str, message: bytes) -> None:
         self._take(Message(topic, message, False, lambda: None))
@@ -293,7 +302,7 @@ class Alone(Coordinator):
 
 
 def coordinator(_: Encoding) -> Peaks:
-    """With float32, from its first line to its last, over what a process has that has imported it."""
+    """From its first line to its last, over what a process has that has imported it."""
     with tempfile.TemporaryDirectory() as name:
         config = CoordinatorConfig(
             federation="f",
@@ -306,8 +315,10 @@ def coordinator(_: Encoding) -> Peaks:
         )
         run, gauge = Alone(config), Gauge(1)
         gauge("run", run.run)
-        assert run.progress.rounds_done == 3
-        return {step: held / (4 * run.net.layout.size) for step, held in gauge.peaks.items()}
+        assert run.versions.progress.rounds_done == 3
+        return {
+            step: held / (4 * run.versions.net.layout.size) for step, held in gauge.peaks.items()
+        }
 
 
 if __name__ == "__main__":
