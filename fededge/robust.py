@@ -43,7 +43,7 @@ class Rows:
                 model = update(device)
                 for span in blocks(0, self.size):
                     part = model[span].detach().to(torch.float32).contiguous()
-                    file.write(memoryview(part.numpy()))
+                    file.write(part.numpy().data)
 
     @contextlib.contextmanager
     def _on_disk(self) -> Iterator[None]:

@@ -104,7 +104,7 @@ def read(file: BinaryIO, wanted: Callable[[str], bool] = bool) -> dict[str, Tens
 def raw(tensor: Tensor) -> memoryview:
     """The bytes of a flat contiguous tensor, without copying."""
     flat = tensor.as_strided((tensor.numel(),), (1,))  # a single number may have any stride
-    return memoryview(flat.view(torch.uint8).numpy())
+    return flat.view(torch.uint8).numpy().data
 
 
 @dataclass(frozen=True)

@@ -239,7 +239,7 @@ class CoordinatorService(Service, server_app.Coordinator):
         self.read = {}
         real = self.store.update
 
-        def update(version: str, device: str, *rest: Any) -> Tensor:
+        def update(version: str, device: str, *rest: Any) -> Any:
             path = self.store._update(version, device)
             self.read[device] = version, hashlib.sha256(path.read_bytes()).hexdigest()
             return real(version, device, *rest)
