@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from typing import cast
 
 import numpy as np
@@ -11,7 +12,7 @@ import zstandard
 from torch import nn
 
 from fededge.errors import EgressError, WireError
-from fededge.flat import Layout
+from fededge.flat import Layout, blocks
 from fededge.wire import tensors
 from fededge.wire.encoding import Encoding, Inflated
 
@@ -123,6 +124,43 @@ def test_compression_makes_a_small_change_small() -> None:
     whole, _ = Encoding.parse("float32+delta").pack(LAYOUT, sparse, sparse)
     squeezed, _ = Encoding.parse("float32+delta+zstd").pack(LAYOUT, sparse, sparse)
     assert len(squeezed) < len(whole) / 2
+
+
+@pytest.mark.parametrize("text", [e for e in EVERY if "zstd" not in e])
+def test_a_part_of_an_update_is_that_of_the_whole(text: str) -> None:
+    way = Encoding.parse(text)
+    payload, _ = way.pack(LAYOUT, MODEL, BASE)
+    whole = way.unpack(LAYOUT, payload, BASE)
+    for first, last in (
+        (0, LAYOUT.size),
+        (0, 1),
+        (29, 31),
+        (3, 47),
+        (LAYOUT.size - 1, LAYOUT.size),
+    ):
+        span = slice(first, last)
+        part = way.unpack_part(LAYOUT, io.BytesIO(payload), span, BASE[span])
+        assert torch.equal(part, whole[span])
+
+
+@pytest.mark.parametrize("text", EVERY)
+def test_an_update_of_many_blocks_is_as_good_as_one(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the bit, but for what zstd makes of it; and the residue takes the old one's place."""
+    way, before = Encoding.parse(text), torch.full_like(BASE, 1e-4)
+    whole, left = way.pack(LAYOUT, MODEL, BASE, before.clone())
+    monkeypatch.setattr(tensors, "blocks", lambda first, last: blocks(first, last, 7))
+    file, residue = io.BytesIO(), before.clone()
+    found = way.write_(residue, file, LAYOUT, MODEL, BASE)
+    assert torch.equal(way.unpack(LAYOUT, file.getvalue(), BASE), way.unpack(LAYOUT, whole, BASE))
+    if way.exact:
+        assert (left, found) == (None, None)
+        return
+    assert left is not None
+    assert found is residue
+    assert torch.equal(residue, left)
+    assert not torch.equal(residue, before)
 
 
 def test_one_encoding_is_not_taken_for_another() -> None:
