@@ -113,17 +113,19 @@ class Light(Work):
 
     def train(self, task: TaskMessage, state: State) -> None:  # type: ignore[override]
         layout = self._net.layout
-        payload = tensors.encode(layout, self.store.model(task.version, self._read_model))
+        vectors = self.store.model(task.version, self._read_model)
+        now = self.store.write_private(Private())
+        update, path = self.store.write_update(lambda file: tensors.write(file, layout, vectors))
         report = Report(
             device=self.config.device,
             run=state.run,
             round=task.round,
             version=task.version,
             layout=layout.hash,
-            manifest=chunks.manifest(payload, state.manifest.chunk_bytes),
+            manifest=chunks.manifest(path, state.manifest.chunk_bytes),
             scalars=dict.fromkeys(self.method.scalars, float(EXAMPLES)),
         )
-        self.store.save_turn(Private(), Private(), payload, report)
+        self.store.save_turn(now, update, Private(), report)
 
     def follow_up(self, trained: object) -> None:
         """No personal model."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
+import logging
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -21,10 +22,13 @@ from fededge.files import replace_file
 from fededge.transport.outbox import Parcel
 from fededge.transport.session import Session, Will
 from fededge.wire import chunks, tensors
+from fededge.wire.chunks import Payload
 from fededge.wire.messages import Claim, Manifest, Report, Status, encode
 from fededge.wire.topics import Topics
 
 __all__ = ["Egress"]
+
+log = logging.getLogger("agent")
 
 CHUNK_EXPIRY = 24 * 3600
 
@@ -72,21 +76,22 @@ class Egress:
         self.save()
         self.session.publish(self.topics.device(self.device, "report"), words)
 
-    def chunks(self, report: Report, payload: bytes, wanted: Iterable[int]) -> None:
+    def chunks(self, report: Report, payload: Payload, wanted: Iterable[int]) -> None:
         """Send these chunks of an update, but for those that are on their way already."""
         manifest = report.manifest
-        if len(payload) != manifest.bytes:
-            raise EgressError(f"{len(payload)} bytes are not the update that the report describes")
+        if payload.facts != manifest:
+            size = payload.facts.bytes
+            raise EgressError(f"{size} bytes are not the update that the report describes")
         topics = {i: self.topics.update(self.device, report.version, i) for i in wanted}
         indices = sorted(
             index
             for index, topic in topics.items()
             if index < manifest.chunks and not self.session.sending(topic)
         )
-        self._count(manifest, indices, tensors.spans(payload))
+        self._count(manifest, indices, tensors.spans(payload.source))
         self.save()
         for index in indices:
-            make = functools.partial(chunks.pack, payload, manifest, index)
+            make = functools.partial(_chunk, payload, index)
             self.session.send(Parcel(topics[index], make, expiry=CHUNK_EXPIRY))
 
     def drop(self) -> None:
@@ -125,3 +130,12 @@ class Egress:
                     self.ledger[f"tensor {name}"] += size
                     framing -= size
             self.ledger["framing"] += framing
+
+
+def _chunk(payload: Payload, index: int) -> bytes | None:
+    """None if the file has changed or is gone: who still wants it asks again, and is told."""
+    try:
+        return payload.chunk(index)
+    except StoreError as error:
+        log.warning("chunk %d is not sent: %s", index, error)
+        return None

@@ -8,6 +8,7 @@ in a folder of their own that only the agent's user can enter: the models for ap
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
@@ -17,15 +18,22 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import msgspec
-import safetensors
-import safetensors.torch
 import torch
 from msgspec import Struct
 
-from fededge.errors import MethodError, StoreError, WireError
-from fededge.files import disk_error, fsync_folder, lock_folder, replace_file
+from fededge.errors import FedEdgeError, MethodError, StoreError, WireError
+from fededge.files import (
+    disk_error,
+    fsync_folder,
+    lock_folder,
+    replace_file,
+    replacing,
+    stream_sha256,
+)
 from fededge.methods.private import Private, Value
 from fededge.wire import container, pieces
+from fededge.wire.chunks import Payload
+from fededge.wire.container import Sink
 from fededge.wire.messages import Manifest, Report
 
 __all__ = ["AgentStore", "Turn"]
@@ -87,6 +95,7 @@ class AgentStore:
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "private"
         self.index = Index(instance="")
+        self._drafts: set[str] = set()  # files of the turn that is being saved
 
     def open(self) -> None:
         """Take the folder for this process alone, and read where we stand."""
@@ -211,36 +220,54 @@ class AgentStore:
 
     # Private state and the outbox
 
-    def private(self, run: str = "") -> Private:
-        """The private state; empty if it is of another run than this one."""
+    def private(self, run: str = "", wanted: Callable[[str], bool] = bool) -> Private:
+        """The private state, or the pieces of it that are wanted; empty if it is of another run."""
         index = self.index
         if index.private is None or (run and index.run != run):
             return Private()
-        return self._read_private(index.private)
+        return self._read_private(index.private, wanted)
 
     @property
     def outgoing(self) -> Turn | None:
         """The turn whose update may be asked for: the undecided one, or the last accepted one."""
         return self.index.turn or self.index.settled
 
-    def save_turn(self, now: Private, if_accepted: Private, update: bytes, report: Report) -> None:
+    def write_private(self, private: Private) -> File:
+        """Write the private state that the next turn leaves at once."""
+        return self._written("private", lambda file: _dump(private, file))
+
+    def write_update(self, write: Callable[[Sink], object]) -> tuple[File, Path]:
+        """Write the update of the next turn; it is nobody's until `save_turn` names it."""
+        file = self._written("update", write)
+        return file, self.folder / file.name
+
+    def _written(self, kind: str, write: Callable[[Sink], object]) -> File:
+        name = f"{self.index.count + 1}.{kind}"
+        path = self.folder / name
+        self._drafts.add(name)
+        try:
+            with replacing(path) as file:
+                write(file)
+        except FedEdgeError:
+            self._drafts.clear()
+            self._sweep()  # the disk may be full of them
+            raise
+        path.chmod(0o600)  # the folder's own mode keeps others out before that
+        return File(name, file.sha256)
+
+    def save_turn(self, now: File, update: File, if_accepted: Private, report: Report) -> None:
         """Keep a turn: what follows the training at once, the rest until it is decided on."""
-        count = self.index.count + 1
-        turn = Turn(
-            report,
-            self._file(f"{count}.update", update),
-            self._file(f"{count}.accepted", _dump(if_accepted)),
-        )
-        private = self._file(f"{count}.private", _dump(now))
+        private = self._written("accepted", lambda file: _dump(if_accepted, file))
         earlier = self.index.private if self.index.run == report.run else None
         self._change(
             run=report.run,
-            private=private,
+            private=now,
             earlier=earlier,
-            turn=turn,
+            turn=Turn(report, update, private),
             settled=None,
-            count=count,
+            count=self.index.count + 1,
         )
+        self._drafts.clear()
         self._sweep()
 
     def settle(self, accepted: bool, late: bool = False) -> None:
@@ -255,7 +282,7 @@ class AgentStore:
             self._change(turn=None, late=turn if late else self.index.late)
         self._sweep()
 
-    def update(self) -> bytes | None:
+    def update(self) -> Payload | None:
         """The update of the outgoing turn; None if it is damaged, and the turn to be taken again.
 
         The private state is then again the one that the turn began with, so that the same comes of
@@ -263,43 +290,40 @@ class AgentStore:
         """
         turn = self.outgoing
         assert turn is not None
-        if self._intact(turn.update):
-            return self._read(turn.update)
-        log.warning("%s: damaged; its turn is taken again", self.folder / turn.update.name)
+        path = self.folder / turn.update.name
+        with contextlib.suppress(OSError, StoreError):
+            payload = Payload.of(path, turn.report.manifest.chunk_bytes)
+            if payload.facts.sha256 == turn.update.sha256:
+                return payload
+        log.warning("%s: damaged; its turn is taken again", path)
         self._change(private=self.index.earlier, settled=None)
         return None
 
-    def _read_private(self, file: File) -> Private:
+    def _read_private(self, file: File, wanted: Callable[[str], bool]) -> Private:
+        path = self.folder / file.name
         try:
-            values = safetensors.torch.load(self._read(file))
-        except safetensors.SafetensorError as error:
-            raise StoreError(f"{self.folder / file.name}: unreadable ({error})") from None
+            with path.open("rb") as opened:
+                if stream_sha256(opened) != file.sha256:
+                    raise StoreError(
+                        f"{path}: damaged, its SHA-256 does not fit; start the agent again"
+                    )
+                values = container.read(opened, lambda name: wanted(name.removeprefix("#")))
+        except OSError as error:
+            raise StoreError(f"{path}: cannot be read ({error.strerror})") from None
+        except WireError as error:
+            raise StoreError(f"{path}: unreadable ({error})") from None
         return Private(
             {k.removeprefix("#"): v.item() if k[0] == "#" else v for k, v in values.items()}
         )
 
     # Files
 
-    def _file(self, name: str, data: bytes) -> File:
-        self._replace(name, data)
-        return File(name, hashlib.sha256(data).hexdigest())
-
-    def _read(self, file: File) -> bytes:
-        path = self.folder / file.name
-        try:
-            data = path.read_bytes()
-        except OSError as error:
-            raise StoreError(f"{path}: cannot be read ({error.strerror})") from None
-        if hashlib.sha256(data).hexdigest() != file.sha256:
-            raise StoreError(f"{path}: damaged, its SHA-256 does not fit; start the agent again")
-        return data
-
     def _intact(self, file: File) -> bool:
         try:
-            self._read(file)
-        except StoreError:
+            with (self.folder / file.name).open("rb") as opened:
+                return stream_sha256(opened) == file.sha256
+        except OSError:
             return False
-        return True
 
     def _sweep(self) -> None:
         """Remove what the index does not name: files of old turns, and models of old versions."""
@@ -307,7 +331,7 @@ class AgentStore:
         files = [index.private, index.earlier]
         if self.outgoing is not None:
             files += [self.outgoing.update, self.outgoing.private]
-        named = {file.name for file in files if file is not None}
+        named = {file.name for file in files if file is not None} | self._drafts
         if index.held:
             named.add(self._model(index.held).name)
         for path in self.folder.iterdir():
@@ -358,18 +382,17 @@ def _unsealed(path: Path) -> Index | None:
     return None
 
 
-def _dump(private: Private) -> bytes:
+def _dump(private: Private, file: Sink) -> None:
     """Tensors under their names, numbers as `#name`: whole ones as int64, others as float64."""
     values: dict[str, torch.Tensor] = {}
     for name, value in private.items():
         if not isinstance(value, torch.Tensor):
             values[f"#{name}"] = _number(value)
         elif value.dtype in container.NAMES:
-            values[name] = value.detach().cpu()
+            values[name] = value.detach().cpu().contiguous()
         else:
             raise MethodError(f"private state '{name}' is {value.dtype}, which cannot be kept")
-    flat = {name: value.contiguous().view(-1) for name, value in values.items()}
-    return container.pack(flat, {name: tuple(value.shape) for name, value in values.items()})
+    container.write(file, values)
 
 
 def _number(value: Value) -> torch.Tensor:

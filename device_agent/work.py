@@ -17,11 +17,12 @@ from fededge.data.local import device_examples
 from fededge.errors import ConfigError, LayoutError, WireError
 from fededge.export import Models
 from fededge.flat import FlatModel
-from fededge.methods import Hyper, Method
+from fededge.methods import Hyper, Method, Private
 from fededge.methods.own import sha256_of
 from fededge.models import Preprocess, build_for
 from fededge.training import Answer, Examples, Task, Trainer
 from fededge.wire import chunks, tensors
+from fededge.wire.container import Sink
 from fededge.wire.encoding import RESIDUE, Encoding
 from fededge.wire.messages import Manifest, Report, State, TaskMessage
 from fededge_agent.exporting import Exporting
@@ -115,40 +116,59 @@ class Work:
 
     def _read_model(self, file: BinaryIO) -> dict[str, Tensor]:
         trainer = self._ready
-        plain = self.encoding.unsqueezed(file, self.most_bytes)
-        return tensors.decode(trainer.net.layout, plain, ("model", *trainer.method.sends))
+        with self.encoding.plain(file, self.most_bytes) as plain:
+            return tensors.decode(trainer.net.layout, plain, ("model", *trainer.method.sends))
 
     def train(self, task: TaskMessage, state: State) -> Trained:
         """Take a turn, and save its update and private state together."""
         trainer = self._ready
-        layout, method = trainer.net.layout, trainer.method
+        layout = trainer.net.layout
         if layout.hash != state.layout:
             raise LayoutError(f"our layout is {layout.hash}, the federation's {state.layout}")
         sent = self.store.model(task.version, self._read_model)
         received = sent.pop("model")
         hyper = Hyper(**msgspec.structs.asdict(state.training))
-        kept, start = self.store.private(state.run), time.monotonic()
-        before, residue = kept.without(RESIDUE)
+        before = self.store.private(state.run, lambda name: name != RESIDUE)
+        start = time.monotonic()
         asked = Task(state.seed, task.round, hyper, received, sent, state.turns)
         answer = trainer.turn(asked, before)
-        payload, left = self.encoding.pack(layout, answer.upload, received, residue)
+        self._save(task, state, answer, received, before)
+        return Trained(task, state, received, answer, time.monotonic() - start)
+
+    def _save(
+        self,
+        task: TaskMessage,
+        state: State,
+        answer: Answer,
+        received: Tensor,
+        before: Private,
+    ) -> None:
+        """Private state, update and what follows it; the new residue takes the old one's place.
+
+        That is read only now: the training has no need of it, and of its memory much.
+        """
+        trainer = self._ready
+        layout = trainer.net.layout
+        _, residue = self.store.private(state.run, lambda name: name == RESIDUE).without(RESIDUE)
+        at_once = trainer.method.kept_at_once(before, answer.private)
+        now = self.store.write_private(at_once.including(RESIDUE, residue))
+        left = residue
+
+        def write(file: Sink) -> None:
+            nonlocal left
+            left = self.encoding.write_(residue, file, layout, answer.upload, received)
+
+        update, path = self.store.write_update(write)
         report = Report(
             device=self.config.device,
             run=state.run,
             round=task.round,
             version=task.version,
             layout=layout.hash,
-            manifest=chunks.manifest(payload, state.manifest.chunk_bytes),
+            manifest=chunks.manifest(path, state.manifest.chunk_bytes),
             scalars=answer.scalars,
         )
-        at_once = method.kept_at_once(before, answer.private)
-        self.store.save_turn(
-            at_once.including(RESIDUE, residue),
-            answer.private.including(RESIDUE, left),
-            payload,
-            report,
-        )
-        return Trained(task, state, received, answer, time.monotonic() - start)
+        self.store.save_turn(now, update, answer.private.including(RESIDUE, left), report)
 
     def _score(self, number: int) -> float | None:
         return None if self.exporting is None else self.exporting.score(number)

@@ -1,24 +1,37 @@
 """From the updates of a round to the next global model.
 
 This is the one place where a method's coordinator half is called. Updates are summed in the order
-of device ids, in float64, one at a time: the result depends on who took part and on nothing else,
-and memory does not grow with the number of devices.
+of device ids, in float64, a block of numbers at a time: the result depends on who took part and on
+nothing else, and memory does not grow with the number of devices. A sum in float64 is never there
+as a whole: it would take as much as two models.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from fededge import ops
-from fededge.errors import MethodError
-from fededge.flat import Layout, finite
+from fededge.errors import LayoutError, MethodError
+from fededge.flat import Layout, blocks, finite
 from fededge.methods.base import Merged, State
 from fededge.methods.compose import Stack
 
-__all__ = ["aggregate"]
+__all__ = ["Update", "aggregate"]
+
+BLOCK = 1 << 19
+"""Numbers of a block: 4 MB in float64."""
+
+
+class Update(Protocol):
+    """The model that a device sent: a tensor, or what reads parts of one."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, span: slice, /) -> Tensor: ...
 
 
 def aggregate(
@@ -26,7 +39,7 @@ def aggregate(
     w: Tensor,
     state: State,
     reports: Mapping[str, Mapping[str, float]],
-    update: Callable[[str], Tensor],
+    update: Callable[[str], Update],
     devices: int,
     layout: Layout,
     mean: Tensor | None = None,
@@ -37,7 +50,7 @@ def aggregate(
         w: the global model that the updates were trained from.
         state: what the method's coordinator half remembers.
         reports: the scalars of each device that took part.
-        update: gives the model that a device sent; called once for each that counts.
+        update: gives the model that a device sent, if it counts; called for every block.
         devices: how many devices the federation has, taking part or not.
         layout: of all these vectors.
         mean: what to use instead of the weighted mean of the updates.
@@ -63,18 +76,46 @@ def _sums(
     w: Tensor,
     weights: Mapping[str, float],
     reports: Mapping[str, Mapping[str, float]],
-    update: Callable[[str], Tensor],
+    update: Callable[[str], Update],
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The weighted mean of the updates, and the method's own sums of their changes."""
-    total = sum(weights.values())
-    mean = torch.zeros_like(w, dtype=torch.float64)
-    sums: dict[str, Tensor] = {}
-    for device, weight in weights.items():
-        model = update(device)
-        ops.accumulate_(mean, model, weight / total)
-        for name, factor in method.sums(reports[device]).items():
-            change = sums.setdefault(name, torch.zeros_like(mean))
-            ops.accumulate_(change, model, factor)
-            ops.accumulate_(change, w, -factor)
-        del model  # before the next one is read
-    return mean.to(w.dtype), {name: change.to(w.dtype) for name, change in sums.items()}
+    factors = {device: method.sums(reports[device]) for device in weights}
+    names = {name: None for own in factors.values() for name in own}
+    mean, sums = torch.empty_like(w), {name: torch.empty_like(w) for name in names}
+    for span in blocks(0, len(w), BLOCK):
+        block = _Block(w[span], weights, factors)
+        for device in weights:
+            model = update(device)
+            if len(model) != len(w):
+                raise LayoutError(
+                    f"the update of '{device}' has {len(model)} elements, expected {len(w)}"
+                )
+            block.add(device, model[span])
+            del model  # before the next one is read
+        mean[span] = block.mean
+        for name, change in block.sums.items():
+            sums[name][span] = change
+    return mean, sums
+
+
+class _Block:
+    """Sums in float64 over some of the numbers."""
+
+    def __init__(
+        self,
+        w: Tensor,
+        weights: Mapping[str, float],
+        factors: Mapping[str, Mapping[str, float]],
+    ) -> None:
+        self.w = w
+        self.weights, self.total = weights, sum(weights.values())
+        self.factors = factors
+        self.mean = torch.zeros_like(w, dtype=torch.float64)
+        names = {name for own in factors.values() for name in own}
+        self.sums = {name: torch.zeros_like(self.mean) for name in names}
+
+    def add(self, device: str, model: Tensor) -> None:
+        ops.accumulate_(self.mean, model, self.weights[device] / self.total)
+        for name, factor in self.factors[device].items():
+            ops.accumulate_(self.sums[name], model, factor)
+            ops.accumulate_(self.sums[name], self.w, -factor)

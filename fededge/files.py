@@ -8,12 +8,14 @@ import fcntl
 import hashlib
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, BinaryIO
 
-from fededge.errors import ConfigError, DiskFullError, StoreError
+from fededge.errors import ConfigError, DiskFullError, FedEdgeError, StoreError
 
 __all__ = [
+    "Digesting",
     "check_private",
     "disk_error",
     "fsync_folder",
@@ -21,6 +23,7 @@ __all__ = [
     "read_bounded",
     "read_file",
     "replace_file",
+    "replacing",
     "stream_sha256",
     "write_private",
 ]
@@ -30,19 +33,51 @@ BLOCK = 1 << 20
 
 def replace_file(path: Path, data: bytes) -> None:
     """Write `data` to `path`: to a neighbour, fsync, rename over it, fsync the folder."""
+    with replacing(path) as file:
+        file.write(data)
+
+
+@contextlib.contextmanager
+def replacing(path: Path, synced: bool = True) -> Iterator[Digesting]:
+    """A file to be written that takes the place of `path` at the end of the block.
+
+    Args:
+        path: is either the old file or the new one, whatever happens.
+        synced: whether the new one is to be durable then.
+    """
     neighbour = path.with_name(f".{path.name}.new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with neighbour.open("wb") as file:
-            file.write(data)
+            yield Digesting(file)
             file.flush()
-            os.fsync(file.fileno())
+            if synced:
+                os.fsync(file.fileno())
         os.replace(neighbour, path)
-        fsync_folder(path.parent)
-    except OSError as error:
+        if synced:
+            fsync_folder(path.parent)
+    except (OSError, FedEdgeError) as error:
         with contextlib.suppress(OSError):  # what is left of it would only fill the disk
             neighbour.unlink(missing_ok=True)
-        raise disk_error(path, error) from error
+        if isinstance(error, OSError):
+            raise disk_error(path, error) from error
+        raise
+
+
+class Digesting:
+    """A file that is being written, and the SHA-256 of what was."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._digest = hashlib.sha256()
+
+    def write(self, data: bytes | memoryview, /) -> int:
+        self._digest.update(data)
+        return self._file.write(data)
+
+    @property
+    def sha256(self) -> str:
+        return self._digest.hexdigest()
 
 
 def fsync_folder(folder: Path) -> None:

@@ -7,6 +7,7 @@ stays at a few models however many there are. The disk holds all of them once, a
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -14,10 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fededge.aggregation import Update
 from fededge.errors import ConfigError
 from fededge.files import disk_error
+from fededge.flat import blocks
 
-__all__ = ["Rows", "clipped", "krum", "median", "trimmed_mean"]
+__all__ = ["Rows", "krum", "median", "norm_of", "trimmed_mean"]
 
 BLOCK_NUMBERS = 1 << 22
 """Numbers of a block, of all updates together: 16 MB."""
@@ -34,10 +37,13 @@ class Rows:
         self.devices = list(devices)
         self.size = size
 
-    def fill(self, update: Callable[[str], Tensor]) -> None:
+    def fill(self, update: Callable[[str], Update]) -> None:
         with self._on_disk(), self.path.open("wb") as file:
             for device in self.devices:
-                file.write(update(device).detach().to(torch.float32).contiguous().numpy().tobytes())
+                model = update(device)
+                for span in blocks(0, self.size):
+                    part = model[span].detach().to(torch.float32).contiguous()
+                    file.write(part.numpy().data)
 
     @contextlib.contextmanager
     def _on_disk(self) -> Iterator[None]:
@@ -103,11 +109,13 @@ def krum(rows: Rows, byzantine: int) -> str:
     return rows.devices[int(scores.argmin())]
 
 
-def clipped(model: Tensor, base: Tensor, most: float) -> Tensor:
-    """The model with its change from `base` scaled down to this norm, if it is longer."""
-    change = model - base
-    norm = float(torch.linalg.vector_norm(change, dtype=torch.float64))
-    return model if norm <= most else base + change * (most / norm)
+def norm_of(size: int, part: Callable[[slice], Tensor]) -> float:
+    """The Euclidean norm, in float64, of a vector that is made part by part."""
+    squares = 0.0
+    for span in blocks(0, size):
+        numbers = part(span).double()
+        squares += float(numbers @ numbers)
+    return math.sqrt(squares)
 
 
 def _by_column(

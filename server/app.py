@@ -11,22 +11,12 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
-from torch import Tensor
-
-from fededge import methods
 from fededge.config import CoordinatorConfig
-from fededge.data.local import evaluation_set, model_spec
 from fededge.errors import DiskFullError, RefusedError, TransportError, WireError
-from fededge.evaluation import accuracy
-from fededge.flat import FlatModel
-from fededge.methods.base import State as MethodState
-from fededge.models import Preprocess, build_for
+from fededge.memory import return_free_memory
 from fededge.training import prepare_threads
 from fededge.transport.presence import Holder, claim_name
 from fededge.transport.session import Connected, Delivered, Failed, Lost, Message, Session, Will
-from fededge.wire import chunks, tensors
-from fededge.wire.encoding import Encoding, compress
 from fededge.wire.messages import (
     Claim,
     Presence,
@@ -34,7 +24,6 @@ from fededge.wire.messages import (
     State,
     Status,
     TaskMessage,
-    Training,
     decode,
     encode,
 )
@@ -42,10 +31,12 @@ from fededge.wire.signing import read_signing_key
 from fededge.wire.topics import Topics
 from fededge_server import events
 from fededge_server.board import Board
-from fededge_server.merging import Current, Merging
+from fededge_server.merging import Merging
 from fededge_server.rollout import Plan, Planned, RoundsDone, Staging
 from fededge_server.rounds import Rounds
 from fededge_server.store import Progress, Store
+from fededge_server.told import describe
+from fededge_server.versions import Versions
 
 __all__ = ["Coordinator"]
 
@@ -55,13 +46,7 @@ TICK = 0.5
 SPARE_UPDATES = 4
 """A disk that was full takes updates again when so many fit."""
 
-FULL = "the coordinator's disk is full: updates are not taken until there is space"
 SESSION_KEPT = 24 * 3600
-
-
-def _told(section: str, values: msgspec.Struct) -> dict[str, str]:
-    """A section of the configuration, key by key."""
-    return {f"{section}.{key}": str(value) for key, value in msgspec.structs.asdict(values).items()}
 
 
 class Coordinator:
@@ -81,6 +66,7 @@ class Coordinator:
         self.holder = Holder(self.instance)
         self.inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.store = Store(Path(config.state))
+        self.versions = Versions(config, self.store)
         self.opened: dict[int, float] = {}
         self.unmerged: events.Merge | None = None
         self.stopping = False
@@ -93,7 +79,8 @@ class Coordinator:
     def run(self) -> Progress:
         """Run the rounds that are left, and return where the run stands then."""
         prepare_threads()
-        self._prepare_model()
+        return_free_memory()
+        self._prepare()
         self.store.open()
         try:
             self._claim()
@@ -103,68 +90,41 @@ class Coordinator:
                 self._loop()
             finally:
                 self.session.stop(self._presence(online=False))
-            return self.progress
+            return self.versions.progress
         finally:
             self.store.close()
 
     # Set-up
 
-    def _prepare_model(self) -> None:
+    def _prepare(self) -> None:
         config = self.config
-        self.method = methods.method(config.method)
         self.key = read_signing_key(Path(config.signing_key)) if config.signing_key else None
-        self.encoding = Encoding.parse(config.transfer.encoding)
-        self.spec = model_spec(config.model, config.data)
-        self.test = None if config.data.source == "none" else evaluation_set(config.data, self.spec)
-        self.net = FlatModel(build_for(self.spec, config.seed), trains=False)
-        self.method.needs(self.net.module)
-        self.preprocess = Preprocess(self.spec)
+        self.versions.prepare()
 
     def _resume(self) -> None:
         """Go on where the journal stands, or begin a run."""
-        config, layout = self.config, self.net.layout
-        run = self.store.fact("run") or uuid.uuid4().hex
-        self.store.agree(
-            {
-                "run": run,
-                "session": self.store.fact("session") or uuid.uuid4().hex[:16],
-                "federation": config.federation,
-                "method": str(self.method),
-                "seed": str(config.seed),
-                "model": f"{self.spec.name}, head {self.spec.head}",
-                "layout": layout.hash,
-                "encoding": str(self.encoding),
-                "transfer.chunk_bytes": str(config.transfer.chunk_bytes),
-                **_told("training", config.training),
-                **_told("robust", config.robust),
-                **{f"file of {name}": sha256 for name, sha256 in self.method.files.items()},
-            }
-        )
-        progress = self.store.progress()
-        if progress is None:
-            self._advance(0, self.net.vector, self.method.initial(layout), {}, None)
-        else:
-            self.progress = progress
-            self.model, memory = self.store.load(progress.version, layout)
-            self.memory: MethodState = memory
-            self.net.swap(self.model)  # one copy is enough
-            log.info("resuming after round %d", progress.rounds_done)
+        config, versions, store = self.config, self.versions, self.store
+        run = store.fact("run") or uuid.uuid4().hex
+        session = store.fact("session") or uuid.uuid4().hex[:16]
+        store.agree({**versions.facts(run), "session": session})
+        versions.resume()
+        layout, method = versions.net.layout, versions.method
         facts = events.Facts(
             run=run,
             seed=config.seed,
             layout=layout.hash,
-            scalars=self.method.scalars,
+            scalars=method.scalars,
             chunk_bytes=config.transfer.chunk_bytes,
-            payload_limit=tensors.payload_limit(layout),
+            payload_limit=versions.update_limit,
         )
         self.merging = Merging(
-            self.store, layout, self.method, self.encoding, config.rounds, config.robust
+            store, layout, method, versions.encoding, config.rounds, config.robust
         )
-        done, version = self.progress.rounds_done, self.progress.version
-        self.rounds = Rounds(facts, config.rounds, done, version, self.store.memory())
+        done, version = versions.progress.rounds_done, versions.progress.version
+        self.rounds = Rounds(facts, config.rounds, done, version, store.memory())
         self.staging = None
         if config.rollout is not None:
-            plan, known = self.store.plan() or Plan.initial(done), {*self.store.memory().known}
+            plan, known = store.plan() or Plan.initial(done), {*store.memory().known}
             self.staging = Staging(config.rollout, run, plan, known, done)
         self._clear_spool({report.version for report in self.rounds.stored.values()})
 
@@ -194,7 +154,7 @@ class Coordinator:
             topics=self.topics,
             store=self.store,
             describe=self._state,
-            payload=self._payload,
+            payload=self.versions.payload,
             chunk_bytes=self.config.transfer.chunk_bytes,
             key=self.key,
             wall=self.wall,
@@ -206,7 +166,7 @@ class Coordinator:
     def _clear_previous(self) -> None:
         """A coordinator that was killed at the wrong moment left the version before behind."""
         for before in self.store.history()[-2:-1]:
-            self.board.clear(before.version, self.most_chunks)
+            self.board.clear(before.version, self.versions.most_chunks)
 
     def _session(self, name: str, will: Will) -> Session:
         return Session(self.config.broker, name, self.inbox, will, SESSION_KEPT)
@@ -338,7 +298,7 @@ class Coordinator:
         verdict: events.Event | None = None
         with self._unless_full():
             try:
-                self.merging.check(device, report, self._current)
+                self.merging.check(device, report, self.versions.current(self.rounds.round))
             except WireError as error:
                 verdict = events.Bad(device, str(error), report.version)
             else:
@@ -360,40 +320,39 @@ class Coordinator:
     def _look_for_space(self) -> None:
         if not self.rounds.full:
             return
-        needed = SPARE_UPDATES * tensors.payload_limit(self.net.layout)
-        if self.store.free_bytes > needed:
+        if self.store.free_bytes > SPARE_UPDATES * self.versions.update_limit:
             self._handle(events.Full(False))
             self.board.put_state()  # who has an update asks about it at every state
             if self.unmerged is not None:
                 self._merge(self.unmerged)
 
-    @property
-    def _current(self) -> Current:
-        return Current(self.rounds.round, self.progress.version, self.model, self.memory)
-
     def _merge(self, command: events.Merge) -> None:
         """Make the next version; again, if the disk was full."""
-        old, self.unmerged = self.progress.version, command
+        versions = self.versions
+        old, self.unmerged = versions.progress.version, command
         with self._unless_full():
-            model, memory = self.merging.merge(command.reports, command.devices, self._current)
+            current = versions.current(self.rounds.round)
+            model, memory = self.merging.merge(command.reports, command.devices, current)
+            del current  # it holds the model that is to go
             scalars = {device: dict(report.scalars) for device, report in command.reports.items()}
             seconds = self.clock() - self.opened.get(command.round, self.clock())
-            self._advance(command.round + 1, model, memory, scalars, seconds)
+            versions.advance(command.round + 1, model, memory, scalars, seconds)
+            self.opened.clear()
             self.unmerged = None
         if self.unmerged is None:
             self._go_on(old, command.reports)
 
     def _go_on(self, old: str, reports: Mapping[str, Report]) -> None:
         """From one version to the next."""
-        commands = self.rounds.handle(events.Merged(self.progress.version), self.clock())
+        commands = self.rounds.handle(events.Merged(self.versions.progress.version), self.clock())
         self._clean_up(reports)
-        self.board.clear(old, self.most_chunks)
+        self.board.clear(old, self.versions.most_chunks)
         self.board.put_model()
         if self.rounds.phase != "open":
             self.board.put_state()
         for command in commands:
             self._do(command)
-        self._roll_out(RoundsDone(self.progress.rounds_done))
+        self._roll_out(RoundsDone(self.versions.progress.rounds_done))
 
     def _clean_up(self, reports: Mapping[str, Report]) -> None:
         """Updates that are in a version, and models that are too old for any late one."""
@@ -410,31 +369,6 @@ class Coordinator:
         late = self.rounds.recent.keys() if self.config.rounds.folds else set()
         self.store.clear_spool(keep={*needed, *late, self.rounds.version})
 
-    def _advance(
-        self,
-        done: int,
-        model: Tensor,
-        memory: MethodState,
-        reports: dict[str, dict[str, float]],
-        seconds: float | None,
-    ) -> None:
-        """Evaluate a model, and make it the current version: on disk first."""
-        sha256 = self.net.layout.sha256(model)
-        version = f"{done:06d}-{sha256[:16]}"
-        self.net.swap(model)
-        score = self._accuracy()
-        progress = Progress(done, version, sha256, score)
-        self.store.advance(progress, self.net.layout, model, memory, reports, seconds)
-        self.progress, self.model, self.memory = progress, model, memory
-        self.opened.clear()
-        shown = "" if score is None else f", global accuracy {score:.1%}"
-        log.info("version %s from %d updates%s", version, len(reports), shown)
-
-    def _accuracy(self) -> float | None:
-        if self.test is None:
-            return None
-        return accuracy(self.net.module, self.preprocess, self.test.x, self.test.y)
-
     # What the world is told
 
     def _publish(self, topic: str, message: Any, retain: bool = False) -> None:
@@ -444,42 +378,13 @@ class Coordinator:
         presence = self._presence(online=True, answers=answers)
         self.session.publish(presence.topic, presence.payload, retain=True)
 
-    def _payload(self) -> bytes:
-        vectors = {"model": self.model, **self.method.send(self.memory)}
-        payload = tensors.encode(self.net.layout, vectors)
-        return compress(payload) if self.encoding.zstd else payload
-
-    @property
-    def most_chunks(self) -> int:
-        """Chunks that a version may have had: zstd makes of some less than of others."""
-        size = tensors.payload_limit(self.net.layout, 1 + len(self.method.sends))
-        return chunks.count(size, self.config.transfer.chunk_bytes)
-
     def _state(self) -> State:
-        machine, config = self.rounds, self.config
-        deadline = machine.deadline - self.clock()
         assert self.board.manifest is not None
-        return State(
-            federation=config.federation,
-            run=machine.facts.run,
-            seed=config.seed,
-            round=machine.round,
-            rounds=config.rounds.count,
-            phase="waiting" if machine.phase == "merging" else machine.phase,
-            version=self.progress.version,
-            sha256=self.progress.sha256,
-            layout=machine.facts.layout,
-            method=str(self.method),
-            training=Training(**msgspec.structs.asdict(config.training)),
-            model=self.spec,
-            manifest=self.board.manifest,
-            deadline=deadline if machine.phase == "open" else 0.0,
-            devices=tuple(sorted(machine.invited)),
-            accuracy=self.progress.accuracy,
-            files=self.method.files,
-            encoding=str(self.encoding),
-            turns=config.rounds.expected_turns,
-            rollout=None if self.staging is None else self.staging.rollout,
-            problem=FULL if machine.full else "",
-            quarantined=tuple(sorted(machine.fitness.quarantined)),
+        return describe(
+            self.config,
+            self.rounds,
+            self.versions,
+            self.board.manifest,
+            self.staging,
+            self.clock(),
         )

@@ -20,6 +20,7 @@ from fededge.transport.session import Delivered, Session
 from fededge.wire import chunks
 from fededge.wire.messages import Manifest, State, encode
 from fededge.wire.signing import SigningKey, sign, signed_by
+from fededge.wire.source import Source
 from fededge.wire.topics import Topics
 from fededge_server.store import Store
 
@@ -37,13 +38,13 @@ MOST_CLEARED = 100_000
 
 @dataclass
 class Board:
-    """`describe` says where the federation stands, `payload` gives the bytes of its model."""
+    """`describe` says where the federation stands, `payload` where the bytes of its model are."""
 
     session: Session
     topics: Topics
     store: Store
     describe: Callable[[], State]
-    payload: Callable[[], bytes]
+    payload: Callable[[], Source]
     chunk_bytes: int
     key: SigningKey | None
     wall: Callable[[], float]
@@ -106,10 +107,10 @@ class Board:
 
     def put_model(self) -> None:
         """The current version in retained chunks: the broker hands them to all who ask."""
-        payload, version = self.payload(), self.describe().version
-        self.manifest = chunks.manifest(payload, self.chunk_bytes)
+        payload = chunks.Payload.of(self.payload(), self.chunk_bytes)
+        version, self.manifest = self.describe().version, payload.facts
         for index in range(self.manifest.chunks):
-            make = functools.partial(chunks.pack, payload, self.manifest, index)
+            make = functools.partial(payload.chunk, index)
             topic = self.topics.model(version, index)
             self.session.send(Parcel(topic, make, retain=True, expiry=CHUNK_EXPIRY))
         self.put_at = self.wall()

@@ -8,24 +8,22 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import json
 import shutil
 import sqlite3
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 import msgspec
-import safetensors
-import safetensors.torch
 from torch import Tensor
 
 from fededge.errors import ConfigError, StoreError, WireError
-from fededge.files import disk_error, fsync_folder, lock_folder, replace_file
-from fededge.flat import Layout
-from fededge.wire import pieces, tensors
+from fededge.files import disk_error, fsync_folder, lock_folder, replacing, stream_sha256
+from fededge.flat import Layout, blocks
+from fededge.wire import container, pieces, tensors
+from fededge.wire.container import Sink
 from fededge.wire.messages import Manifest, Report
 from fededge_server.events import Memory, Refuse
 from fededge_server.rollout import Plan
@@ -72,6 +70,11 @@ CREATE TABLE IF NOT EXISTS rollout (
 Reader = Callable[[BinaryIO], Tensor]
 """From the file of an update to the model in it; a WireError if there is none."""
 
+T = TypeVar("T")
+
+PLAIN = ".plain"
+"""Of an update that was compressed, while it is merged."""
+
 ROWS = "rows.f32"
 """A round's updates while they are combined, in the spool."""
 
@@ -96,6 +99,7 @@ class Store:
         self.models = folder / "models"
         self.spool = folder / "spool"
         self.path = folder / "journal.sqlite"
+        self._checked: set[str] = set()
 
     def open(self) -> None:
         """Take the folder for this process alone, and make what is missing in it."""
@@ -190,9 +194,10 @@ class Store:
         seconds: float | None,
     ) -> None:
         """Make a new version the current one: its files first, then the entry that names them."""
-        remembered = safetensors.torch.save(dict(state))
-        replace_file(self._model(progress.version), tensors.encode(layout, {"model": model}))
-        replace_file(self._state(progress.version), remembered)
+        with replacing(self.model(progress.version)) as file:
+            tensors.write(file, layout, {"model": model})
+        with replacing(self._state(progress.version)) as remembered:
+            container.write(remembered, {name: t.contiguous().cpu() for name, t in state.items()})
         row = (
             progress.rounds_done,
             progress.version,
@@ -200,32 +205,54 @@ class Store:
             progress.accuracy,
             seconds,
             json.dumps(reports),
-            hashlib.sha256(remembered).hexdigest(),
+            remembered.sha256,
         )
         with self._transaction() as journal:
             journal.execute("INSERT INTO rounds VALUES (?, ?, ?, ?, ?, ?, ?)", row)
 
     def load(self, version: str, layout: Layout) -> tuple[Tensor, dict[str, Tensor]]:
         """The model of a version, and what the method's coordinator half remembers."""
+        sha256, state_sha256 = self._hashes(version)
+        model_path, state_path = self.model(version), self._state(version)
+        try:
+            with model_path.open("rb") as file:
+                model = tensors.decode(layout, file)["model"]
+            with state_path.open("rb") as file:
+                found = layout.sha256(model), stream_sha256(file)
+                state = container.read(file)
+        except (OSError, WireError) as error:
+            raise StoreError(f"{model_path}: unreadable ({error}); restore a backup") from None
+        for path, expected, actual in zip(
+            (model_path, state_path), (sha256, state_sha256), found, strict=True
+        ):
+            if actual != expected:
+                raise _damaged(path)
+        return model, state
+
+    def part(self, version: str, layout: Layout, span: slice) -> Tensor:
+        """Some numbers of a version's model; the first time all of it is checked."""
+        path = self.model(version)
+        try:
+            with path.open("rb") as file:
+                if version not in self._checked:
+                    spans = blocks(0, layout.size)
+                    parts = (tensors.decode_part(layout, file, s, "float32") for s in spans)
+                    if layout.sha256_of(parts) != self._hashes(version)[0]:
+                        raise _damaged(path)
+                    self._checked.add(version)
+                return tensors.decode_part(layout, file, span, "float32")
+        except (OSError, WireError) as error:
+            raise StoreError(f"{path}: unreadable ({error}); restore a backup") from None
+
+    def _hashes(self, version: str) -> tuple[str, str]:
+        """Of a version's model, and of what the method remembers."""
         with self._transaction() as journal:
             row = journal.execute(
                 "SELECT sha256, state_sha256 FROM rounds WHERE version = ?", (version,)
             ).fetchone()
         if row is None:
             raise StoreError(f"{self.path}: there is no version {version}")
-        model_path, state_path = self._model(version), self._state(version)
-        try:
-            with model_path.open("rb") as file:
-                model = tensors.decode(layout, file)["model"]
-            remembered = state_path.read_bytes()
-            state = safetensors.torch.load(remembered)
-        except (OSError, WireError, safetensors.SafetensorError) as error:
-            raise StoreError(f"{model_path}: unreadable ({error}); restore a backup") from None
-        found = (layout.sha256(model), hashlib.sha256(remembered).hexdigest())
-        for path, expected, actual in zip((model_path, state_path), row, found, strict=True):
-            if actual != expected:
-                raise StoreError(f"{path}: damaged, its SHA-256 does not fit; restore a backup")
-        return model, state
+        return str(row[0]), str(row[1])
 
     # The round that is open
 
@@ -330,8 +357,24 @@ class Store:
             raise disk_error(path, error) from None
         return model
 
-    def update(self, version: str, device: str, read: Reader) -> Tensor:
-        path = self._update(version, device)
+    def expand(self, version: str, device: str, read: Callable[[BinaryIO, Sink], None]) -> None:
+        """Lay what `read` makes of an accepted update beside it, until `shrink`."""
+        with replacing(self._plain(version, device), synced=False) as plain:
+            self._read(self._update(version, device), lambda file: read(file, plain))
+
+    def shrink(self) -> None:
+        """Remove what `expand` has made."""
+        for path in self.spool.glob(f"*/*{PLAIN}"):
+            path.unlink(missing_ok=True)
+
+    def update(
+        self, version: str, device: str, read: Callable[[BinaryIO], T], expanded: bool = False
+    ) -> T:
+        """What `read` finds in an accepted update, or in what it was expanded to."""
+        place = self._plain if expanded else self._update
+        return self._read(place(version, device), read)
+
+    def _read(self, path: Path, read: Callable[[BinaryIO], T]) -> T:
         try:
             with path.open("rb") as file:
                 return read(file)
@@ -350,6 +393,7 @@ class Store:
     def _sweep_spool(self) -> None:
         """Of an accepted update that is damaged the sender has a copy: it is asked for it again."""
         self.rows.unlink(missing_ok=True)  # of a merge that was cut short
+        self.shrink()
         memory = self.memory()
         for device, report in memory.accepted.items():
             path = self._update(report.version, device)
@@ -367,7 +411,7 @@ class Store:
         """Remove the models of all but the last versions; the journal remembers them all."""
         with self._transaction() as journal:
             rows = journal.execute(f"{VERSIONS} DESC LIMIT ?", (keep,)).fetchall()
-            kept = {path for _, v, *_ in rows for path in (self._model(v), self._state(v))}
+            kept = {path for _, v, *_ in rows for path in (self.model(v), self._state(v))}
         for path in self.models.iterdir():
             if path not in kept:
                 path.unlink(missing_ok=True)
@@ -382,14 +426,27 @@ class Store:
         """What the disk has left."""
         return shutil.disk_usage(self.folder).free
 
-    def _model(self, version: str) -> Path:
+    def model(self, version: str) -> Path:
+        """The file of a version's model: the bytes that travel, if nothing else does."""
         return self.models / f"{version}.safetensors"
 
     def _state(self, version: str) -> Path:
         return self.models / f"{version}.state.safetensors"
 
+    @property
+    def published(self) -> Path:
+        """What travels to the devices, if that is not the file of the model; it can be remade."""
+        return self.folder / "published"
+
     def _update(self, version: str, device: str) -> Path:
         return self.spool / version / f"{device}.safetensors"
+
+    def _plain(self, version: str, device: str) -> Path:
+        return self.spool / version / f"{device}{PLAIN}"
+
+
+def _damaged(path: Path) -> StoreError:
+    return StoreError(f"{path}: damaged, its SHA-256 does not fit; restore a backup")
 
 
 def _whole(path: Path, facts: Manifest) -> bool:

@@ -1,32 +1,49 @@
-"""What the two services hold in memory of a large model: `python -m tests.footprint agent`.
+"""What the two services hold in memory of a large model: `python -m tests.footprint agent float32`.
 
+Also `merging` for the steps of a round at the coordinator, and `coordinator` for all of it.
 The network has 68 MB and next to no activations, so that what is counted is models. Linux forgets
 a process's peak when it is told to, which makes the peak of each step exact.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 import tempfile
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
+from typing import cast
 from unittest import mock
 
 import torch
+from torch import Tensor
 
 from fededge import methods
-from fededge.config import AgentConfig, RobustConfig, RoundsConfig
+from fededge.config import AgentConfig, CoordinatorConfig, RobustConfig, RoundsConfig
+from fededge.config.sections import DataConfig, ModelConfig
 from fededge.flat import FlatModel, Layout
 from fededge.models import build_for
 from fededge.spec import ModelSpec
 from fededge.training import Examples
-from fededge.wire import chunks, tensors
+from fededge.transport.outbox import Outbox, Parcel
+from fededge.transport.session import Delivered, Message, Session, Will
+from fededge.wire import chunks
 from fededge.wire.encoding import Encoding
-from fededge.wire.messages import Manifest, Report, State, TaskMessage, Training
+from fededge.wire.messages import (
+    Manifest,
+    Report,
+    State,
+    Status,
+    TaskMessage,
+    Training,
+    decode,
+    encode,
+)
 from fededge_agent.store import AgentStore
 from fededge_agent.work import Work
+from fededge_server.app import Coordinator
 from fededge_server.merging import Current, Merging
 from fededge_server.store import Progress, Store
 
@@ -34,6 +51,7 @@ __all__ = ["FORGET", "Peaks"]
 
 SPEC = ModelSpec("mlpnet", ("a", "b"), (1, 128, 128), (0.5,), (0.5,))
 VERSION = "000000-0123456789abcdef"
+DEVICES = [f"box-{index}" for index in range(6)]
 FORGET = Path("/proc/self/clear_refs")
 Peaks = dict[str, float]
 """By step: the most that was held beyond what was there before the first one, in models."""
@@ -63,13 +81,13 @@ def network(seed: int) -> FlatModel:
     return FlatModel(build_for(SPEC, seed), trains=False)
 
 
-def payload(folder: Path, name: str, seed: int) -> tuple[Path, Manifest, Layout]:
-    """A model's bytes in a file: none of them stay in memory."""
+def payload(folder: Path, name: str, seed: int, encoding: Encoding) -> tuple[Path, Manifest]:
+    """A model's bytes in a file, as it comes from the coordinator: none of them stay in memory."""
     net = network(seed)
-    data = tensors.encode(net.layout, {"model": net.vector})
     path = folder / name
-    path.write_bytes(data)
-    return path, chunks.manifest(data), net.layout
+    with path.open("wb") as file:
+        encoding.send(file, net.layout, {"model": net.vector})
+    return path, chunks.manifest(path)
 
 
 def pieces(path: Path, manifest: Manifest) -> Iterable[tuple[int, bytes]]:
@@ -78,13 +96,14 @@ def pieces(path: Path, manifest: Manifest) -> Iterable[tuple[int, bytes]]:
             yield index * manifest.chunk_bytes, file.read(manifest.chunk_bytes)
 
 
-def agent_turn() -> Peaks:
+def agent(encoding: Encoding) -> Peaks:
     """A model comes, is trained from, and its update is sent; beside a network with a gradient."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        path, manifest, layout = payload(folder, "model", 1)
-        state = _state(manifest, layout)
+        path, manifest = payload(folder, "model", 1, encoding)
+        layout = network(0).layout
+        state = _state(manifest, layout, encoding)
         store = AgentStore(folder)
         work = Work(AgentConfig(federation="f", device="box", state=name), store)
         store.open()
@@ -101,11 +120,10 @@ def _turns(gauge: Gauge, work: Work, store: AgentStore, state: State, path: Path
         work.check_model(VERSION, state.manifest)
 
     def send() -> None:
-        update, turn = store.update(), store.outgoing
+        update = store.update()
         assert update is not None
-        assert turn is not None
-        for index in range(turn.report.manifest.chunks):
-            chunks.pack(update, turn.report.manifest, index)
+        for index in range(update.facts.chunks):
+            update.chunk(index)
 
     for number in range(2):
         gauge("fetch", fetch)
@@ -121,7 +139,7 @@ def _examples() -> Examples:
     return Examples(x[:32], y[:32], x[32:], y[32:], 2)
 
 
-def _state(manifest: Manifest, layout: Layout) -> State:
+def _state(manifest: Manifest, layout: Layout, encoding: Encoding) -> State:
     return State(
         federation="f",
         run="run",
@@ -137,10 +155,20 @@ def _state(manifest: Manifest, layout: Layout) -> State:
         model=SPEC,
         manifest=manifest,
         deadline=0.0,
+        encoding=str(encoding),
     )
 
 
-def coordinator_round() -> Peaks:
+def update(folder: Path, seed: int, base: Tensor, encoding: Encoding) -> tuple[Path, Manifest]:
+    """An update's bytes in a file, as it comes from a device."""
+    net = network(seed)
+    path = folder / "update"
+    with path.open("wb") as file:
+        encoding.write_(None, file, net.layout, net.vector, base)
+    return path, chunks.manifest(path)
+
+
+def merging(encoding: Encoding) -> Peaks:
     """Six updates are checked and merged, the version is written and made ready to be published."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:
@@ -149,36 +177,150 @@ def coordinator_round() -> Peaks:
         net = network(0)
         current = Current(0, VERSION, net.vector, {})
         gauge = Gauge(4 * net.layout.size)
-        _round(gauge, store, net.layout, current, [f"box-{index}" for index in range(6)])
+        _round(gauge, store, net.layout, current, encoding)
         store.close()
         return gauge.peaks
 
 
 def _round(
-    gauge: Gauge, store: Store, layout: Layout, current: Current, devices: list[str]
+    gauge: Gauge, store: Store, layout: Layout, current: Current, encoding: Encoding
 ) -> None:
     method = methods.method("fedavg")
-    merging = Merging(store, layout, method, Encoding(), RoundsConfig(), RobustConfig())
+    merging = Merging(store, layout, method, encoding, RoundsConfig(), RobustConfig())
     scalars = dict.fromkeys(method.scalars, 1.0)
     reports = {}
-    for number, device in enumerate(devices):
-        path, manifest, _ = payload(store.folder, "update", number)
+    for number, device in enumerate(DEVICES):
+        path, manifest = update(store.folder, number, current.model, encoding)
         report = Report(device, "run", 0, VERSION, layout.hash, manifest, scalars)
         store.expect(device, report)
         for offset, data in pieces(path, manifest):
             store.keep(VERSION, device, offset, data)
         gauge("check", partial(merging.check, device, report, current))
         reports[device] = report
+    progress = Progress(1, "000001-0123456789abcdef", "ab" * 32, None)
 
     def merge() -> None:
-        model, state = merging.merge(reports, len(devices), current)
-        progress = Progress(1, "000001-0123456789abcdef", layout.sha256(model), None)
+        model, state = merging.merge(reports, len(DEVICES), current)
         store.advance(progress, layout, model, state, {}, None)
 
     gauge("merge", merge)
-    gauge("publish", lambda: chunks.manifest(tensors.encode(layout, {"model": current.model})))
+    gauge("publish", lambda: chunks.Payload.of(store.model(progress.version)).chunk(0))
+
+
+class Wire:
+    """A session whose broker is the test: what is sent has arrived, and nothing of it is kept."""
+
+    address = "mqtt://none"
+
+    def __init__(self) -> None:
+        self.replies: list[tuple[str, bytes]] = []
+        self.arrived: list[int] = []
+        self.numbers = itertools.count(1)
+        self.outbox = Outbox(self._hand)
+
+    def _hand(self, parcel: Parcel, payload: bytes) -> int:
+        self.arrived.append(next(self.numbers))
+        return self.arrived[-1]
+
+    def publish(self, topic: str, payload: bytes, retain: bool = False) -> None:
+        if not retain:
+            self.replies.append((topic, payload))
+
+    def send(self, parcel: Parcel) -> None:
+        self.outbox.put(parcel)
+
+    def delivered(self, event: Delivered) -> None:
+        self.outbox.arrived(event.number)
+
+    def drop(self, prefix: str) -> None:
+        self.outbox.drop(prefix)
+
+    @property
+    def idle(self) -> bool:
+        return self.outbox.empty
+
+    def subscribe(self, *topics: str) -> None: ...
+
+    def start(self) -> None: ...
+
+    def stop(self, last_words: Will | None = None) -> None: ...
+
+
+class Alone(Coordinator):
+    """A coordinator on that wire, with a fleet that the test plays: all of it in this process."""
+
+    wire: Wire
+
+    def _session(self, name: str, will: Will) -> Session:
+        self.wire = Wire()
+        return cast("Session", self.wire)
+
+    def _claim(self) -> None: ...
+
+    def _loop(self) -> None:
+        """Every device takes its turn, until all rounds are done."""
+        self.board.looked()
+        self.arrive()
+        for device in DEVICES:
+            status = Status(
+                "i", True, device=device, activity="ready", layout=self.versions.net.layout.hash
+            )
+            self.hear(self.topics.device(device, "status"), encode(status))
+        self._tick()
+        while self.rounds.phase != "done":
+            tasks = [m for t, m in self.wire.replies if t.endswith("/task")]
+            self.wire.replies.clear()
+            for task in tasks:
+                self.answer(decode(task, TaskMessage))
+            self.arrive()
+
+    def answer(self, task: TaskMessage) -> None:
+        """What an agent would send: the model that it received, which is on disk already."""
+        path, scalars = (
+            self.store.model(task.version),
+            dict.fromkeys(self.versions.method.scalars, 1.0),
+        )
+        manifest = chunks.manifest(path)
+        run, layout = self.rounds.facts.run, self.versions.net.layout.hash
+        report = Report(task.device, run, task.round, task.version, layout, manifest, scalars)
+        payload = chunks.Payload.of(path)
+        self.hear(self.topics.device(task.device, "report"), encode(report))
+        for index in range(manifest.chunks):
+            topic = self.topics.update(task.device, task.version, index)
+            self.hear(topic, payload.chunk(index))
+
+    @property
+    def layout(self) -> str:
+        return self.versions.net.layout.hash
+
+    def hear(self, topic: str, message: bytes) -> None:
+        self._take(Message(topic, message, False, lambda: None))
+
+    def arrive(self) -> None:
+        while self.wire.arrived:
+            self._take(Delivered(self.wire.arrived.pop()))
+
+
+def coordinator(_: Encoding) -> Peaks:
+    """From its first line to its last, over what a process has that has imported it."""
+    with tempfile.TemporaryDirectory() as name:
+        config = CoordinatorConfig(
+            federation="f",
+            state=name,
+            data=DataConfig(source="none"),
+            model=ModelConfig(
+                name=SPEC.name, labels=SPEC.labels, shape=SPEC.shape, mean=SPEC.mean, std=SPEC.std
+            ),
+            rounds=RoundsConfig(count=3, min_devices=len(DEVICES)),
+        )
+        run, gauge = Alone(config), Gauge(1)
+        gauge("run", run.run)
+        assert run.versions.progress.rounds_done == 3
+        return {
+            step: held / (4 * run.versions.net.layout.size) for step, held in gauge.peaks.items()
+        }
 
 
 if __name__ == "__main__":
-    measure = {"agent": agent_turn, "coordinator": coordinator_round}[sys.argv[1]]
-    sys.stdout.write(json.dumps(measure()) + "\n")
+    measure = {"agent": agent, "merging": merging, "coordinator": coordinator}[sys.argv[1]]
+    sys.stdout.write(json.dumps(measure(Encoding.parse(sys.argv[2]))) + "\n")

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fededge.aggregation import aggregate
+from fededge.aggregation import BLOCK, aggregate
 from fededge.errors import LayoutError, MethodError
 from fededge.flat import Layout
 from fededge.methods import Merged, Method, Stack, method
@@ -62,6 +62,43 @@ def test_it_is_the_float64_mean_rounded_once(examples: list[int]) -> None:
     for n, update in zip(examples, models.values(), strict=True):
         expected += n / total * update.double().numpy()
     assert np.array_equal(model.numpy(), expected.astype(np.float32))
+
+
+def test_a_model_of_many_blocks_is_summed_as_one() -> None:
+    """Two blocks and three numbers: each against float64, and the further sums as well."""
+    size = 2 * BLOCK + 3
+    models, w = updates(3, size), torch.randn(size, generator=torch.Generator().manual_seed(9))
+    reports = {d: report(n + 1, drift=0.5) for n, d in enumerate(models)}
+    seen: dict[str, Tensor] = {}
+
+    class Watching(Control):
+        def step(self, w: Tensor, merged: Merged, state: State) -> tuple[Tensor, State]:
+            seen.update(merged.sums)
+            return merged.mean, {}
+
+    model, _ = aggregate(
+        Stack((Watching(),)), w, {}, reports, models.__getitem__, devices=3, layout=plain(size)
+    )
+    mean, change = np.zeros(size), np.zeros(size)
+    for n, update in enumerate(models.values()):
+        mean += (n + 1) / 6 * update.double().numpy()
+        change += -0.5 * update.double().numpy()
+        change -= -0.5 * w.double().numpy()
+    assert np.array_equal(model.numpy(), mean.astype(np.float32))
+    assert np.array_equal(seen["c"].numpy(), change.astype(np.float32))
+
+
+def test_a_longer_update_is_refused_too() -> None:
+    with pytest.raises(LayoutError, match="has 4 elements, expected 3"):
+        aggregate(
+            FEDAVG,
+            torch.zeros(3),
+            {},
+            {"a": report(1)},
+            lambda _: torch.ones(4),
+            devices=1,
+            layout=plain(3),
+        )
 
 
 @given(st.permutations(sorted(updates(6))))
@@ -131,7 +168,7 @@ def test_what_it_is_given_stays_as_it_is() -> None:
 
 
 def test_an_update_of_another_length_is_refused() -> None:
-    with pytest.raises(LayoutError, match="x has 2 elements, expected 3"):
+    with pytest.raises(LayoutError, match="update of 'a' has 2 elements, expected 3"):
         aggregate(
             FEDAVG,
             torch.zeros(3),

@@ -25,6 +25,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "fededge.files",
         "fededge.flat",
         "fededge.logs",
+        "fededge.memory",
         "fededge.ops",
         "fededge.pictures",
         "fededge.predictor",

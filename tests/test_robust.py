@@ -10,7 +10,7 @@ import torch
 
 from fededge import robust
 from fededge.errors import ConfigError
-from fededge.robust import Rows, clipped, krum, median, trimmed_mean
+from fededge.robust import Rows, krum, median, norm_of, trimmed_mean
 
 Matrix = np.ndarray[tuple[int, int], np.dtype[np.float32]]
 
@@ -79,8 +79,10 @@ def test_krum_says_how_many_updates_it_needs(tmp_path: Path) -> None:
         krum(rows_of(tmp_path, np.zeros((3, 4), np.float32)), 1)
 
 
-def test_a_long_change_is_clipped_and_a_short_one_is_left() -> None:
-    base = torch.tensor([1.0, 1.0])
-    long = torch.tensor([4.0, 5.0])
-    torch.testing.assert_close(clipped(long, base, 1.0), torch.tensor([1.6, 1.8]))
-    assert clipped(long, base, 5.0) is long
+def test_a_norm_is_that_of_the_whole_vector() -> None:
+    """Against float64: a million numbers in several blocks, and 3² + 4² = 5² by hand."""
+    vector = torch.randn(1_000_003, generator=torch.Generator().manual_seed(1))
+    expected = np.linalg.norm(vector.double().numpy())
+    assert norm_of(len(vector), lambda span: vector[span]) == pytest.approx(expected, rel=1e-12)
+    assert norm_of(2, lambda span: torch.tensor([3.0, 4.0])[span]) == 5.0
+    assert norm_of(0, lambda span: vector[span]) == 0.0

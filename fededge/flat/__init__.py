@@ -8,6 +8,6 @@ from __future__ import annotations
 
 from fededge.flat.layout import Entry, Layout
 from fededge.flat.model import FlatModel
-from fededge.flat.numbers import finite
+from fededge.flat.numbers import blocks, finite
 
-__all__ = ["Entry", "FlatModel", "Layout", "finite"]
+__all__ = ["Entry", "FlatModel", "Layout", "blocks", "finite"]

@@ -122,9 +122,14 @@ class Layout:
                 f"this layout has {self.size} float32 numbers, "
                 f"the vector is {vector.dtype} {tuple(vector.shape)}"
             )
+        return self.sha256_of([vector])
+
+    def sha256_of(self, parts: Iterable[Tensor]) -> str:
+        """The address of the model that these are the parts of, in their order."""
         digest = hashlib.sha256(bytes.fromhex(self.hash))
-        data = vector.detach().cpu().contiguous().numpy().astype("<f4", copy=False)
-        digest.update(data.data)
+        for part in parts:
+            data = part.detach().cpu().contiguous().numpy().astype("<f4", copy=False)
+            digest.update(data.data)
         return digest.hexdigest()
 
 

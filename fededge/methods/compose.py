@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 
 from fededge.errors import MethodError, WireError
@@ -208,7 +207,10 @@ class Stack(Layers):
         owner = self.owner("step", "sums")
         w, new = owner.step(w, merged, _of(state, owner.name))
         if w is not merged.mean:
-            w = torch.where(merged.layout.trainable.to(w.device) != 0, w, merged.mean)
+            w = w.clone()
+            for entry in merged.layout.entries:
+                if not entry.trainable:
+                    w[entry.span] = merged.mean[entry.span]
         return w, {**state, **{f"{owner.name}.{name}": value for name, value in new.items()}}
 
 

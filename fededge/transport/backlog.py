@@ -10,7 +10,7 @@ import threading
 
 __all__ = ["Backlog"]
 
-MOST_BYTES = 16 * 1024 * 1024
+MOST_BYTES = 8 * 1024 * 1024
 PAUSE = 0.5
 """Seconds that one message waits at most: pings must be answered while the reader is busy."""
 

@@ -17,10 +17,10 @@ WINDOW = 2 * 1024 * 1024
 
 
 class Parcel(NamedTuple):
-    """A message to be made when its turn has come."""
+    """A message to be made when its turn has come; none is sent if `make` gives None."""
 
     topic: str
-    make: Callable[[], bytes]
+    make: Callable[[], bytes | None]
     retain: bool = False
     expiry: int | None = None
 
@@ -58,4 +58,5 @@ class Outbox:
         while self.waiting and sum(size for _, size in self.travelling.values()) < WINDOW:
             parcel = self.waiting.pop(next(iter(self.waiting)))
             payload = parcel.make()
-            self.travelling[self.hand(parcel, payload)] = (parcel.topic, len(payload))
+            if payload is not None:
+                self.travelling[self.hand(parcel, payload)] = (parcel.topic, len(payload))

@@ -8,8 +8,9 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from fededge.errors import WireError
+from fededge.errors import StoreError, WireError
 from fededge.wire.messages import Manifest
+from fededge.wire.source import Source, piece, size
 
 __all__ = [
     "CHUNK_BYTES",
@@ -17,6 +18,7 @@ __all__ = [
     "STALLED",
     "Assembly",
     "Chunk",
+    "Payload",
     "check_manifest",
     "count",
     "manifest",
@@ -46,10 +48,50 @@ class Chunk:
     data: memoryview
 
 
-def manifest(payload: bytes, chunk_bytes: int = CHUNK_BYTES) -> Manifest:
+@dataclass(frozen=True)
+class Payload:
+    """What is to be sent: bytes, or a file that is read chunk by chunk when they are sent.
+
+    `checksums` has a CRC-32 for each chunk: a file that changes meanwhile is found out.
+    """
+
+    source: Source
+    facts: Manifest
+    checksums: tuple[int, ...]
+
+    @classmethod
+    def of(cls, source: Source, chunk_bytes: int = CHUNK_BYTES) -> Payload:
+        """Read it once, in chunks."""
+        length, digest, checksums = size(source), hashlib.sha256(), []
+        for index in range(count(length, chunk_bytes)):
+            data = piece(source, index * chunk_bytes, chunk_bytes)
+            digest.update(data)
+            checksums.append(zlib.crc32(data))
+        facts = Manifest(len(checksums), chunk_bytes, length, digest.hexdigest())
+        return cls(source, facts, tuple(checksums))
+
+    def chunk(self, index: int) -> bytes:
+        """One chunk, ready to send; a StoreError if the file is not what it was."""
+        facts = self.facts
+        data = piece(self.source, index * facts.chunk_bytes, facts.chunk_bytes)
+        if zlib.crc32(data) != self.checksums[index]:
+            raise StoreError(f"{self.source!s:.200}: damaged since it was made; start again")
+        return _packed(data, facts, index)
+
+
+def manifest(source: Source, chunk_bytes: int = CHUNK_BYTES) -> Manifest:
     """What the receiver needs to check the whole."""
-    number = count(len(payload), chunk_bytes)
-    return Manifest(number, chunk_bytes, len(payload), hashlib.sha256(payload).hexdigest())
+    return Payload.of(source, chunk_bytes).facts
+
+
+def pack(payload: bytes, facts: Manifest, index: int) -> bytes:
+    """One chunk of the payload, ready to send."""
+    return _packed(piece(payload, index * facts.chunk_bytes, facts.chunk_bytes), facts, index)
+
+
+def _packed(data: bytes, facts: Manifest, index: int) -> bytes:
+    place = PLACE.pack(index, facts.chunks, len(data), _tag(facts))
+    return HEADER.pack(MAGIC, zlib.crc32(data, zlib.crc32(place)), place) + data
 
 
 def check_manifest(facts: Manifest, most: int) -> None:
@@ -60,14 +102,6 @@ def check_manifest(facts: Manifest, most: int) -> None:
         raise WireError(
             f"{facts.chunks} chunks of {facts.chunk_bytes} bytes do not make {facts.bytes} bytes"
         )
-
-
-def pack(payload: bytes, facts: Manifest, index: int) -> bytes:
-    """One chunk of the payload, ready to send."""
-    start = index * facts.chunk_bytes
-    data = memoryview(payload)[start : start + facts.chunk_bytes]
-    place = PLACE.pack(index, facts.chunks, len(data), _tag(facts))
-    return HEADER.pack(MAGIC, zlib.crc32(data, zlib.crc32(place)), place) + data
 
 
 def unpack(message: bytes) -> Chunk:

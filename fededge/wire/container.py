@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 import msgspec
 import torch
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fededge.errors import WireError
 
-__all__ = ["NAMES", "Archive", "pack"]
+__all__ = ["NAMES", "Archive", "Form", "Sink", "opening", "raw", "read", "write"]
 
 NAMES = {
     torch.float64: "F64",
@@ -52,19 +52,59 @@ class Place(Struct, frozen=True, forbid_unknown_fields=True):
         return (self.dtype, self.shape, last - first) == (NAMES[dtype], shape, size)
 
 
-def pack(tensors: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]]) -> bytes:
-    """The bytes of these flat tensors under these shapes: wide numbers first, then by name."""
-    names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
+class Sink(Protocol):
+    """Where bytes go."""
+
+    def write(self, data: bytes | memoryview, /) -> object: ...
+
+
+Form = tuple[torch.dtype, tuple[int, ...]]
+"""Of a tensor: its kind of number, and its shape."""
+
+
+def opening(forms: Mapping[str, Form]) -> tuple[bytes, list[str], int]:
+    """The header of tensors of these forms, their order (wide numbers first, then by name), and
+    the size of the whole.
+    """
+    names = sorted(forms, key=lambda name: (-forms[name][0].itemsize, name))
     header, offset = {}, 0
     for name in names:
-        tensor = tensors[name]
-        end = offset + tensor.numel() * tensor.element_size()
-        place = Place(NAMES[tensor.dtype], shapes[name], (offset, end))
-        header[name], offset = msgspec.to_builtins(place), end
+        dtype, shape = forms[name]
+        end = offset + torch.Size(shape).numel() * dtype.itemsize
+        header[name] = msgspec.to_builtins(Place(NAMES[dtype], shape, (offset, end)))
+        offset = end
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % ALIGNED)
-    parts = (tensors[name].view(torch.uint8).numpy().data for name in names)
-    return b"".join([len(text).to_bytes(LENGTH, "little"), text, *parts])
+    start = len(text).to_bytes(LENGTH, "little") + text
+    return start, names, len(start) + offset
+
+
+def write(file: Sink, tensors: Mapping[str, Tensor]) -> None:
+    """Write these tensors under their names; each is contiguous and on the CPU."""
+    start, names, _ = opening({name: (t.dtype, tuple(t.shape)) for name, t in tensors.items()})
+    file.write(start)
+    for name in names:
+        file.write(raw(tensors[name].reshape(-1)))
+
+
+def read(file: BinaryIO, wanted: Callable[[str], bool] = bool) -> dict[str, Tensor]:
+    """What `write` wrote into a file of our own, if its name is wanted; in any form."""
+    archive = Archive.open(file, os.fstat(file.fileno()).st_size)
+    found = {}
+    for name in filter(wanted, archive.places):
+        place = archive.places[name]
+        dtype = next((kind for kind, text in NAMES.items() if text == place.dtype), None)
+        if dtype is None:
+            raise WireError(f"tensor '{name}' is {place.dtype}, which is not known")
+        flat = torch.empty(torch.Size(place.shape).numel(), dtype=dtype)
+        found[name] = archive.read(name, place.shape, flat).view(place.shape)
+    return found
+
+
+def raw(tensor: Tensor) -> memoryview:
+    """The bytes of a flat contiguous tensor, without copying."""
+    flat = tensor.as_strided((tensor.numel(),), (1,))  # a single number may have any stride
+    return flat.view(torch.uint8).numpy().data
 
 
 @dataclass(frozen=True)
@@ -88,16 +128,21 @@ class Archive:
             raise WireError("not safetensors bytes: the tensors do not lie side by side")
         return cls(file, places, LENGTH + length)
 
-    def read(self, name: str, shape: tuple[int, ...], into: Tensor) -> Tensor:
-        """Fill `into` with a tensor, if that is of this shape, and of its kind and count."""
+    @property
+    def names(self) -> list[str]:
+        """In the order of their bytes: what is read so is read from one end to the other."""
+        return sorted(self.places, key=lambda name: self.places[name].data_offsets)
+
+    def read(self, name: str, shape: tuple[int, ...], into: Tensor, first: int = 0) -> Tensor:
+        """Fill `into` from a tensor of this shape and its kind, from the number `first` on."""
         place = self.places[name]
         if not place.holds(into.dtype, shape):
             raise WireError(
                 f"tensor '{name}' is {place.dtype[:20]} {place.shape[:8]}, "
                 f"the layout says {NAMES[into.dtype]} {shape}"
             )
-        self.file.seek(self.start + place.data_offsets[0])
-        count = self.file.readinto(into.view(torch.uint8).numpy().data)  # type: ignore[attr-defined]
+        self.file.seek(self.start + place.data_offsets[0] + first * into.element_size())
+        count = self.file.readinto(raw(into))  # type: ignore[attr-defined]
         if count != into.numel() * into.element_size():
             raise WireError("not safetensors bytes: it ends in the middle of a tensor")
         return into

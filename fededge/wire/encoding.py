@@ -6,8 +6,12 @@ residue; the device keeps it and adds it to the next one, so that nothing is los
 
 from __future__ import annotations
 
+import contextlib
+import io
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import BinaryIO, get_args
+from typing import TYPE_CHECKING, BinaryIO, get_args
 
 import torch
 import zstandard
@@ -16,15 +20,21 @@ from torch import Tensor
 from fededge.errors import EgressError, WireError
 from fededge.flat import Layout, finite
 from fededge.wire import tensors
+from fededge.wire.container import Sink
 from fededge.wire.tensors import MODEL, Numbers
 
-__all__ = ["RESIDUE", "Encoding", "compress", "decompress"]
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = ["RESIDUE", "Encoding", "Inflated"]
 
 RESIDUE = "residue"
 """Its name in private state, where those of methods have a dot."""
 
 LEVEL = 3
 MOST_WINDOW = 1 << 27
+MOST_HEAD = 18
+"""Bytes of a zstd frame's header."""
 
 
 @dataclass(frozen=True)
@@ -60,60 +70,151 @@ class Encoding:
     def pack(
         self, layout: Layout, model: Tensor, base: Tensor, residue: Tensor | None = None
     ) -> tuple[bytes, Tensor | None]:
-        """The update's bytes, and the residue to keep if it is accepted.
+        """The update's bytes, and the residue to keep if it is accepted; see `write_`."""
+        file = io.BytesIO()
+        left = self.write_(
+            residue if residue is None else residue.clone(), file, layout, model, base
+        )
+        return file.getvalue(), left
+
+    def write_(
+        self, residue: Tensor | None, file: Sink, layout: Layout, model: Tensor, base: Tensor
+    ) -> Tensor | None:
+        """Write an update, block by block; the residue to keep if it is accepted.
 
         Args:
+            residue: what was kept of the update before; the new one takes its place.
+            file: where the bytes go.
+            layout: of all these vectors.
             model: what the device sends.
             base: the version it was trained from.
-            residue: what was kept of the update before.
         """
         if self.exact:
-            payload = tensors.encode(layout, {MODEL: model})
-            return self._squeezed(payload), None
-        wanted = model - base if self.delta else model
-        if residue is not None:
-            wanted = wanted.add_(residue) if self.delta else wanted + residue
-        if not finite(wanted):
-            raise EgressError("the update has numbers that are not finite")
-        payload = tensors.encode(layout, {MODEL: wanted}, self.numbers)
-        arrives = tensors.decode(layout, payload, numbers=self.numbers)[MODEL]
-        return self._squeezed(payload), torch.sub(wanted, arrives, out=arrives)
+            self.send(file, layout, {MODEL: model})
+            return None
+        fresh = residue is None
+        left = torch.zeros_like(base) if residue is None else residue
+
+        def wanted(span: slice) -> Tensor:
+            part = model[span] - base[span] if self.delta else model[span]
+            part = part if fresh else part + left[span]
+            if not finite(part):
+                raise EgressError("the update has numbers that are not finite")
+            return part
+
+        def taken(span: slice, part: Tensor, arrives: Tensor) -> None:
+            torch.sub(part, arrives, out=left[span])
+
+        made = tensors.Made((layout.size,), wanted)
+        self.send(file, layout, {MODEL: made}, self.numbers, taken)
+        return left
+
+    def send(
+        self,
+        file: Sink,
+        layout: Layout,
+        vectors: tensors.Vectors,
+        numbers: Numbers = "float32",
+        taken: tensors.Taken | None = None,
+    ) -> None:
+        """Write vectors as they travel, compressed or not."""
+        if not self.zstd:
+            tensors.write(file, layout, vectors, numbers, taken)
+            return
+        size = tensors.size_of(layout, vectors, numbers)
+        squeezing = zstandard.ZstdCompressor(level=LEVEL).stream_writer(file, size, closefd=False)  # type: ignore[arg-type]
+        with squeezing as squeezed:
+            tensors.write(squeezed, layout, vectors, numbers, taken)
 
     def unpack(self, layout: Layout, source: bytes | BinaryIO, base: Tensor) -> Tensor:
         """The model that the device sent, as near as the encoding brings it."""
-        plain = self.unsqueezed(source, tensors.payload_limit(layout))
-        found = tensors.decode(layout, plain, numbers=self.numbers)[MODEL]
-        if not self.delta:
-            return found
-        found += base
-        if not finite(found):
+        with self.plain(source, tensors.payload_limit(layout)) as file:
+            found = tensors.decode(layout, file, numbers=self.numbers)[MODEL]
+        return self._onto(found, base) if self.delta else found
+
+    def unpack_part(self, layout: Layout, file: BinaryIO, span: slice, base: Tensor) -> Tensor:
+        """These numbers of what `unpack` gives, from a file that is not compressed (any more).
+
+        Args:
+            base: these numbers of the version that it was trained from.
+        """
+        found = tensors.decode_part(layout, file, span, self.numbers)
+        return self._onto(found, base) if self.delta else found
+
+    def _onto(self, change: Tensor, base: Tensor) -> Tensor:
+        change += base
+        if not finite(change):
             raise WireError("the model that the change leads to is not finite")
-        return found
+        return change
 
-    def unsqueezed(self, source: bytes | BinaryIO, most: int) -> bytes | BinaryIO:
-        """What was compressed, at most so many bytes of it; what was not, as it is."""
+    @contextlib.contextmanager
+    def plain(self, source: bytes | BinaryIO, most: int) -> Iterator[BinaryIO]:
+        """What was compressed, at most so many bytes of it; what was not, as it is.
+
+        Compressed bytes are read from one end to the other, and must have been when the block ends.
+        """
+        file = io.BytesIO(source) if isinstance(source, bytes) else source
         if not self.zstd:
-            return source
-        return decompress(source if isinstance(source, bytes) else source.read(), most)
-
-    def _squeezed(self, payload: bytes) -> bytes:
-        return compress(payload) if self.zstd else payload
+            yield file
+            return
+        inflated = Inflated(file, most)
+        yield inflated  # type: ignore[misc]  # what an archive needs of a file, it can
+        inflated.finish()
 
 
 _ALL = ["delta", "zstd"]
 
 
-def compress(payload: bytes) -> bytes:
-    return zstandard.ZstdCompressor(level=LEVEL).compress(payload)
+class Inflated(io.RawIOBase):
+    """A compressed file as if it were not, for who reads on and on: no more than it claims.
 
+    What claims more than `most`, or does not say, is refused unread.
+    """
 
-def decompress(payload: bytes, most: int) -> bytes:
-    """At most so many bytes; what claims more, or does not say, is refused unread."""
-    try:
-        size = zstandard.get_frame_parameters(payload).content_size
-        if not 0 <= size <= most:
-            raise WireError(f"compressed bytes that claim to be {size}, where {most} can be honest")
+    def __init__(self, file: BinaryIO, most: int) -> None:
+        super().__init__()
+        head = file.read(MOST_HEAD)
+        file.seek(-len(head), os.SEEK_CUR)
+        with _refused():
+            self.size = zstandard.get_frame_parameters(head).content_size
+        if not 0 <= self.size <= most:
+            raise WireError(
+                f"compressed bytes that claim to be {self.size}, where {most} can be honest"
+            )
         unpacker = zstandard.ZstdDecompressor(max_window_size=MOST_WINDOW)
-        return unpacker.decompress(payload, max_output_size=max(1, size), allow_extra_data=False)
+        self._reader = unpacker.stream_reader(file, read_across_frames=True, closefd=False)
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Buffer, /) -> int:
+        """Fill the buffer, but for the end."""
+        view, filled = memoryview(buffer).cast("B"), 0
+        with _refused():
+            while filled < len(view) and (count := self._reader.readinto(view[filled:])):
+                filled += count
+        self._at += filled
+        return filled
+
+    def finish(self) -> None:
+        """All was read, and that is what it claimed to be."""
+        self.read(1)
+        if self._at != self.size:
+            raise WireError(f"compressed bytes that are not the {self.size} that they claim to be")
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        """Tell the size, or stay: there is no way but forward."""
+        if whence == os.SEEK_END:
+            return self.size
+        if offset != self._at:
+            raise WireError("compressed bytes whose tensors do not follow each other")
+        return offset
+
+
+@contextlib.contextmanager
+def _refused() -> Iterator[None]:
+    try:
+        yield
     except zstandard.ZstdError as error:
         raise WireError(f"not zstd bytes: {str(error)[:200]}") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import random
@@ -15,10 +16,10 @@ from torch import nn
 
 from fededge.errors import EgressError, StoreError
 from fededge.flat import Layout
-from fededge.transport.outbox import Parcel
+from fededge.transport.outbox import Outbox, Parcel
 from fededge.transport.session import Session
-from fededge.wire import chunks, tensors
-from fededge.wire.chunks import Assembly
+from fededge.wire import tensors
+from fededge.wire.chunks import Assembly, Payload
 from fededge.wire.messages import Claim, Report, Status, decode, encode
 from fededge.wire.topics import Topics
 from fededge_agent.egress import Egress
@@ -26,6 +27,7 @@ from fededge_agent.egress import Egress
 TOPICS = Topics("fleet")
 LAYOUT = Layout.of(nn.Sequential(nn.Linear(20, 30), nn.Linear(30, 2)))
 PAYLOAD = tensors.encode(LAYOUT, {"model": torch.randn(LAYOUT.size)})
+UPDATE = Payload.of(PAYLOAD, 1024)
 VERSION = "000001-0123456789abcdef"
 ALLOWED = frozenset({"examples", "loss", "steps"})
 REPORT = Report(
@@ -34,7 +36,7 @@ REPORT = Report(
     round=1,
     version=VERSION,
     layout=LAYOUT.hash,
-    manifest=chunks.manifest(PAYLOAD, 1024),
+    manifest=UPDATE.facts,
     scalars={"examples": 100.0, "loss": 1e-5, "steps": 1e16},
 )
 
@@ -45,6 +47,7 @@ class FakeSession:
     def __init__(self) -> None:
         self.sent: list[tuple[str, bytes]] = []
         self.waiting: set[str] = set()
+        self.numbers = itertools.count()
 
     def publish(
         self, topic: str, payload: bytes, retain: bool = False, expiry: int | None = None
@@ -52,7 +55,11 @@ class FakeSession:
         self.sent.append((topic, payload))
 
     def send(self, parcel: Parcel) -> None:
-        self.publish(parcel.topic, parcel.make())
+        Outbox(self._hand).put(parcel)
+
+    def _hand(self, parcel: Parcel, payload: bytes) -> int:
+        self.publish(parcel.topic, payload)
+        return next(self.numbers)
 
     def sending(self, topic: str) -> bool:
         return topic in self.waiting
@@ -70,7 +77,7 @@ class Door:
         self.egress = Egress(cast(Session, self.session), TOPICS, "box", ledger)
         self.egress.open()
 
-    def deliver(self, report: Report = REPORT, payload: bytes = PAYLOAD) -> None:
+    def deliver(self, report: Report = REPORT, payload: Payload = UPDATE) -> None:
         """A report, and all the chunks that it names."""
         self.egress.report(report, ALLOWED)
         self.egress.chunks(report, payload, range(report.manifest.chunks))
@@ -92,7 +99,7 @@ def door(tmp_path: Path) -> Door:
 def test_the_ledger_is_exactly_what_was_handed_to_the_broker(door: Door) -> None:
     door.egress.status(Status("i", True, device="box", activity="ready"))
     door.deliver()
-    door.egress.chunks(REPORT, PAYLOAD, (0, 2))
+    door.egress.chunks(REPORT, UPDATE, (0, 2))
     door.egress.report(REPORT, ALLOWED)
     assert door.booked == door.sent > len(PAYLOAD)
     assert json.loads(door.egress.path.read_bytes()) == dict(door.egress.ledger)
@@ -154,19 +161,19 @@ def test_a_scalar_outside_the_contract_stops_everything(door: Door, scalars: Any
 
 def test_bytes_that_the_report_does_not_describe_do_not_leave(door: Door) -> None:
     with pytest.raises(EgressError):
-        door.egress.chunks(REPORT, PAYLOAD + b"and a label", (0,))
+        door.egress.chunks(REPORT, Payload.of(PAYLOAD + b"and a label", 1024), (0,))
     assert door.session.sent == []
 
 
 def test_chunks_that_are_not_there_or_asked_for_twice_are_sent_once_or_not(door: Door) -> None:
     last = REPORT.manifest.chunks - 1
-    door.egress.chunks(REPORT, PAYLOAD, (last, 0, 0, last + 1, 10**6, 0))
+    door.egress.chunks(REPORT, UPDATE, (last, 0, 0, last + 1, 10**6, 0))
     assert [TOPICS.parse(topic).chunk for topic, _ in door.session.sent] == [0, last]
 
 
 def test_chunks_that_are_on_their_way_are_neither_sent_nor_booked_again(door: Door) -> None:
     door.session.waiting = {TOPICS.update("box", VERSION, 1)}
-    door.egress.chunks(REPORT, PAYLOAD, (0, 1, 2))
+    door.egress.chunks(REPORT, UPDATE, (0, 1, 2))
     assert [TOPICS.parse(topic).chunk for topic, _ in door.session.sent] == [0, 2]
     assert door.booked == door.sent
 
@@ -189,8 +196,23 @@ def test_an_update_is_on_the_ledger_before_it_leaves(door: Door) -> None:
 
     door.session.publish = crash  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
-        door.egress.chunks(REPORT, PAYLOAD, range(REPORT.manifest.chunks))
+        door.egress.chunks(REPORT, UPDATE, range(REPORT.manifest.chunks))
     assert sum(json.loads(door.egress.path.read_bytes()).values()) > len(PAYLOAD)
+
+
+def test_a_chunk_whose_file_is_gone_or_damaged_is_not_sent(door: Door, tmp_path: Path) -> None:
+    """Who wants it asks again, and then the whole file is looked at."""
+    path = tmp_path / "update"
+    path.write_bytes(PAYLOAD)
+    update = Payload.of(path, 1024)
+    path.write_bytes(PAYLOAD[:1024] + b"?" + PAYLOAD[1025:])
+    door.egress.chunks(REPORT, update, (0, 1))
+    assert [topic for topic, _ in door.session.sent] == [TOPICS.update("box", VERSION, 0)]
+    assert tensors.spans(path) == tensors.spans(PAYLOAD), "read from the file as from bytes"
+    path.rename(tmp_path / "aside")
+    (tmp_path / "aside").write_bytes(PAYLOAD)
+    with pytest.raises(StoreError, match="update: cannot be read"):
+        update.chunk(0)
 
 
 def test_the_ledger_goes_on_after_a_restart(door: Door, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from fededge.errors import MethodError, StoreError, WireError
+from fededge.errors import DiskFullError, MethodError, StoreError, WireError
 from fededge.flat import Layout
 from fededge.methods.private import Private, Value
 from fededge.wire import chunks, tensors
@@ -48,9 +48,21 @@ def fetch(store: AgentStore, version: str, data: bytes) -> None:
 
 
 def save(store: AgentStore, now: float, later: float, version: str = V0) -> None:
-    store.save_turn(
-        Private({"layer.x": now}), Private({"layer.x": later}), b"update", report(version)
-    )
+    keep(store, Private({"layer.x": now}), Private({"layer.x": later}), version)
+
+
+def keep(store: AgentStore, now: Private, later: Private, version: str = V0) -> None:
+    """A turn, as the agent saves it: file by file."""
+    at_once = store.write_private(now)
+    update, path = store.write_update(lambda file: file.write(b"update"))
+    assert path.read_bytes() == b"update"
+    store.save_turn(at_once, update, later, report(version))
+
+
+def sent(store: AgentStore) -> bytes | None:
+    """The data of the update's only chunk."""
+    payload = store.update()
+    return None if payload is None else payload.chunk(0)[chunks.HEADER.size :]
 
 
 @pytest.fixture
@@ -216,7 +228,7 @@ def test_what_follows_the_training_is_kept_at_once_and_the_rest_when_accepted(
     save(store, now=1.0, later=2.0)
     assert dict(reopened(store).private()) == {"layer.x": 1.0}
     assert store.index.turn is not None
-    assert store.update() == b"update"
+    assert sent(store) == b"update"
     store.settle(accepted=True)
     assert dict(reopened(store).private()) == {"layer.x": 2.0}
     assert store.index.turn is None
@@ -248,7 +260,7 @@ def test_an_accepted_update_can_be_sent_again_until_the_next_turn(store: AgentSt
     save(store, 1.0, 2.0)
     store.settle(accepted=True)
     assert reopened(store).outgoing is not None
-    assert store.update() == b"update"
+    assert sent(store) == b"update"
     store.settle(accepted=False)
     assert dict(store.private()) == {"layer.x": 2.0}, "what was accepted stays so"
     save(store, 3.0, 4.0, V1)
@@ -260,7 +272,7 @@ def test_an_accepted_update_can_be_sent_again_until_the_next_turn(store: AgentSt
 def test_private_state_of_another_kind_is_refused_with_its_name(store: AgentStore) -> None:
     odd = Private({"a.waves": torch.zeros(2, dtype=torch.complex64)})
     with pytest.raises(MethodError, match=r"'a.waves' is torch.complex64, which cannot be kept"):
-        store.save_turn(odd, odd, b"update", report())
+        keep(store, odd, odd)
 
 
 def test_private_state_comes_back_as_it_was(store: AgentStore) -> None:
@@ -275,7 +287,7 @@ def test_private_state_comes_back_as_it_was(store: AgentStore) -> None:
         "b.third": 1 / 3,
         "b.tiny": 5e-324,
     }
-    store.save_turn(Private(values), Private(values), b"update", report())
+    keep(store, Private(values), Private(values))
     found = reopened(store).private()
     assert found.keys() == values.keys()
     for name, value in values.items():
@@ -342,7 +354,7 @@ def test_an_update_that_is_damaged_makes_its_turn_one_to_be_taken_again(
     assert store.update() is None
     assert dict(reopened(store).private()) == {"layer.x": 2.0}
     save(store, 3.0, 4.0, V1)
-    assert (store.update(), dict(store.private())) == (b"update", {"layer.x": 3.0})
+    assert (sent(store), dict(store.private())) == (b"update", {"layer.x": 3.0})
 
 
 def test_a_turn_that_was_to_be_taken_again_may_turn_out_accepted(store: AgentStore) -> None:
@@ -367,6 +379,35 @@ def test_a_damaged_accepted_update_is_done_without(store: AgentStore) -> None:
     path.write_bytes(b"other!")
     assert reopened(store).outgoing is None
     assert dict(store.private()) == {"layer.x": 2.0}
+
+
+def test_an_update_that_is_damaged_while_it_is_sent_is_found_out(store: AgentStore) -> None:
+    save(store, 1.0, 2.0)
+    payload = store.update()
+    assert payload is not None
+    flip(store.folder / "1.update")
+    with pytest.raises(StoreError, match=r"1\.update: damaged since it was made"):
+        payload.chunk(0)
+
+
+def test_a_turn_that_is_being_saved_is_not_swept_and_one_that_failed_is(store: AgentStore) -> None:
+    """The coordinator may decide on the turn before meanwhile."""
+    save(store, 1.0, 2.0)
+    at_once = store.write_private(Private({"layer.x": 3.0}))
+    store.settle(accepted=True)
+    update, path = store.write_update(lambda file: file.write(b"update"))
+    store.save_turn(at_once, update, Private(), report(V1))
+    assert dict(reopened(store).private()) == {"layer.x": 3.0}
+    store.settle(accepted=True)
+
+    def full(file: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    store.write_private(Private({"layer.x": 5.0}))
+    with pytest.raises(DiskFullError):
+        store.write_update(full)
+    assert path.exists()
+    assert list(store.folder.glob("3.*")) == []
 
 
 # Power cuts
@@ -401,7 +442,7 @@ def facts_of(store: AgentStore) -> tuple[Any, ...]:
     return (
         held and bytes(store.model(held, read)["model"].numpy().tobytes()),
         dict(store.private()),
-        outgoing and (outgoing.report, store.update(), store.index.turn is None),
+        outgoing and (outgoing.report, sent(store), store.index.turn is None),
     )
 
 

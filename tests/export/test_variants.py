@@ -33,7 +33,6 @@ from fededge.export import (
     Variant,
     compared,
     predict_all,
-    quantisation,
 )
 from fededge.export.quantisation import quantised
 from fededge.flat import FlatModel

@@ -31,7 +31,7 @@ from fededge_agent import events as life
 from fededge_agent.work import Trained, Work
 from fededge_server import app as server_app
 from fededge_server import events as rounds
-from fededge_server.store import Progress
+from fededge_server.versions import Versions
 from tests.faults.network import Link, Packet
 
 if TYPE_CHECKING:
@@ -207,19 +207,16 @@ class CoordinatorService(Service, server_app.Coordinator):
         self.read: dict[str, tuple[str, str]] = {}
 
     def begin(self) -> None:
-        self._prepare_model()
+        self._prepare()
         self.store.open()
         self._resume()
         self.process.world.oracle.resumed(self.rounds.stored)
         self._connect()
 
-    def _prepare_model(self) -> None:
-        self.method = methods.method(self.config.method)
+    def _prepare(self) -> None:
         self.key = read_signing_key(self.process.world.keys / "signing.key")
-        self.encoding = Encoding.parse(self.config.transfer.encoding)
-        self.spec = SPEC
-        self.test = None
-        self.net = NETWORK.clone()
+        self.versions = WatchedVersions(self)
+        self.versions.prepare()
 
     def take(self, event: Any) -> None:
         self._take(event)
@@ -242,7 +239,7 @@ class CoordinatorService(Service, server_app.Coordinator):
         self.read = {}
         real = self.store.update
 
-        def update(version: str, device: str, *rest: Any) -> Tensor:
+        def update(version: str, device: str, *rest: Any) -> Any:
             path = self.store._update(version, device)
             self.read[device] = version, hashlib.sha256(path.read_bytes()).hexdigest()
             return real(version, device, *rest)
@@ -250,14 +247,27 @@ class CoordinatorService(Service, server_app.Coordinator):
         with mock.patch.object(self.store, "update", update):
             super()._merge(command)
 
-    def _advance(self, *arguments: Any) -> None:
-        super()._advance(*arguments)
-        progress: Progress = self.progress
-        self.process.world.oracle.advanced(progress, arguments[3], self.read)
-
     def abandon(self) -> None:
         if hasattr(self.store, "_journal"):
             self.store.close()
+
+
+class WatchedVersions(Versions):
+    def __init__(self, service: CoordinatorService) -> None:
+        super().__init__(service.config, service.store)
+        self.service = service
+
+    def prepare(self) -> None:
+        self.method = methods.method(self.config.method)
+        self.encoding = Encoding.parse(self.config.transfer.encoding)
+        self.spec = SPEC
+        self.test = None
+        self.net = NETWORK.clone()
+
+    def advance(self, *arguments: Any) -> None:
+        super().advance(*arguments)
+        service = self.service
+        service.process.world.oracle.advanced(self.progress, arguments[3], service.read)
 
 
 class SimulatedAgent(Process):

@@ -229,9 +229,9 @@ def test_private_state_and_update_survive_a_restart(
     )
     store = AgentStore(tmp_path / "state")
     store.open()
-    store.save_turn(
-        some.stack.kept_at_once(some.private["d1"], answer.private), answer.private, payload, report
-    )
+    now = store.write_private(some.stack.kept_at_once(some.private["d1"], answer.private))
+    update, _ = store.write_update(lambda file: file.write(payload))
+    store.save_turn(now, update, answer.private, report)
     store.settle(True)
     store.close()
     again = AgentStore(tmp_path / "state")

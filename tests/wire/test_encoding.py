@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+from typing import cast
+
 import numpy as np
 import pytest
 import torch
@@ -9,9 +12,9 @@ import zstandard
 from torch import nn
 
 from fededge.errors import EgressError, WireError
-from fededge.flat import Layout
+from fededge.flat import Layout, blocks
 from fededge.wire import tensors
-from fededge.wire.encoding import Encoding, compress, decompress
+from fededge.wire.encoding import Encoding, Inflated
 
 LAYOUT = Layout.of(nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 3)))
 GENERATOR = torch.Generator().manual_seed(0)
@@ -123,6 +126,43 @@ def test_compression_makes_a_small_change_small() -> None:
     assert len(squeezed) < len(whole) / 2
 
 
+@pytest.mark.parametrize("text", [e for e in EVERY if "zstd" not in e])
+def test_a_part_of_an_update_is_that_of_the_whole(text: str) -> None:
+    way = Encoding.parse(text)
+    payload, _ = way.pack(LAYOUT, MODEL, BASE)
+    whole = way.unpack(LAYOUT, payload, BASE)
+    for first, last in (
+        (0, LAYOUT.size),
+        (0, 1),
+        (29, 31),
+        (3, 47),
+        (LAYOUT.size - 1, LAYOUT.size),
+    ):
+        span = slice(first, last)
+        part = way.unpack_part(LAYOUT, io.BytesIO(payload), span, BASE[span])
+        assert torch.equal(part, whole[span])
+
+
+@pytest.mark.parametrize("text", EVERY)
+def test_an_update_of_many_blocks_is_as_good_as_one(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the bit, but for what zstd makes of it; and the residue takes the old one's place."""
+    way, before = Encoding.parse(text), torch.full_like(BASE, 1e-4)
+    whole, left = way.pack(LAYOUT, MODEL, BASE, before.clone())
+    monkeypatch.setattr(tensors, "blocks", lambda first, last: blocks(first, last, 7))
+    file, residue = io.BytesIO(), before.clone()
+    found = way.write_(residue, file, LAYOUT, MODEL, BASE)
+    assert torch.equal(way.unpack(LAYOUT, file.getvalue(), BASE), way.unpack(LAYOUT, whole, BASE))
+    if way.exact:
+        assert (left, found) == (None, None)
+        return
+    assert left is not None
+    assert found is residue
+    assert torch.equal(residue, left)
+    assert not torch.equal(residue, before)
+
+
 def test_one_encoding_is_not_taken_for_another() -> None:
     for text in EVERY:
         payload, _ = Encoding.parse(text).pack(LAYOUT, MODEL, BASE)
@@ -147,6 +187,15 @@ def test_numbers_that_are_not_finite_do_not_leave_and_are_not_taken() -> None:
     forged = honest[:first] + np.float32("inf").tobytes() + honest[first + 4 :]
     with pytest.raises(WireError, match="not finite"):
         Encoding.parse("int8+delta").unpack(LAYOUT, forged, BASE)
+
+
+def compress(data: bytes) -> bytes:
+    return zstandard.ZstdCompressor(level=3).compress(data)
+
+
+def decompress(payload: bytes, most: int) -> bytes:
+    with Encoding(zstd=True).plain(payload, most) as file:
+        return file.read(cast("Inflated", file).size)
 
 
 def test_a_bomb_is_refused_before_it_is_unpacked() -> None:

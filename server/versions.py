@@ -1,0 +1,128 @@
+"""The federation's network, and the version of its model that is current: in memory and on disk."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+from torch import Tensor
+
+from fededge import methods
+from fededge.config import CoordinatorConfig
+from fededge.data.local import evaluation_set, model_spec
+from fededge.evaluation import accuracy
+from fededge.files import replacing
+from fededge.flat import FlatModel
+from fededge.methods.base import State as MethodState
+from fededge.models import Preprocess, build_for
+from fededge.wire import chunks, tensors
+from fededge.wire.encoding import Encoding
+from fededge_server.merging import Current
+from fededge_server.store import Progress, Store
+
+__all__ = ["Versions"]
+
+log = logging.getLogger("coordinator")
+
+
+class Versions:
+    """The constructor only stores; `prepare` builds the network, `resume` or `begin` load it."""
+
+    def __init__(self, config: CoordinatorConfig, store: Store) -> None:
+        self.config = config
+        self.store = store
+
+    def prepare(self) -> None:
+        config = self.config
+        self.method = methods.method(config.method)
+        self.encoding = Encoding.parse(config.transfer.encoding)
+        self.spec = model_spec(config.model, config.data)
+        self.test = None if config.data.source == "none" else evaluation_set(config.data, self.spec)
+        self.net = FlatModel(build_for(self.spec, config.seed), trains=False)
+        self.method.needs(self.net.module)
+        self.preprocess = Preprocess(self.spec)
+
+    def facts(self, run: str) -> dict[str, str]:
+        """What a run is, and stays as long as it lasts."""
+        config = self.config
+        return {
+            "run": run,
+            "federation": config.federation,
+            "method": str(self.method),
+            "seed": str(config.seed),
+            "model": f"{self.spec.name}, head {self.spec.head}",
+            "layout": self.net.layout.hash,
+            "encoding": str(self.encoding),
+            "transfer.chunk_bytes": str(config.transfer.chunk_bytes),
+            **_told("training", config.training),
+            **_told("robust", config.robust),
+            **{f"file of {name}": sha256 for name, sha256 in self.method.files.items()},
+        }
+
+    def resume(self) -> None:
+        """Go on from the version that the journal names, or make the first one."""
+        progress, layout = self.store.progress(), self.net.layout
+        if progress is None:
+            self.advance(0, self.net.vector, self.method.initial(layout), {}, None)
+            return
+        self.progress = progress
+        self.model, memory = self.store.load(progress.version, layout)
+        self.memory: MethodState = memory
+        self.net.swap(self.model)  # one copy is enough
+        log.info("resuming after round %d", progress.rounds_done)
+
+    def current(self, number: int) -> Current:
+        return Current(number, self.progress.version, self.model, self.memory)
+
+    def advance(
+        self,
+        done: int,
+        model: Tensor,
+        memory: MethodState,
+        reports: Mapping[str, Mapping[str, float]],
+        seconds: float | None,
+    ) -> None:
+        """Evaluate a model, and make it the current version: on disk first."""
+        sha256 = self.net.layout.sha256(model)
+        version = f"{done:06d}-{sha256[:16]}"
+        self.net.swap(model)
+        score = self._accuracy()
+        progress = Progress(done, version, sha256, score)
+        self.store.advance(progress, self.net.layout, model, memory, reports, seconds)
+        self.progress, self.model, self.memory = progress, model, memory
+        shown = "" if score is None else f", global accuracy {score:.1%}"
+        log.info("version %s from %d updates%s", version, len(reports), shown)
+
+    def _accuracy(self) -> float | None:
+        if self.test is None:
+            return None
+        return accuracy(self.net.module, self.preprocess, self.test.x, self.test.y)
+
+    # What travels
+
+    def payload(self) -> Path:
+        """The file of the bytes that every device gets."""
+        sent = self.method.send(self.memory)
+        if not sent and not self.encoding.zstd:
+            return self.store.model(self.progress.version)
+        with replacing(self.store.published, synced=False) as file:
+            self.encoding.send(file, self.net.layout, {"model": self.model, **sent})
+        return self.store.published
+
+    @property
+    def most_chunks(self) -> int:
+        """Chunks that a version may have had: zstd makes of some less than of others."""
+        size = tensors.payload_limit(self.net.layout, 1 + len(self.method.sends))
+        return chunks.count(size, self.config.transfer.chunk_bytes)
+
+    @property
+    def update_limit(self) -> int:
+        """More bytes than this cannot be an honest update."""
+        return tensors.payload_limit(self.net.layout)
+
+
+def _told(section: str, values: msgspec.Struct) -> dict[str, str]:
+    """A section of the configuration, key by key."""
+    return {f"{section}.{key}": str(value) for key, value in msgspec.structs.asdict(values).items()}
