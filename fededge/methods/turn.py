@@ -63,6 +63,18 @@ class Batch:
     index: Tensor | None = None
 
 
+class Unread(Batch):
+    """A batch whose inputs are made ready when somebody asks for them, each time."""
+
+    def __init__(self, turn: Turn, index: Tensor) -> None:
+        vars(self).update(turn=turn, targets=((turn.data.y[index], 1.0),), index=index)
+
+    @property
+    def x(self) -> Tensor:  # type: ignore[override]
+        turn: Turn = vars(self)["turn"]
+        return turn.preprocess(turn.data.x[self.index])
+
+
 @dataclass(frozen=True, eq=False)
 class Phase:
     """A stretch of the local training. Momentum begins anew in each.
@@ -236,6 +248,10 @@ class Round:
     def batch(self, index: Tensor) -> Batch:
         """These examples, ready for the network."""
         return self.turn.batch(index)
+
+    def unread(self, index: Tensor) -> Batch:
+        """The same for one who has what the network makes of them: inputs only on demand."""
+        return Unread(self.turn, index)
 
     def loss(self, out: Output, batch: Batch) -> Tensor:
         """The loss of the whole composition, for a layer that trains something of its own."""
