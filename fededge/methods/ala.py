@@ -166,7 +166,7 @@ class Mixture:
 
     def learn(self, eta: float) -> float:
         """One pass over the slice; returns its last batch's loss."""
-        gradient = self._of_head if ends_in_head(self.upper) else self._of_layers
+        gradient = self._of_head if is_linear(self.upper) else self._of_layers
         loss = torch.zeros(())
         for batch, features in self.batches:
             loss, g = gradient(features, batch)
@@ -221,9 +221,10 @@ def cut(module: nn.Module) -> tuple[nn.Sequential, nn.Module]:
     return body[:count], Classifier(body[count:], module.head)
 
 
-def ends_in_head(upper: nn.Module) -> bool:
-    """Whether there is nothing but a linear head in it."""
-    return type(upper) is Classifier and type(upper.head) is nn.Linear and not len(upper.body)
+def is_linear(upper: nn.Module) -> bool:
+    """Whether a linear head is all there is."""
+    linear = type(upper) is Classifier and type(upper.head) is nn.Linear
+    return linear and not list(upper.body.children())
 
 
 def below(r: Round, lower: nn.Sequential, index: Sequence[Tensor]) -> Sequence[Tensor]:

@@ -15,6 +15,7 @@ from fededge.evaluation import evaluating
 from fededge.flat import FlatModel, Layout
 from fededge.methods.objective import Output, forward
 from fededge.methods.private import Private
+from fededge.models.untrained import untrained
 
 __all__ = ["Batch", "Examples", "Hyper", "Phase", "Round", "Teacher", "Turn"]
 
@@ -308,7 +309,8 @@ def outputs(net: FlatModel, vector: Tensor, preprocess: nn.Module, x: Tensor) ->
     before = net.swap(vector)
     try:
         with evaluating(net.module):
-            parts = [forward(net.module, preprocess(some)) for some in x.split(AT_ONCE)]
+            quick = untrained(net.module)
+            parts = [forward(quick, preprocess(some)) for some in x.split(AT_ONCE)]
     finally:
         net.swap(before)
     logits = torch.cat([part.logits for part in parts])

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fededge.models.base import Classifier
+
 __all__ = ["apart", "untrained"]
 
 # What these make of an example does not depend on the others of its batch, nor on chance.
@@ -29,17 +31,21 @@ class Halved(nn.Module):
         return torch.maximum(x[:, :, :, 0:columns:2], x[:, :, :, 1:columns:2])
 
 
-def untrained(stages: nn.Sequential) -> nn.Sequential:
-    """These stages for a pass without a gradient; parameters are shared, all bits are the same.
+def untrained(module: nn.Module) -> nn.Module:
+    """A network or its stages for passes without a gradient: parameters are shared, bits the same.
 
     The largest of rectified numbers is the largest of the numbers, rectified: pooled first, only
     a quarter is left to rectify.
     """
-    found = list(stages)
-    for i, (first, second) in enumerate(itertools.pairwise(found)):
+    if type(module) is Classifier:
+        return Classifier(untrained(module.body), module.head)
+    if type(module) is not nn.Sequential:
+        return module
+    stages = list(module)
+    for i, (first, second) in enumerate(itertools.pairwise(stages)):
         if type(first) is nn.ReLU and _halves(second):
-            found[i : i + 2] = [Halved(), nn.ReLU(inplace=True)]
-    return nn.Sequential(*found)
+            stages[i : i + 2] = [Halved(), nn.ReLU(inplace=True)]
+    return nn.Sequential(*stages)
 
 
 def apart(module: nn.Module) -> bool:
