@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fededge import ops
 from fededge.models.base import channels_last
-from fededge.models.untrained import untrained
+from fededge.models.order import untrained
 
 __all__ = [
     "accuracy",

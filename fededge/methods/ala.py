@@ -22,7 +22,7 @@ from fededge.methods.base import Batch, Finish, Follows, Method, Output, Round, 
 from fededge.methods.steps import training_mode
 from fededge.methods.turn import AT_ONCE
 from fededge.models.base import Classifier, channels_last
-from fededge.models.untrained import apart, untrained
+from fededge.models.order import apart, untrained
 
 __all__ = ["Ala", "FedALA"]
 

@@ -15,7 +15,7 @@ from fededge.evaluation import evaluating
 from fededge.flat import FlatModel, Layout
 from fededge.methods.objective import Output, forward
 from fededge.methods.private import Private
-from fededge.models.untrained import untrained
+from fededge.models.order import untrained
 
 __all__ = ["Batch", "Examples", "Hyper", "Phase", "Round", "Teacher", "Turn"]
 
