@@ -101,7 +101,7 @@ def test_parameters_are_shared_and_the_network_keeps_its_order() -> None:
 
 
 def test_which_networks_take_each_example_alone() -> None:
-    """Batch norm knows the others of a batch, dropout is chance; an unknown module may be either."""
+    """Batch norm knows the rest of a batch, dropout is chance; an unknown module may be both."""
 
     class Own(nn.Module):
         pass
