@@ -182,7 +182,7 @@ class Mixture:
     def _of_head(self, features: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """The same where they are z = Ax + b: dL/dA = (dL/dz)ᵀx, dL/db = Σ dL/dz."""
         with torch.no_grad():
-            z = self.upper.head(features)
+            z = forward(self.upper, features).logits
         loss = self.r.loss(Output(z.requires_grad_(), features), batch)
         (dz,) = torch.autograd.grad(loss, z, materialize_grads=True)
         g = torch.empty_like(self.W)
@@ -223,8 +223,9 @@ def cut(module: nn.Module) -> tuple[nn.Sequential, nn.Module]:
 
 def is_linear(upper: nn.Module) -> bool:
     """Whether a linear head is all there is."""
-    linear = type(upper) is Classifier and type(upper.head) is nn.Linear
-    return linear and not list(upper.body.children())
+    if type(upper) is not Classifier:
+        return False
+    return type(upper.head) is nn.Linear and not list(upper.body.children())
 
 
 def below(r: Round, lower: nn.Sequential, index: Sequence[Tensor]) -> Sequence[Tensor]:
@@ -235,4 +236,5 @@ def below(r: Round, lower: nn.Sequential, index: Sequence[Tensor]) -> Sequence[T
     with torch.no_grad():
         parts = x.split(AT_ONCE if apart(lower) else sizes)
         made = [quick(channels_last(r.turn.preprocess(part))) for part in parts]
-        return torch.cat(made).split(sizes)
+        split: Sequence[Tensor] = torch.cat(made).split(sizes)
+    return split

@@ -71,9 +71,10 @@ class Unread(Batch):
         vars(self).update(turn=turn, targets=((turn.data.y[index], 1.0),), index=index)
 
     @property
-    def x(self) -> Tensor:  # type: ignore[override]
+    def x(self) -> Tensor:
         turn: Turn = vars(self)["turn"]
-        return turn.preprocess(turn.data.x[self.index])
+        prepared: Tensor = turn.preprocess(turn.data.x[self.index])
+        return prepared
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Callable, Sequence
 
@@ -57,14 +58,23 @@ Pair = Callable[[nn.MaxPool2d, nn.ReLU], Sequence[nn.Module]]
 
 def _reordered(module: nn.Module, pair: Pair) -> nn.Module:
     if type(module) is Classifier:
-        return Classifier(_reordered(module.body, pair), module.head)
+        return _with(module, {"body": _reordered(module.body, pair), "head": module.head})
     if type(module) is not nn.Sequential:
         return module
     stages = list(module)
     for i, (first, second) in enumerate(itertools.pairwise(module)):
         if type(first) is nn.ReLU and type(second) is nn.MaxPool2d and not second.return_indices:
             stages[i : i + 2] = pair(second, first)
-    return nn.Sequential(*stages)
+    return _with(module, {str(i): stage for i, stage in enumerate(stages)})
+
+
+def _with(module: nn.Module, children: dict[str, nn.Module]) -> nn.Module:
+    """The module with these children, and with its hooks; itself if it has them already."""
+    if list(children.values()) == list(module.children()):
+        return module
+    other = copy.copy(module)
+    other._modules = dict(children)
+    return other
 
 
 def apart(module: nn.Module) -> bool:

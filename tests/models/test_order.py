@@ -100,6 +100,20 @@ def test_parameters_are_shared_and_the_network_keeps_its_order() -> None:
     assert [type(stage) for stage in net.body.children()] == before
 
 
+def test_hooks_are_called_all_the_same() -> None:
+    net, called = build("lenet", 10, (1, 28, 28), 0), []
+    for name in ("", "body", "body.0", "head"):
+        net.get_submodule(name).register_forward_hook(lambda *_, name=name: called.append(name))
+    pooled_first(net)(images((1, 1, 28, 28)))
+    assert called == ["body.0", "body", "head", ""]
+
+
+def test_a_network_without_pooling_stays_itself() -> None:
+    net = build("resnet8", 10, (3, 32, 32), 0)
+    assert untrained(net) is net
+    assert pooled_first(net) is net
+
+
 def test_which_networks_take_each_example_alone() -> None:
     """Batch norm knows the rest of a batch, dropout is chance; an unknown module may be both."""
 
