@@ -24,7 +24,7 @@ from fededge.errors import (
     TransportError,
     WireError,
 )
-from fededge.training import prepare_threads
+from fededge.training import prepare_training
 from fededge.transport import session as mqtt
 from fededge.transport.presence import Holder, claim_name
 from fededge.wire.chunks import Assembly
@@ -92,7 +92,7 @@ class Agent:
 
     def run(self) -> None:
         """Take part in the federation until stopped."""
-        prepare_threads()
+        prepare_training()
         self.work.load_methods()
         self.store.open()
         try:

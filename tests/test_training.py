@@ -5,6 +5,9 @@ from __future__ import annotations
 import dataclasses
 import gc
 import math
+import platform
+import subprocess
+import sys
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -400,3 +403,28 @@ def test_own_randomness_comes_from_the_seed_and_leaves_the_global_stream() -> No
     assert torch.equal(draws[0], draws[1])
     assert torch.equal(draws[0], torch.rand(3, generator=torch.Generator().manual_seed(5)))
     assert torch.equal(torch.get_rng_state(), before)
+
+
+FAULTS = """
+import resource, sys, torch
+from fededge import training
+getattr(training, sys.argv[1])()
+body = torch.nn.Conv2d(1, 16, 5), torch.nn.ReLU(), torch.nn.Conv2d(16, 16, 5)
+net = torch.nn.Sequential(*body)
+x = torch.zeros(64, 1, 28, 28)
+for _ in range(4):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    net(x).sum().backward()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="its rules are glibc's")
+def test_a_step_reuses_the_memory_of_the_last_one() -> None:
+    """Page faults of a step, in a process of its own: malloc learns from all that was freed."""
+    faults = {
+        name: int(subprocess.check_output([sys.executable, "-c", FAULTS, name], timeout=120))
+        for name in ("prepare_threads", "prepare_training")
+    }
+    assert faults["prepare_training"] < 100
+    assert faults["prepare_threads"] > 10 * faults["prepare_training"]

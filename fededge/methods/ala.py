@@ -7,7 +7,8 @@ own method, FedAvg with it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -16,10 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from fededge import ops
-from fededge.flat import Layout
-from fededge.methods.base import Finish, Follows, Method, Round, forward
+from fededge.flat import FlatModel, Layout
+from fededge.methods.base import Batch, Finish, Follows, Method, Output, Round, forward
 from fededge.methods.steps import training_mode
+from fededge.methods.turn import AT_ONCE
 from fededge.models.base import Classifier, channels_last
+from fededge.models.order import apart, untrained
 
 __all__ = ["Ala", "FedALA"]
 
@@ -73,11 +76,13 @@ class Ala(Method):
         local = r.private.tensor("local")
         start = torch.cat([w[: top.stop], local[top.stop :]])
         W = r.private.tensor("W") if "W" in r.private else torch.ones_like(w[top])
-        mixture = Mixture(r, start, local, W, top, self._batches(r))
-        if "W" in r.private:
-            mixture.learn(self.eta)
-        else:
-            self._settle(r, lambda: mixture.learn(self.eta))
+        index = self._batches(r)
+        with learning(r.net, start.clone(), top, [len(batch) for batch in index]):
+            mixture = Mixture(r, top, local, W, index)
+            if "W" in r.private:
+                mixture.learn(self.eta)
+            else:
+                self._settle(r, lambda: mixture.learn(self.eta))
         r.memo["W"] = mixture.W
         start[top] = mixture.values
         return start
@@ -141,61 +146,95 @@ class FedALA(Ala):
 
 
 class Mixture:
-    """Θ̂ on a copy of the network, while the W of its top layers is learned.
+    """Θ̂ in the network, while the W of its top layers is learned.
 
-    What the layers below make of a batch does not change meanwhile: it is computed once. That
+    What the layers below make of the slice does not change meanwhile: it is computed once. That
     includes a dropout mask of theirs.
     """
 
     def __init__(
-        self,
-        r: Round,
-        start: Tensor,
-        local: Tensor,
-        W: Tensor,
-        top: slice,
-        batches: Sequence[Tensor],
+        self, r: Round, top: slice, local: Tensor, W: Tensor, index: Sequence[Tensor]
     ) -> None:
         self.r = r
         self.W = W.clone()
-        self.local, self.received = local[top], start[top]
-        self.batches = batches
-        self.below: dict[int, Tensor] = {}
-        net = r.net.clone()
-        net.load(start)
-        training_mode(net.module, [len(batch) for batch in batches])
-        self.values = net.vector[top]
+        self.values = r.net.vector[top]
+        self.local, self.received = local[top], self.values.clone()
         torch.addcmul(self.local, self.received - self.local, self.W, out=self.values)  # eq. 4
-        inside = {entry.name for entry in net.layout.entries if entry.offset >= top.start}
-        parameters = dict(net.module.named_parameters())
-        for name, parameter in parameters.items():
-            parameter.requires_grad_(name in inside)
-        self.learned = [parameter for name, parameter in parameters.items() if name in inside]
-        self.lower, self.upper = cut(net.module)
+        lower, self.upper = cut(r.net.module)
+        self.learned = [p for p in self.upper.parameters() if p.requires_grad]
+        self.batches = list(zip(map(r.unread, index), below(r, lower, index), strict=True))
 
     def learn(self, eta: float) -> float:
         """One pass over the slice; returns its last batch's loss."""
+        gradient = self._of_head if is_linear(self.upper) else self._of_layers
         loss = torch.zeros(())
-        for number, index in enumerate(self.batches):
-            batch = self.r.batch(index)
-            loss = self.r.loss(forward(self.upper, self._below(number, batch.x)), batch)
-            parts = torch.autograd.grad(loss, self.learned, materialize_grads=True)
-            g = torch.cat([part.reshape(-1) for part in parts])
+        for batch, features in self.batches:
+            loss, g = gradient(features, batch)
             ops.ala_step_(self.W, self.values, g, self.local, self.received, eta=eta)  # eq. 5, 4
         return float(loss.detach())
 
-    def _below(self, number: int, x: Tensor) -> Tensor:
-        if number not in self.below:
-            with torch.no_grad():
-                self.below[number] = self.lower(channels_last(x))
-        return self.below[number]
+    def _of_layers(self, x: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The loss and its gradient by the values of the top layers."""
+        loss = self.r.loss(forward(self.upper, x), batch)
+        parts = torch.autograd.grad(loss, self.learned, materialize_grads=True)
+        return loss, torch.cat([part.reshape(-1) for part in parts])
+
+    def _of_head(self, features: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The same where they are z = Ax + b: dL/dA = (dL/dz)ᵀx, dL/db = Σ dL/dz."""
+        with torch.no_grad():
+            z = forward(self.upper, features).logits
+        loss = self.r.loss(Output(z.requires_grad_(), features), batch)
+        (dz,) = torch.autograd.grad(loss, z, materialize_grads=True)
+        g = torch.empty_like(self.W)
+        size = self.learned[0].numel()
+        torch.mm(dz.t(), features, out=g[:size].view_as(self.learned[0]))
+        if size < len(g):
+            torch.sum(dz, 0, out=g[size:])
+        return loss, g
 
 
-def cut(module: nn.Module) -> tuple[nn.Module, nn.Module]:
+@contextmanager
+def learning(net: FlatModel, vector: Tensor, top: slice, sizes: list[int]) -> Iterator[None]:
+    """The network with these values, in which only the top layers are learned; then as it was."""
+    inside = {entry.name for entry in net.layout.entries if entry.offset >= top.start}
+    parameters = dict(net.module.named_parameters())
+    before = [(parameter, parameter.requires_grad) for parameter in parameters.values()]
+    values = net.swap(vector)
+    try:
+        for name, parameter in parameters.items():
+            parameter.requires_grad_(name in inside)
+        training_mode(net.module, sizes)
+        yield
+    finally:
+        for parameter, learned in before:
+            parameter.requires_grad_(learned)
+        net.swap(values)
+
+
+def cut(module: nn.Module) -> tuple[nn.Sequential, nn.Module]:
     """The network in two: the stages below those with a parameter to learn, and the rest."""
     if type(module) is not Classifier:
-        return nn.Identity(), module
+        return nn.Sequential(), module
     body = module.body if isinstance(module.body, nn.Sequential) else nn.Sequential(module.body)
     fixed = [not any(p.requires_grad for p in stage.parameters()) for stage in body]
     count = fixed.index(False) if False in fixed else len(fixed)
     return body[:count], Classifier(body[count:], module.head)
+
+
+def is_linear(upper: nn.Module) -> bool:
+    """Whether a linear head is all there is."""
+    if type(upper) is not Classifier:
+        return False
+    return type(upper.head) is nn.Linear and not list(upper.body.children())
+
+
+def below(r: Round, lower: nn.Sequential, index: Sequence[Tensor]) -> Sequence[Tensor]:
+    """What the layers below make of each batch of the slice."""
+    x = r.data.x[int(index[0][0]) : int(index[-1][-1]) + 1]
+    sizes = [len(batch) for batch in index]
+    quick = untrained(lower)
+    with torch.no_grad():
+        parts = x.split(AT_ONCE if apart(lower) else sizes)
+        made = [quick(channels_last(r.turn.preprocess(part))) for part in parts]
+        split: Sequence[Tensor] = torch.cat(made).split(sizes)
+    return split

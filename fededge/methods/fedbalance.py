@@ -26,6 +26,7 @@ from fededge.methods.base import (
     forward,
 )
 from fededge.models import build, names, takes_texts
+from fededge.models.order import pooled_first
 
 __all__ = ["FedBalance", "Fused"]
 
@@ -63,9 +64,10 @@ class FedBalance(Method):
         return (self._psi(r),)
 
     def objective(self, r: Round, out: Output, batch: Batch) -> Objective:
-        weak = forward(self._psi(r).module, batch.x).logits
         if "alpha" not in r.memo:
-            r.memo["alpha"] = alpha(r.data).to(weak)
+            r.memo["alpha"] = alpha(r.data).to(out.logits)
+            r.memo["weak"] = pooled_first(self._psi(r).module)
+        weak = forward(r.memo["weak"], batch.x).logits
         return Objective(added=r.memo["alpha"] * weak)
 
     def advance(self, r: Round, step: Step) -> float:

@@ -15,6 +15,7 @@ from fededge.flat import FlatModel
 from fededge.methods.base import Affine, Batch, Hyper, forward
 from fededge.methods.compose import Stack
 from fededge.methods.turn import Turn
+from fededge.models.order import pooled_first
 
 __all__ = ["Batches", "LocalStep", "Sgd", "own_randomness", "training_mode", "training_only"]
 
@@ -32,6 +33,7 @@ class LocalStep:
         self.ends_pass = False
         companions = method.companions(turn)
         self.models = [turn.net, *companions]
+        self.network = pooled_first(turn.net.module)
         pull = method.pull(turn) or Affine()
         turn.kappas[turn.phase.name] = pull.kappa
         self.optimisers = [Sgd(turn.net, turn.hyper, pull)]
@@ -42,7 +44,7 @@ class LocalStep:
         return self.method.batch(self.turn, self.turn.batch(index))
 
     def gradient(self, batch: Batch) -> float:
-        out = forward(self.turn.net.module, batch.x)
+        out = forward(self.network, batch.x)
         loss = self.method.loss(self.turn, out, batch)
         if not loss.requires_grad:
             raise MethodError(f"phase '{self.turn.phase.name}' has nothing to train: all is frozen")

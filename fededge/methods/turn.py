@@ -15,6 +15,7 @@ from fededge.evaluation import evaluating
 from fededge.flat import FlatModel, Layout
 from fededge.methods.objective import Output, forward
 from fededge.methods.private import Private
+from fededge.models.order import untrained
 
 __all__ = ["Batch", "Examples", "Hyper", "Phase", "Round", "Teacher", "Turn"]
 
@@ -61,6 +62,19 @@ class Batch:
     x: Tensor
     targets: tuple[tuple[Tensor, float], ...]
     index: Tensor | None = None
+
+
+class Unread(Batch):
+    """A batch whose inputs are made ready when somebody asks for them, each time."""
+
+    def __init__(self, turn: Turn, index: Tensor) -> None:
+        vars(self).update(turn=turn, targets=((turn.data.y[index], 1.0),), index=index)
+
+    @property
+    def x(self) -> Tensor:
+        turn: Turn = vars(self)["turn"]
+        prepared: Tensor = turn.preprocess(turn.data.x[self.index])
+        return prepared
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,6 +251,10 @@ class Round:
         """These examples, ready for the network."""
         return self.turn.batch(index)
 
+    def unread(self, index: Tensor) -> Batch:
+        """The same for one who has what the network makes of them: inputs only on demand."""
+        return Unread(self.turn, index)
+
     def loss(self, out: Output, batch: Batch) -> Tensor:
         """The loss of the whole composition, for a layer that trains something of its own."""
         return self.turn.loss(self.turn, out, batch)
@@ -292,7 +310,8 @@ def outputs(net: FlatModel, vector: Tensor, preprocess: nn.Module, x: Tensor) ->
     before = net.swap(vector)
     try:
         with evaluating(net.module):
-            parts = [forward(net.module, preprocess(some)) for some in x.split(AT_ONCE)]
+            quick = untrained(net.module)
+            parts = [forward(quick, preprocess(some)) for some in x.split(AT_ONCE)]
     finally:
         net.swap(before)
     logits = torch.cat([part.logits for part in parts])

@@ -26,7 +26,7 @@ from fededge.methods.own import telling_lines
 from fededge.methods.turn import outputs
 from fededge.models import Preprocess, build_for
 from fededge.spec import ModelSpec
-from fededge.training import Answer, Examples, Task, Trainer, prepare_threads
+from fededge.training import Answer, Examples, Task, Trainer, prepare_training
 
 Vector = np.ndarray[tuple[int], np.dtype[np.float32]]
 
@@ -72,7 +72,7 @@ class Alone:
     """Everything in this process, one turn after the other."""
 
     def __init__(self, setup: Setup) -> None:
-        prepare_threads()
+        prepare_training()
         spec = setup.spec
         self.setup = setup
         self.net = FlatModel(build_for(spec, setup.seed))

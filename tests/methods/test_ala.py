@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import logging
 from collections.abc import Callable
@@ -37,6 +38,14 @@ def normed(seed: int = 0) -> FlatModel:
         torch.default_generator.manual_seed(seed)
         layers = [nn.Flatten(), nn.Linear(16, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 5)]
         return FlatModel(Classifier(nn.Sequential(*layers, nn.ReLU()), nn.Linear(5, 3)))
+
+
+def pooled(seed: int = 0) -> FlatModel:
+    """A network without batch norm, its head without a bias, for 8x8 images."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        layers = [nn.Conv2d(1, 3, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(27, 5)]
+        return FlatModel(Classifier(nn.Sequential(*layers), nn.Linear(5, 3, bias=False)))
 
 
 def reference(
@@ -384,6 +393,68 @@ def test_the_layers_below_run_once_per_batch(examples: Data, trainer: Make, turn
             assert found["body.1"] - plain["body.1"] == steps
             assert found["body.4"] - plain["body.4"] == 11 * steps
             assert found["head"] - plain["head"] == 11 * steps
+
+
+@pytest.mark.parametrize("at_once", [3, 8, 256])
+def test_layers_that_take_each_example_alone_take_any_number_at_once(
+    at_once: int, examples: Data, trainer: Make, turn: Take, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W of the uncached loop, with convolution and pooling below, whatever the parts are."""
+    monkeypatch.setattr("fededge.methods.ala.AT_ONCE", at_once)
+    net, data = pooled(), examples(17, side=8)
+    w, sizes = net.vector.clone(), []
+    stage = net.module.get_submodule("body.0")
+    stage.register_forward_hook(lambda _, x, __: sizes.append(len(x[0])))
+    private = Private(
+        {"ala.local": moved(w), "ala.W": torch.ones(net.layout.inside("head")[0].size)}
+    )
+    answer = turn(trainer("fedavg+ala(share=1)", net, data), private, received=w, batch_size=6)
+    W, _, _ = reference(pooled(), w, private, data, 1, 6, epochs=1)
+    assert same(answer.private.tensor("ala.W"), W)
+    assert 0.0 < float(answer.private.tensor("ala.W").mean()) < 1.0
+    parts = [len(part) for part in torch.arange(17).split(at_once)]
+    assert sizes[: len(parts)] == parts
+    assert sizes[len(parts) : len(parts) + 3] == [6, 6, 5]
+
+
+@pytest.mark.parametrize("layers", ["1", "2"])
+def test_the_network_is_as_it_was_after_w_is_learned(
+    layers: str, examples: Data, trainer: Make
+) -> None:
+    """Values, what is trained, and where the tensors lie; even if the loss fails."""
+
+    def failing(self: Method, r: Round, out: Output, batch: Batch) -> Objective:
+        raise ZeroDivisionError
+
+    net, data = normed(), examples(10, side=4)
+    net.module.get_parameter("body.1.weight").requires_grad_(False)
+    before, w = net.vector.clone(), moved(net.vector, 2)
+    private = Private({"ala.local": moved(net.vector)})
+    task = Task(0, 1, Hyper(1, 4, 0.1, 0.9), w, {})
+    broken: type[Method] = type("Broken", (Method,), {"name": "broken", "objective": failing})
+    for stack in (Stack((Ala(layers=layers),)), Stack((broken(), Ala(layers=layers)))):
+        device = trainer(stack, net, data)
+        with contextlib.suppress(ZeroDivisionError):
+            stack.begin(device._turn(task, private))
+        assert torch.equal(net.vector, before)
+        assert net.bound
+        frozen = [name for name, p in net.module.named_parameters() if not p.requires_grad]
+        assert frozen == ["body.1.weight"]
+
+
+def test_a_loss_may_ask_for_the_inputs(examples: Data, trainer: Make, turn: Take) -> None:
+    seen: list[bool] = []
+
+    def objective(self: Method, r: Round, out: Output, batch: Batch) -> Objective:
+        assert batch.index is not None
+        seen.append(torch.equal(batch.x, data.x[batch.index].float() / 255))
+        return Objective()
+
+    kind: type[Method] = type("Looking", (Method,), {"name": "looking", "objective": objective})
+    net, data = normed(), examples(10, side=4)
+    private = Private({"ala.local": moved(net.vector), "ala.W": torch.ones(18)})
+    turn(trainer(Stack((kind(), Ala())), net, data), private, received=net.vector.clone())
+    assert seen == [True] * (2 + 3)
 
 
 # Devices

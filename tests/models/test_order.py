@@ -1,0 +1,126 @@
+"""Networks whose stages are reordered give the bits of the networks as they are."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fededge.models import build
+from fededge.models.base import Classifier, channels_last
+from fededge.models.order import Halved, apart, pooled_first, untrained
+
+POOLED = ("lenet", "lenet5", "lfd-cnn", "cnn4", "vgg8", "alexnet32")
+
+
+def images(shape: tuple[int, ...], seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def reordered(module: nn.Module) -> int:
+    return sum(isinstance(part, Halved) for part in module.modules())
+
+
+def test_the_convolutions_of_the_zoo_are_pooled_first() -> None:
+    counts = {name: reordered(untrained(build(name, 10, (3, 32, 32), 0))) for name in POOLED}
+    assert all(counts.values()), counts
+    assert counts["lenet"] == 2
+
+
+@pytest.mark.parametrize("side", [28, 31])
+@pytest.mark.parametrize("name", ["lenet", "cnn4", "vgg8", "resnet8", "mlpnet"])
+def test_untrained_networks_give_the_same_bits(name: str, side: int) -> None:
+    """A side of 31 leaves a row and a column that no maximum takes in."""
+    net = build(name, 10, (1, side, side), 0).eval()
+    x = channels_last(images((5, 1, side, side)))
+    kept = x.clone()
+    with torch.no_grad():
+        assert torch.equal(untrained(net)(x), net(x))
+    assert torch.equal(x, kept)
+
+
+@pytest.mark.parametrize("name", ["lenet", "lenet5", "vgg8"])
+def test_training_gives_the_same_bits(name: str) -> None:
+    """Logits, and the gradients of all parameters."""
+    plain = build(name, 10, (3, 32, 32), 0)
+    other = copy.deepcopy(plain)
+    network = pooled_first(other)
+    assert [type(stage) for stage in network.get_submodule("body").children()] != [
+        type(stage) for stage in plain.get_submodule("body").children()
+    ]
+    x = channels_last(images((6, 3, 32, 32)))
+    for module in (plain, network):
+        module(x).square().sum().backward()
+    assert torch.equal(network(x), plain(x))
+    for mine, theirs in zip(other.parameters(), plain.parameters(), strict=True):
+        assert mine.grad is not None
+        assert theirs.grad is not None
+        assert torch.equal(mine.grad, theirs.grad)
+
+
+def test_no_number_stays_none() -> None:
+    x = images((1, 2, 4, 4))
+    x[0, 1, 2, 3] = float("nan")
+    stages = nn.Sequential(nn.ReLU(), nn.MaxPool2d(2))
+    assert torch.equal(untrained(stages)(x).isnan(), stages(x).isnan())
+    assert int(untrained(stages)(x).isnan().sum()) == 1
+
+
+@pytest.mark.parametrize("side", [6, 7])
+@pytest.mark.parametrize(
+    ("pool", "quick"),
+    [
+        (nn.MaxPool2d(2), True),
+        (nn.MaxPool2d(2, ceil_mode=True), True),
+        (nn.MaxPool2d(3, 2), False),
+        (nn.MaxPool2d(2, 1), False),
+        (nn.MaxPool2d(2, padding=1), False),
+        (nn.AvgPool2d(2), False),
+    ],
+)
+def test_any_pooling_gives_the_same_bits(pool: nn.Module, quick: bool, side: int) -> None:
+    """The mean is left where it is: of rectified numbers it is not the mean, rectified."""
+    stages = nn.Sequential(nn.ReLU(), pool)
+    first = next(iter(pooled_first(stages).children()))
+    assert (first is pool) == isinstance(pool, nn.MaxPool2d)
+    assert reordered(untrained(stages)) == quick
+    x = images((2, 3, side, side))
+    assert torch.equal(untrained(stages)(x), stages(x))
+    assert torch.equal(pooled_first(stages)(x), stages(x))
+
+
+def test_parameters_are_shared_and_the_network_keeps_its_order() -> None:
+    net = build("lenet", 10, (1, 28, 28), 0)
+    before = [type(stage) for stage in net.body.children()]
+    for other in (untrained(net), pooled_first(net)):
+        assert isinstance(other, Classifier)
+        assert [id(p) for p in other.parameters()] == [id(p) for p in net.parameters()]
+    assert [type(stage) for stage in net.body.children()] == before
+
+
+def test_hooks_are_called_all_the_same() -> None:
+    net, called = build("lenet", 10, (1, 28, 28), 0), []
+    for name in ("", "body", "body.0", "head"):
+        net.get_submodule(name).register_forward_hook(lambda *_, name=name: called.append(name))
+    pooled_first(net)(images((1, 1, 28, 28)))
+    assert called == ["body.0", "body", "head", ""]
+
+
+def test_a_network_without_pooling_stays_itself() -> None:
+    net = build("resnet8", 10, (3, 32, 32), 0)
+    assert untrained(net) is net
+    assert pooled_first(net) is net
+
+
+def test_which_networks_take_each_example_alone() -> None:
+    """Batch norm knows the rest of a batch, dropout is chance; an unknown module may be both."""
+
+    class Own(nn.Module):
+        pass
+
+    shape = (3, 32, 32)
+    assert all(apart(build(name, 10, shape, 0).body) for name in ("lenet", "cnn4", "mlpnet"))
+    assert not any(apart(build(name, 10, shape, 0).body) for name in ("resnet8", "alexnet32"))
+    assert not apart(nn.Sequential(nn.ReLU(), Own()))
