@@ -7,6 +7,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from fededge import __version__
 from fededge.errors import FedEdgeError
@@ -33,9 +34,8 @@ COMMANDS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a subcommand; a mistake of the user's is one sentence and exit code 2."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    parser = _parser(given)
-    options = parser.parse_args(given)
     try:
+        options = _parser(given).parse_args(given)
         return int(options.run(options) or 0)
     except FedEdgeError as error:
         print(f"fededge: {error}", file=sys.stderr)
@@ -48,9 +48,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 141
 
 
+class Parser(argparse.ArgumentParser):
+    """Complains in one line, as everything else does, without a page of usage before it."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+
 def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
     """The parser; only the subcommand that is called has to be imported."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="fededge",
         description="Train one model across a fleet of edge boxes; their data stays on them.",
         epilog="Begin with: fededge demo",

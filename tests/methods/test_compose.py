@@ -112,21 +112,23 @@ def test_a_method_is_not_put_beside_what_it_contains(text: str, part: str, whole
         ),
         (
             "map+ala@first",
-            "ala does nothing during a phase, so that it cannot be limited to one: leave @first out",
+            "ala does nothing during a phase, so that it cannot be limited to one: leave @first "
+            "out",
         ),
         (
             "fedadam@train",
-            "fedadam does nothing during a phase, so that it cannot be limited to one: leave @train "
-            "out",
+            "fedadam does nothing during a phase, so that it cannot be limited to one: leave "
+            "@train out",
         ),
         (
             "finetune@tune+fedprox",
-            "finetune does nothing during a phase, so that it cannot be limited to one: leave @tune "
-            "out",
+            "finetune does nothing during a phase, so that it cannot be limited to one: leave "
+            "@tune out",
         ),
         (
             "ditto@global",
-            "the phases are ditto's own, and a limit is for the layers beside it: leave @global out",
+            "the phases are ditto's own, and a limit is for the layers beside it: leave @global "
+            "out",
         ),
     ],
 )

@@ -282,7 +282,7 @@ def test_a_device_sends_its_model_and_a_number(
 def test_every_phase_gathers_a_momentum_of_its_own(
     plain: Nets, examples: Data, trainer: Make, turn: Take
 ) -> None:
-    """Two steps that tune and one that trains, momentum 0.9: K = (1 + 1.9) + 1, not 1 + 1.9 + 2.71."""
+    """Two steps that tune and one that trains: K = (1 + 1.9) + 1, not 1 + 1.9 + 2.71."""
     device = trainer("scaffold+finetune(epochs=2)", plain(), examples(4))
     answer = turn(device, sent={"scaffold.c": torch.zeros(15)}, batch_size=4)
     assert answer.scalars["steps"] == 3
