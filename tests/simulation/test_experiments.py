@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
+import shlex
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from fededge.simulation.cost import turn_cost
 from fededge.simulation.experiment import Experiment, run
 from fededge.simulation.presets import preset, presets
 from fededge.simulation.results import Result, as_csv, read, settled, summary, write
-from tests.pages import write_example
+from tests.pages import page, write_example
 
 SMALL: dict[str, Any] = {"limit": 400, "devices": 4, "participants": 2, "rounds": 2, "epochs": 1}
 COST = {"macs": 1.0}
@@ -316,3 +317,22 @@ def test_classes_that_are_not_tested_are_left_blank(
     assert main([*command, *flags, "--methods", "fedavg", "fedacd"]) == 0
     assert not [str(warning.message) for warning in recwarn]
     assert not any("nan" in line for line in capsys.readouterr().out.splitlines())
+
+
+@pytest.mark.parametrize("name", ["results.md", "experiments.md"])
+def test_the_commands_of_the_pages_are_ones_that_can_be_given(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Presets, flags, methods and networks exist and go together; nothing is run."""
+    planned: list[Experiment] = []
+
+    def plan(options: Any, experiments: list[Experiment]) -> tuple[dict[str, Any], list[str]]:
+        planned.extend(experiments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fededge.cli.compare._run_all", plan)
+    monkeypatch.setattr("fededge.cli.compare.check_writable", lambda *paths: None)
+    lines = page(name).replace("\\\n", " ").splitlines()
+    commands = [shlex.split(line)[1:] for line in lines if line.startswith("fededge compare")]
+    assert [main(command) for command in commands] == [130] * len(commands) != []
+    assert len(planned) > len(commands)
