@@ -73,11 +73,17 @@ def label_shares(counts: Tensor) -> Tensor:
 def risk(accuracies: Tensor, shares: Tensor) -> float:
     """FedACD's eq. 3: the error of models, each averaged over all devices' label distributions.
 
+    Classes that could not be measured are left out of these.
+
     Args:
-        accuracies: by class, of one or more models [models, classes].
+        accuracies: by class, of one or more models [models, classes]; NaN where not measured.
         shares: of the labels, by device [devices, classes].
     """
-    expected = accuracies.nan_to_num() @ shares.T
+    measured = ~accuracies.isnan().any(0)
+    shares = shares[:, measured]
+    known = shares.sum(1, keepdim=True)
+    shares = (shares / known)[known[:, 0] > 0]
+    expected = accuracies[:, measured] @ shares.T
     return float(1.0 - expected.mean())
 
 

@@ -186,6 +186,7 @@ class Loop:
                     self._aside(steps)
                     continue
                 sum_of_losses += self._phase(steps, batches)
+                turn.phase_steps[phase.name] = steps
                 goes_on = any(not later.aside for later in phases[index + 1 :])
                 turn.ends[phase.name] = turn.net.vector.clone() if goes_on else turn.net.vector
         return sum_of_losses / max(turn.steps, 1)

@@ -317,7 +317,8 @@ def test_progress_is_told_after_every_step() -> None:
 def test_progress_counts_the_steps_of_all_phases() -> None:
     told: list[tuple[int, int]] = []
     plan = (Phase("a", epochs=1, aside=True), Phase("b", 0.5), Phase("c", 0.5))
-    stack = watching([], phases=lambda self, r: plan, phase_names=("a", "b", "c"))
+    names = {"phase_names": ("a", "b", "c"), "aside_names": ("a",)}
+    stack = watching([], phases=lambda self, r: plan, **names)
     net = linear()
     answer = device(net, data(8), stack).turn(
         task(net, epochs=2), Private(), lambda done, total, _: told.append((done, total))
@@ -363,9 +364,8 @@ def test_after_an_error_the_device_can_take_its_next_turn() -> None:
             raise MethodError("stop")
         failing.append(False)
 
-    stack = watching(
-        [], phases=lambda self, r: plan, phase_names=("own", "train"), epoch_end=epoch_end
-    )
+    names = {"phase_names": ("own", "train"), "aside_names": ("own",)}
+    stack = watching([], phases=lambda self, r: plan, epoch_end=epoch_end, **names)
     net, fresh = linear(), linear()
     received = net.vector.clone()
     trainer = device(net, data(8), stack)

@@ -9,6 +9,7 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
+from typing import NoReturn
 
 from fededge import __version__
 from fededge.errors import ConfigError, FedEdgeError
@@ -75,9 +76,16 @@ def _missing(error: ModuleNotFoundError, command: str | None) -> str:
     )
 
 
+class Parser(argparse.ArgumentParser):
+    """Complains in one line, as everything else does, without a page of usage before it."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+
 def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
     """The parser; only the subcommand that is called has to be imported."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="fededge",
         description="Train one model across a fleet of edge boxes; their data stays on them.",
         epilog="Begin with: fededge demo",

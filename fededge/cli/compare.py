@@ -5,14 +5,22 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta, Struct
 from rich.console import Console
 from rich.progress import Progress, TaskID
 from rich.table import Table
 
-from fededge.cli.experiments import add_experiment_options, check_writable, experiment
+from fededge import methods
+from fededge.cli.experiments import (
+    add_experiment_options,
+    check_writable,
+    converted,
+    experiment,
+    settings,
+)
 from fededge.cli.simulate import bars, follow
 from fededge.config import DataConfig, ModelConfig
 from fededge.data.local import model_spec
@@ -31,6 +39,7 @@ same flags, an interrupted comparison goes on with the runs that are missing.
 examples:
   fededge compare --methods fedavg "fedprox(mu=0.1)" --seeds 0 1 2 --out results
   fededge compare --preset fedacd-fashion-mnist-b0.1-small --methods fedavg fedacd --out results
+  fededge compare --config comparison.toml   # methods = ["fedavg", "fedacd"], seeds = [0, 1], …
 """
 
 Column = tuple[str, float, int]
@@ -52,10 +61,10 @@ LOCAL = {
 
 def add_to(parser: argparse.ArgumentParser) -> None:
     parser.description = TEXT
-    parser.add_argument("--methods", nargs="+", required=True, metavar="METHOD")
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], metavar="SEED")
+    parser.add_argument("--methods", nargs="+", metavar="METHOD")
+    parser.add_argument("--seeds", nargs="+", type=int, metavar="SEED", help="(default: 0 1 2)")
     add_experiment_options(parser)
-    parser.add_argument("--last", type=int, default=1, help="rounds to average (default: 1)")
+    parser.add_argument("--last", type=int, help="rounds to average (default: 1)")
     parser.add_argument("--out", type=Path, default=Path("fededge-compare"), help="results folder")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all results as JSON")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write every round as CSV")
@@ -63,32 +72,68 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=compare)
 
 
+class Comparison(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a comparison has beside the settings that all its experiments share."""
+
+    methods: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = (0, 1, 2)
+    last: Annotated[int, Meta(ge=1)] = 1
+
+    @classmethod
+    def of(cls, options: argparse.Namespace, values: Mapping[str, Any]) -> Comparison:
+        """As a file says it, changed by flags."""
+        names = cls.__struct_fields__
+        given = {name: getattr(options, name) for name in names}
+        mine = {name: values[name] for name in names if name in values}
+        made = converted(mine | {k: v for k, v in given.items() if v is not None}, cls)
+        if not made.methods:
+            raise ConfigError(
+                "no method is named: give --methods, or `methods` in the file of --config"
+            )
+        if given["methods"] is None:
+            placed = tuple(methods.located(text, options.config.parent) for text in made.methods)
+            made = msgspec.structs.replace(made, methods=placed)
+        stacks = [methods.method(text) for text in made.methods]
+        if len({(str(stack), *stack.files.values()) for stack in stacks}) < len(stacks):
+            raise ConfigError("--methods names one twice")
+        if len(set(made.seeds)) < len(made.seeds):
+            raise ConfigError("--seeds names one twice")
+        return made
+
+
 def compare(options: argparse.Namespace) -> None:
-    for method in options.methods:
-        experiment(options, method=method)
-    if options.last < 1:
-        raise ConfigError(f"--last {options.last}: must be at least 1")
-    for flag in ("methods", "seeds"):
-        if len(set(getattr(options, flag))) < len(getattr(options, flag)):
-            raise ConfigError(f"--{flag} names one twice")
+    file = settings(options.config, *Comparison.__struct_fields__)
+    chosen = Comparison.of(options, file)
+    shared = {k: v for k, v in file.items() if k not in Comparison.__struct_fields__}
+    planned = [
+        experiment(options, shared, method=method, seed=seed)
+        for seed in chosen.seeds
+        for method in chosen.methods
+    ]
     check_writable(options.out / "results", options.json, options.csv)
-    runs, failed = _run_all(options)
+    _show(options, chosen, *_run_all(options, planned))
+
+
+def _show(
+    options: argparse.Namespace,
+    chosen: Comparison,
+    runs: dict[str, list[Result]],
+    failed: Sequence[str],
+) -> None:
+    """Tables, files and plots."""
     console = Console(highlight=False, markup=False)
     if not runs:
         raise MethodError(f"no method came to its end: {'; '.join(failed)}")
-    when = "last round" if options.last == 1 else f"mean of the last {options.last} rounds"
-    spread = (
-        f"± deviation over {len(options.seeds)} seeds" if len(options.seeds) > 1 else "one seed"
-    )
-    console.print(_table(f"models: {when}, {spread}", runs, MODELS, options.last))
-    console.print(_table("local models, after training", runs, LOCAL, options.last))
-    for line in [*_rounds_to_target(runs, options.last), *(f"left out: {why}" for why in failed)]:
+    last, seeds = chosen.last, len(chosen.seeds)
+    when = "last round" if last == 1 else f"mean of the last {last} rounds"
+    spread = f"± deviation over {seeds} seeds" if seeds > 1 else "one seed"
+    console.print(_table(f"models: {when}, {spread}", runs, MODELS, last))
+    console.print(_table("local models, after training", runs, LOCAL, last))
+    for line in [*_rounds_to_target(runs, last), *(f"left out: {why}" for why in failed)]:
         console.print(line, soft_wrap=True)
     if options.json is not None:
-        replace_file(
-            options.json.absolute(),
-            msgspec.json.format(_json(runs, options.last), indent=1) + b"\n",
-        )
+        data = msgspec.json.format(_json(runs, last), indent=1)
+        replace_file(options.json.absolute(), data + b"\n")
     if options.csv is not None:
         everything = [result for results in runs.values() for result in results]
         replace_file(options.csv.absolute(), as_csv(everything).encode())
@@ -99,14 +144,15 @@ def compare(options: argparse.Namespace) -> None:
             console.print(f"plot written to {path}", soft_wrap=True)
 
 
-def _run_all(options: argparse.Namespace) -> tuple[dict[str, list[Result]], list[str]]:
+def _run_all(
+    options: argparse.Namespace, planned: Sequence[Experiment]
+) -> tuple[dict[str, list[Result]], list[str]]:
     """Every method and seed, the seeds outermost: an interrupted comparison has whole seeds.
 
     A method that fails with one seed is left out, and the sentence that says why is returned.
     """
-    runs: dict[str, list[Result]] = {method: [] for method in options.methods}
+    runs: dict[str, list[Result]] = {chosen.method: [] for chosen in planned}
     failed: list[str] = []
-    planned = [experiment(options, method=m, seed=s) for s in options.seeds for m in runs]
     with bars(Console(stderr=True, markup=False, highlight=False)) as progress:
         missing = sum(chosen.rounds for chosen in planned if read(options.out, chosen) is None)
         whole = progress.add_task("all runs", total=missing, note="")

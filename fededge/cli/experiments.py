@@ -7,11 +7,12 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from fededge import methods, models
+from fededge.choices import unknown
 from fededge.cli.fleet import split_source
 from fededge.errors import ConfigError, WireError
 from fededge.simulation.experiment import Experiment
@@ -23,7 +24,9 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["add_experiment_options", "check_writable", "experiment"]
+__all__ = ["add_experiment_options", "check_writable", "converted", "experiment", "settings"]
+
+T = TypeVar("T")
 
 FLAGS: tuple[tuple[str, type, str], ...] = (
     ("split", str, "label skew, such as dirichlet:0.1, pathological:2, incomplete, uniform"),
@@ -57,23 +60,26 @@ def add_experiment_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workers", type=int, default=1, help="processes (default: 1)")
 
 
-def experiment(options: argparse.Namespace, **more: Any) -> Experiment:
-    """The experiment that was asked for: a preset, changed by a file, changed by flags."""
+def experiment(
+    options: argparse.Namespace, file: Mapping[str, Any] | None = None, **more: Any
+) -> Experiment:
+    """The experiment that was asked for: a preset, changed by a file, changed by flags.
+
+    Args:
+        file: what the file says; left out, it is read.
+    """
     values = preset(options.preset) if options.preset else {}
-    values |= _file(options.config) if options.config else {}
+    values |= settings(options.config) if file is None else file
     names = [name.replace("-", "_") for name, _, _ in FLAGS]
     values |= {n: getattr(options, n) for n in names if getattr(options, n) is not None}
     if options.data is not None:
         values["source"], values["root"] = split_source(options.data)
     values |= {name: value for name, value in more.items() if value is not None}
-    try:
-        made = msgspec.convert(values, Experiment)
-    except msgspec.ValidationError as error:
-        raise ConfigError(_mistake(str(error).replace("`", ""), values)) from None
+    made = converted(values, Experiment)
     try:
         Encoding.parse(made.encoding)
     except WireError as error:
-        raise ConfigError(f"--encoding: {error}") from None
+        raise ConfigError(str(error)) from None
     method = methods.method(made.method)
     method.needs(models.sketch(made.model, made.head))
     if not 1 <= options.workers <= 256:
@@ -81,9 +87,18 @@ def experiment(options: argparse.Namespace, **more: Any) -> Experiment:
     return msgspec.structs.replace(made, method_files=method.files)
 
 
+def converted(values: Mapping[str, Any], kind: type[T]) -> T:
+    """These settings as an object; a wrong one is a sentence that names it."""
+    try:
+        return msgspec.convert(values, kind)
+    except msgspec.ValidationError as error:
+        raise ConfigError(_mistake(str(error).replace("`", ""), values)) from None
+
+
 def _mistake(text: str, values: Mapping[str, Any]) -> str:
     """`Expected int >= 1 - at $.rounds` as a sentence about the experiment."""
-    what, _, name = text.partition(" - at $.")
+    what, _, place = text.partition(" - at $.")
+    name = place.partition("[")[0]
     subject = f"{name} = {values[name]}" if name in values else "the experiment cannot be"
     return f"{subject}: {what[0].lower()}{what[1:]}"
 
@@ -98,15 +113,34 @@ def check_writable(*paths: Path | None) -> None:
                 tempfile.TemporaryFile(dir=folder).close()
         except OSError as error:
             raise ConfigError(f"{path}: cannot be written ({error.strerror})") from None
+        if path is not None and path.is_dir():
+            raise ConfigError(f"{path}: cannot be written (it is a folder)")
 
 
-def _file(path: Path) -> dict[str, Any]:
+def settings(path: Path | None, *more: str) -> dict[str, Any]:
+    """What a file of settings says; nothing if there is none. Paths in it are relative to it.
+
+    Args:
+        more: keys that it may have beside those of an experiment.
+    """
+    if path is None:
+        return {}
+    values = _read(path)
+    known = {*Experiment.__struct_fields__, *more} - {"method_files"}
+    for key in values.keys() - known:
+        raise ConfigError(f"{path}: {unknown('setting', key, known)}")
+    if isinstance(values.get("method"), str):
+        values["method"] = methods.located(values["method"], path.parent)
+    if isinstance(values.get("root"), str) and values["root"]:
+        values["root"] = str(path.absolute().parent / Path(values["root"]).expanduser())
+    return values
+
+
+def _read(path: Path) -> dict[str, Any]:
     try:
         values: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not a TOML file: {error}") from None
-    if isinstance(values.get("method"), str):
-        values["method"] = methods.located(values["method"], path.parent)
     return values

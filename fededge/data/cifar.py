@@ -69,7 +69,7 @@ def read_cifar100(request: Request) -> Raw:
 def _read(layout: Layout, request: Request) -> Raw:
     root = request.needed(layout.source, f"the folder that holds {layout.binary}")
     for folder in (root / layout.binary, root):
-        if (folder / layout.test).is_file():
+        if any((folder / name).is_file() for name in (layout.test, *layout.train)):
             return _read_binary(layout, folder)
     if (root / layout.pickles).is_dir():
         return _read_torchvision(layout, root)
@@ -81,9 +81,10 @@ def _read(layout: Layout, request: Request) -> Raw:
 
 def _read_binary(layout: Layout, folder: Path) -> Raw:
     labels = _read_names(folder / layout.names, layout.classes)
+    test = _read_records(folder / layout.test, layout.label_bytes)
     parts = [_read_records(folder / name, layout.label_bytes) for name in layout.train]
     train = Arrays(np.concatenate([p.x for p in parts]), np.concatenate([p.y for p in parts]))
-    return Raw(folder, labels, train, _read_records(folder / layout.test, layout.label_bytes))
+    return Raw(folder, labels, train, test)
 
 
 def _read_names(path: Path, classes: int) -> tuple[str, ...]:

@@ -101,6 +101,10 @@ class Method:
     """Names of the vectors that travel with the model to the devices."""
     phase_names: ClassVar[tuple[str, ...]] = ("train",)
     """Names of the phases that `phases` gives, in their order."""
+    aside_names: ClassVar[tuple[str, ...]] = ()
+    """Those of them that are aside."""
+    equal: ClassVar[bool] = False
+    """Whether updates count the same where no layer has a `weight`; if not, by their examples."""
 
     def __str__(self) -> str:
         """The method as it is written in a configuration, with every option."""

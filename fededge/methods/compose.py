@@ -69,6 +69,8 @@ class Stack(Layers):
         phases = tuple(owner.phases(Round(turn, owner.name)))
         if tuple(phase.name for phase in phases) != owner.phase_names:
             raise MethodError(f"{owner.name} has other phases than its phase_names say")
+        if tuple(phase.name for phase in phases if phase.aside) != owner.aside_names:
+            raise MethodError(f"{owner.name} has other phases aside than its aside_names say")
         shares = [phase.share for phase in phases if phase.epochs is None]
         if shares and not math.isclose(sum(shares), 1.0):
             raise MethodError(f"the shares of {owner.name}'s phases sum to {sum(shares)}, not to 1")
@@ -179,7 +181,10 @@ class Stack(Layers):
 
     def weight(self, scalars: Mapping[str, float]) -> float:
         owner = self.owner("weight")
-        weight = owner.weight(scalars) if scalars["examples"] else 0.0
+        if not scalars["examples"]:
+            return 0.0
+        equal = not self.filled["weight"] and any(layer.equal for layer in self.layers)
+        weight = 1.0 if equal else owner.weight(scalars)
         if not (math.isfinite(weight) and weight >= 0):
             raise MethodError(f"{owner.name} gives an update the weight {weight}")
         return weight

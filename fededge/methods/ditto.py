@@ -26,6 +26,7 @@ class Ditto(Method):
     name: ClassVar[str] = "ditto"
     keeps: ClassVar[Mapping[str, Follows]] = {"v": "training"}
     phase_names: ClassVar[tuple[str, ...]] = ("global", "personal")
+    aside_names: ClassVar[tuple[str, ...]] = ("personal",)
     lam: float = 1.0
 
     def __post_init__(self) -> None:

@@ -61,12 +61,9 @@ class FedACD(Method):
         self.require(0 < self.clamp < 1, "clamp must lie between 0 and 1")
         self.require(self.cap >= 0, "cap must be at least 0")
 
-    def begin(self, r: Round, w: Tensor) -> Tensor:
-        if self.delta:
-            self._adapt(r, _probabilities(r, w))
-        return w
-
     def objective(self, r: Round, out: Output, batch: Batch) -> Objective:  # L1 + λ L2
+        if self.delta and "P" not in r.memo:  # whoever asks first: ALA may, before the training
+            self._adapt(r, _probabilities(r, r.received))
         A, Delta = r.memo.get("A"), r.memo.get("Delta")
         return Objective(self.lam, shift=A, factor=Delta, flat=1.0 if self.l1 else 0.0)
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import ClassVar, Literal
 
 import torch
@@ -44,14 +43,12 @@ class FedNova(Method):
         self.require(0 <= self.gmf < 1, "gmf must lie from 0 to below 1")
 
     def pull(self, r: Round) -> Affine | None:
-        r.memo.setdefault("starts", []).append((r.phase.name, r.steps))
         return Affine(kappa=self.mu, anchor=r.received) if self.mu else None
 
     def finish(self, r: Round) -> Finish:
-        spans = pairwise([*r.memo.get("starts", ()), ("", r.steps)])
         rho, eta = r.hyper.momentum, r.hyper.lr
         a_k = sum(  # momentum begins anew in each phase
-            length(end - start, rho, eta * r.kappas[phase]) for (phase, start), (_, end) in spans
+            length(steps, rho, eta * r.kappas[phase]) for phase, steps in r.phase_steps.items()
         )
         return Finish(scalars={"a_k": a_k})
 

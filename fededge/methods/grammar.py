@@ -27,6 +27,8 @@ def parse(text: str, known: Mapping[str, type[Method]]) -> Stack:
     if not text.strip():
         raise MethodError(f"no method is named; known methods: {', '.join(sorted(known))}")
     parts = re.split(r"\+(?![^(]*\))", text)  # a + inside parentheses belongs to a number: 1e+3
+    if not all(part.strip() for part in parts):
+        raise MethodError(f"method '{text}' has a + without a layer on each side")
     layers, limits = [], {}
     for part in parts:
         layer, limit = _layer(part.strip(), known)

@@ -28,6 +28,10 @@ ONE_OWNER = {
 }
 
 
+IN_PHASES = ("pull", "companions", "batch", "objective", "observe", "epoch_end")
+"""What a layer does during a phase, and not in those that it is not limited to."""
+
+
 @dataclass(frozen=True)
 class Layers:
     """Methods in order.
@@ -93,14 +97,31 @@ class Layers:
 
     def _check_limits(self) -> None:
         owner = self.owner("phases")
-        for name, limit in self.limits.items():
-            for phase in limit:
-                if phase not in owner.phase_names:
-                    known = ", ".join(owner.phase_names)
-                    raise MethodError(
-                        f"method '{self}': {name} is limited to phase '{phase}', "
-                        f"but {owner.name} has the phases {known}"
-                    )
+        for layer in self.layers:
+            limit = self.limits.get(layer.name, ())
+            fault = self._fault(layer, limit, owner) if limit else ""
+            if fault:
+                raise MethodError(f"method '{self}': {fault}")
+
+    def _fault(self, layer: Method, limit: tuple[str, ...], owner: Method) -> str:
+        """Why this limit means nothing; empty if it does mean something."""
+        written = "".join(f"@{phase}" for phase in limit)
+        for phase in limit:
+            if phase not in owner.phase_names:
+                known = ", ".join(owner.phase_names)
+                begin = f"{layer.name} is limited to phase '{phase}'"
+                return f"{begin}, but {owner.name} has the phases {known}"
+        if not any(layer in self.filled[hook] for hook in IN_PHASES):
+            begin = f"{layer.name} does nothing during a phase"
+            return f"{begin}, so that it cannot be limited to one: leave {written} out"
+        if layer is owner and owner.aside_names:
+            begin = f"the phases are {owner.name}'s own"
+            return f"{begin}, and a limit is for the layers beside it: leave {written} out"
+        if layer.sends and set(limit) <= set(owner.aside_names):
+            begin = f"{layer.name} corrects the model that is sent"
+            end = f"{owner.name}'s '{limit[0]}' is aside"
+            return f"{begin}, and no phase that it is limited to leads there: {end}"
+        return ""
 
     def _check_contents(self) -> None:
         for one, other in permutations(self.layers, 2):

@@ -25,6 +25,7 @@ class Map(FedPHP, FedRS):
 
     name: ClassVar[str] = "map"
     phase_names: ClassVar[tuple[str, ...]] = ("first", "second")
+    aside_names: ClassVar[tuple[str, ...]] = ("second",)
 
     def __post_init__(self) -> None:
         FedRS.__post_init__(self)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch.nn.functional as F
 from torch import Tensor
 
 from fededge.methods.base import Batch, Finish, Follows, Method, Objective, Output, Round
+from fededge.models.base import redraw_
 
 __all__ = ["Moon", "contrastive_loss"]
 
@@ -22,18 +24,20 @@ class Moon(Method):
     """Keep the features near the global model's and away from the device's previous ones.
 
     L = CE + μ ℓ_con, on the features before the head: the projection's outputs where the network
-    ends in one (`lfd-cnn`). A device's first previous model is the one that it received, which
-    makes ℓ_con a constant there.
+    ends in one (`lfd-cnn`).
 
     Attributes:
         mu: weight of ℓ_con.
         T: temperature of the similarities.
+        first: a device's first previous model: a net of its `own` as yet untrained (the authors'
+            code), or the one that it `received`, which makes ℓ_con a constant in that turn.
     """
 
     name: ClassVar[str] = "moon"
     keeps: ClassVar[Mapping[str, Follows]] = {"previous": "training"}
     mu: float = 1.0
     T: float = 0.5
+    first: Literal["own", "received"] = "own"
 
     def __post_init__(self) -> None:
         self.require(self.mu >= 0, "mu must be at least 0")
@@ -43,9 +47,7 @@ class Moon(Method):
         if not self.mu:
             return Objective()
         if "glob" not in r.memo:
-            r.memo["glob"] = r.memo["prev"] = r.teacher(r.received)
-            if "previous" in r.private:
-                r.memo["prev"] = r.teacher(r.private.tensor("previous"))
+            r.memo.update(glob=r.teacher(r.received), prev=r.teacher(self._previous(r)))
         z_glob, z_prev = (r.memo[name](batch).features for name in ("glob", "prev"))
 
         def contrast(out: Output, y: Tensor) -> Tensor:
@@ -54,7 +56,18 @@ class Moon(Method):
         return Objective(terms=(contrast,))
 
     def finish(self, r: Round) -> Finish:
-        return Finish(private={"previous": r.model})
+        return Finish(private={"previous": r.model} if r.steps else {})
+
+    def _previous(self, r: Round) -> Tensor:
+        """The model that this device sent last; at first, as the option says."""
+        if "previous" in r.private:
+            return r.private.tensor("previous")
+        if self.first == "received":
+            return r.received
+        digest = hashlib.sha256(f"{r.seed}/{r.device}/{self.name}".encode()).digest()
+        net = r.net.clone().to("cpu")
+        redraw_(net.module, int.from_bytes(digest[:7], "little"))
+        return net.vector
 
 
 def contrastive_loss(z: Tensor, z_glob: Tensor, z_prev: Tensor, T: float) -> Tensor:

@@ -24,7 +24,8 @@ class Scaffold(Method):
     """Subtract each device's drift c_i - c from its gradient.
 
     A device sends its model alone, and 1/(K η) as a number: the coordinator works out the change
-    of c_i from the change of the model, Δc_i = (x - y_i)/(K η) - c. All updates count the same.
+    of c_i from the change of the model, Δc_i = (x - y_i)/(K η) - c. All updates count the same,
+    unless a layer beside it decides what they count (`fedacd+scaffold`); c does not follow that.
 
     Attributes:
         server_lr: η_g, how far to go towards the mean of the updates.
@@ -36,6 +37,7 @@ class Scaffold(Method):
     scalars: ClassVar[frozenset[str]] = frozenset({"slope"})
     keeps: ClassVar[Mapping[str, Follows]] = {"c_i": "update"}
     sends: ClassVar[tuple[str, ...]] = ("c",)
+    equal: ClassVar[bool] = True
     server_lr: float = 1.0
     c_scale: Literal["all", "sampled"] = "all"
 
@@ -48,7 +50,8 @@ class Scaffold(Method):
     def finish(self, r: Round) -> Finish:  # line 12 (ii): c_i ← c_i - c + (x - y_i)/(K η)
         if not r.steps:  # nothing was learned of the gradient here
             return Finish(scalars={"slope": 0.0})
-        K = length(r.steps, r.hyper.momentum, 0.0)  # more than the steps, with momentum
+        # More than the steps, with momentum, which begins anew in each phase.
+        K = sum(length(steps, r.hyper.momentum, 0.0) for steps in r.phase_steps.values())
         slope = 1 / (K * r.hyper.lr)
         c_i = _own(r) - r.sent["c"] + slope * (r.received - r.model)
         return Finish(scalars={"slope": slope}, private={"c_i": c_i})
@@ -63,14 +66,14 @@ class Scaffold(Method):
         slope = scalars["slope"]
         if slope < 0:
             raise MethodError(f"slope is {slope}, but 1/(K η) is positive")
-        return {"dy": 1.0, "g": -slope}
+        return {"g": -slope}
 
     def step(self, w: Tensor, merged: Merged, state: State) -> tuple[Tensor, State]:
-        c, S = state["c"], len(merged.reports)
+        c = state["c"]
         trained = sum(report["slope"] > 0 for report in merged.reports.values())
         dc = merged.sums["g"] - trained * c  # Σ Δc_i
-        N = merged.devices if self.c_scale == "all" else S
-        return w + self.server_lr / S * merged.sums["dy"], {"c": c + dc / N}  # lines 16 and 17
+        N = merged.devices if self.c_scale == "all" else len(merged.reports)
+        return w + self.server_lr * (merged.mean - w), {"c": c + dc / N}  # lines 16 and 17
 
 
 def _own(r: Round) -> Tensor:

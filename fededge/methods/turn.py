@@ -120,6 +120,7 @@ class Turn:
     steps: int = 0
     ends: dict[str, Tensor] = field(default_factory=dict)
     kappas: dict[str, float] = field(default_factory=dict)
+    phase_steps: dict[str, int] = field(default_factory=dict)
     memos: dict[str, dict[str, Any]] = field(default_factory=dict)
     streams: dict[str, torch.Generator] = field(default_factory=dict)
 
@@ -239,6 +240,11 @@ class Round:
     def steps(self) -> int:
         """How many steps led from `start` to `model`."""
         return self.turn.steps
+
+    @property
+    def phase_steps(self) -> Mapping[str, int]:
+        """How many of them each phase took, those aside left out."""
+        return self.turn.phase_steps
 
     def generator(self, purpose: str) -> torch.Generator:
         """A stream of its own for each purpose: mixup must not change the order of batches.

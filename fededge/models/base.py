@@ -10,7 +10,9 @@ from torch import Tensor, nn
 from fededge.errors import ConfigError
 from fededge.spec import ModelSpec
 
-__all__ = ["Classifier", "Preprocess", "channels_last", "he_initialised", "takes_texts"]
+__all__ = ["Classifier", "Preprocess", "channels_last", "he_initialised", "redraw_", "takes_texts"]
+
+HE = "drawn_as_he"
 
 
 class Classifier(nn.Module):
@@ -38,12 +40,32 @@ def takes_texts(net: nn.Module) -> bool:
 def he_initialised(module: nn.Module) -> nn.Module:
     """Draw the convolutions as He et al. 2015: through many ReLUs, gradients keep their size."""
     for part in module.modules():
-        # Without data there is nothing to draw, and torch would load its compiler to say so.
-        if isinstance(part, nn.Conv2d) and not part.weight.is_meta:
-            nn.init.kaiming_normal_(part.weight, mode="fan_out", nonlinearity="relu")
-            if part.bias is not None:
-                nn.init.zeros_(part.bias)
+        if isinstance(part, nn.Conv2d):
+            setattr(part, HE, True)  # for `redraw_`
+            # Without data there is nothing to draw, and torch would load its compiler to say so.
+            if not part.weight.is_meta:
+                _draw_he(part)
     return module
+
+
+def redraw_(module: nn.Module, seed: int) -> None:
+    """Draw all values anew, as they were at first; the state of torch's own generators stays.
+
+    A parameter whose module cannot draw it (`reset_parameters`) keeps its values.
+    """
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.default_generator.manual_seed(seed)
+        for part in module.modules():
+            if isinstance(part, nn.Conv2d) and getattr(part, HE, False):
+                _draw_he(part)
+            elif callable(draw := getattr(part, "reset_parameters", None)):
+                draw()
+
+
+def _draw_he(part: nn.Conv2d) -> None:
+    nn.init.kaiming_normal_(part.weight, mode="fan_out", nonlinearity="relu")
+    if part.bias is not None:
+        nn.init.zeros_(part.bias)
 
 
 class Preprocess(nn.Module):

@@ -36,6 +36,9 @@ class CosineHead(nn.Module):
         super().__init__()
         self.tau = tau
         self.weight = nn.Parameter(torch.empty(classes, width))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
         nn.init.kaiming_uniform_(self.weight, a=math.sqrt(5))  # as nn.Linear begins
 
     def cosines(self, features: Tensor) -> Tensor:

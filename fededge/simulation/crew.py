@@ -6,7 +6,8 @@ purpose, and the updates are summed in the order of device ids.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -133,6 +134,7 @@ class Workers:
             initializer=_begin,
             initargs=(self.setup, methods.method(setup.method).files),
         )
+        self.jobs: list[Future[Any]] = []
 
     def turns(
         self, task: Task, devices: Sequence[str], private: Mapping[str, Private]
@@ -141,7 +143,7 @@ class Workers:
         sizes = {device: len(self.setup.devices[device].y) for device in devices}
         packed = _pack_task(task)
         futures = {
-            device: self.pool.submit(_turn, packed, device, _pack(private.get(device, Private())))
+            device: self._submit(_turn, packed, device, _pack(private.get(device, Private())))
             for device in sorted(devices, key=lambda device: (-sizes[device], device))
         }
         done = {device: _result(future) for device, future in futures.items()}
@@ -152,21 +154,35 @@ class Workers:
     ) -> dict[str, float]:
         packed = _pack_task(task)
         futures = {
-            device: self.pool.submit(_refreshed, packed, device, _pack(private[device]))
+            device: self._submit(_refreshed, packed, device, _pack(private[device]))
             for device in devices
         }
         scores = {device: _result(future) for device, future in futures.items()}
         return {device: score for device, score in scores.items() if score is not None}
 
     def measure(self, models: Sequence[Tensor]) -> list[Tensor]:
-        futures = [self.pool.submit(_measure, model.numpy()) for model in models]
+        futures = [self._submit(_measure, model.numpy()) for model in models]
         return [torch.from_numpy(_result(future)) for future in futures]
 
     def probabilities(self, models: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        futures = {d: self.pool.submit(_probabilities, d, m.numpy()) for d, m in models.items()}
+        futures = {d: self._submit(_probabilities, d, m.numpy()) for d, m in models.items()}
         return {device: torch.from_numpy(_result(future)) for device, future in futures.items()}
 
+    def _submit(self, job: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        """A worker is started when there is something to do for it, and never hears of Ctrl-C."""
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            future = self.pool.submit(job, *arguments)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        self.jobs = [*(job for job in self.jobs if not job.done()), future]
+        return future
+
     def stop(self) -> None:
+        """End the workers; one in the middle of a turn, which may be long, at once."""
+        if not all(job.done() for job in self.jobs):
+            for process in list(self.pool._processes.values()):
+                process.terminate()
         self.pool.shutdown(cancel_futures=True)
 
 

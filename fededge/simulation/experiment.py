@@ -23,6 +23,7 @@ from fededge.evaluation import (
     wrong_spread,
 )
 from fededge.methods import Hyper
+from fededge.methods.layers import SCALARS
 from fededge.methods.own import telling_lines
 from fededge.simulation.crew import Alone, Crew, Setup, Workers
 from fededge.simulation.loop import SimulatedRound, Simulation
@@ -181,11 +182,16 @@ def _local_values(
 
 
 def _mean_scalars(done: SimulatedRound) -> dict[str, float]:
-    """The mean over the devices of what they reported, beside counts and their own accuracy; and
-    of how far they moved the model.
+    """The mean over the devices of what they reported, beside counts and their own accuracy, and
+    the range of a method's own scalars; and how far the model was moved.
     """
     reports = [answer.scalars for answer in done.answers.values()]
     names = set.intersection(*map(set, reports)) - {"examples", "steps", "personal_accuracy"}
+    values: dict[str, float] = {}
+    for name in sorted(names):
+        reported = [report[name] for report in reports]
+        values[name] = sum(reported) / len(reported)
+        if name not in SCALARS:
+            values |= {f"{name}_min": min(reported), f"{name}_max": max(reported)}
     moves = [torch.dist(a.upload, done.task.received) for a in done.answers.values()]
-    means = {name: sum(r[name] for r in reports) / len(reports) for name in sorted(names)}
-    return {**means, "update_norm": float(torch.stack(moves).mean())}
+    return {**values, "update_norm": float(torch.stack(moves).mean())}

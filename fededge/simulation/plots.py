@@ -116,13 +116,16 @@ def _classes(runs: Runs, labels: Sequence[str], path: Path) -> Path:
     if len(labels) <= MOST_NAMED:
         for (row, column), value in np.ndenumerate(rows):
             shade = "white" if value < 55 else "black"
-            axes.text(column, row, f"{value:.0f}", ha="center", va="center", color=shade)
+            text = "–" if np.isnan(value) else f"{value:.0f}"
+            axes.text(column, row, text, ha="center", va="center", color=shade)
     figure.colorbar(image, label="accuracy (%)")
     return save_figure(figure, path)
 
 
 def _mean_by_class(results: Sequence[Result]) -> Any:
-    return np.nanmean(np.array([result.per_class for result in results], dtype=float), axis=0)
+    """NaN for a class that the test set does not have."""
+    rows = np.array([result.per_class for result in results], dtype=float)
+    return np.ma.masked_invalid(rows).mean(axis=0).filled(np.nan)
 
 
 def _local_classes(runs: Runs, labels: Sequence[str], path: Path) -> Path:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
 import socket
+import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -129,6 +134,67 @@ def test_anonymous_where_a_password_is_wanted(
 ) -> None:
     said = complaint(agent(tmp_path, broker.port), capsys)
     assert "the broker refuses an anonymous client" in said
+
+
+def test_a_flag_that_is_none_is_one_sentence_too(capsys: pytest.CaptureFixture[str]) -> None:
+    for flags, sentence in (
+        (["simulate", "--rounds", "x"], "fededge simulate: argument --rounds: invalid int value"),
+        (
+            ["simulate", "--round", "1", "--limi"],
+            "fededge simulate: argument --limit: expected",
+        ),
+        (["simulate", "--colour"], "fededge: unrecognized arguments: --colour"),
+        (["simulatte"], "fededge: argument COMMAND: invalid choice: 'simulatte'"),
+        ([], "fededge: the following arguments are required: COMMAND"),
+    ):
+        with pytest.raises(SystemExit) as caught:
+            main(flags)
+        said = capsys.readouterr().err
+        assert caught.value.code == 2
+        assert said.startswith(sentence)
+        assert said.count("\n") == 1
+        assert "--help" in said
+
+
+def living(group: int) -> list[str]:
+    """The processes of a group that run; one that nobody waits for is dead all the same."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            name, _, fields = path.read_text().rpartition(")")
+            state, _, pgrp = fields.split()[:3]
+            if int(pgrp) == group and state not in "ZX":
+                found.append(name)
+    return found
+
+
+@pytest.mark.parametrize(("workers", "processes"), [("1", 1), ("2", 4)])
+@pytest.mark.slow
+def test_ctrl_c_ends_all_processes_without_a_word(
+    tmp_path: Path, workers: str, processes: int
+) -> None:
+    """To the whole group, as a terminal does it, while workers (and torch's tracker) are there."""
+    out, log = tmp_path / "out", tmp_path / "log"
+    flags = ["--workers", workers, "--rounds", "1", "--limit", "200", "--devices", "2"]
+    flags += ["--seeds", *map(str, range(500)), "--methods", "fedavg", "--no-plots"]
+    command = [sys.executable, "-m", "fededge", "compare", *flags, "--out", str(out)]
+    with log.open("wb") as file:
+        child = subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True)
+        try:
+            while not list(out.glob("*.json")) or len(living(child.pid)) < processes:
+                assert child.poll() is None, log.read_text()
+                time.sleep(0.05)
+            os.killpg(child.pid, signal.SIGINT)
+            assert child.wait(60) == 130
+        finally:
+            if child.poll() is None:
+                os.killpg(child.pid, signal.SIGKILL)
+                child.wait()
+    assert all(line.startswith("fedavg, seed") for line in log.read_text().splitlines())
+    deadline = time.monotonic() + 30
+    while living(child.pid):
+        assert time.monotonic() < deadline, living(child.pid)
+        time.sleep(0.05)
 
 
 def test_demo_flags(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

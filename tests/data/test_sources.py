@@ -222,6 +222,9 @@ def test_damaged_cifar(tmp_path: Path) -> None:
     refuses("label 10 is out of range for 10 classes", "cifar10", tmp_path)
     batch.unlink()
     refuses("data_batch_2.bin: there is no such file", "cifar10", tmp_path)
+    (folder / "test_batch.bin").rename(tmp_path / "elsewhere.bin")
+    refuses("test_batch.bin: there is no such file", "cifar10", tmp_path)
+    (tmp_path / "elsewhere.bin").rename(folder / "test_batch.bin")
     (folder / "batches.meta.txt").write_text("only\n")
     refuses("batches.meta.txt: holds 1 class names instead of 10", "cifar10", tmp_path)
 

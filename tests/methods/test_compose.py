@@ -97,6 +97,55 @@ def test_a_method_is_not_put_beside_what_it_contains(text: str, part: str, whole
     assert str(caught.value) == said
 
 
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (
+            "scaffold@second+map",
+            "scaffold corrects the model that is sent, and no phase that it is limited to leads "
+            "there: map's 'second' is aside",
+        ),
+        (
+            "ditto+scaffold@personal",
+            "scaffold corrects the model that is sent, and no phase that it is limited to leads "
+            "there: ditto's 'personal' is aside",
+        ),
+        (
+            "map+ala@first",
+            "ala does nothing during a phase, so that it cannot be limited to one: leave @first "
+            "out",
+        ),
+        (
+            "fedadam@train",
+            "fedadam does nothing during a phase, so that it cannot be limited to one: leave "
+            "@train out",
+        ),
+        (
+            "finetune@tune+fedprox",
+            "finetune does nothing during a phase, so that it cannot be limited to one: leave "
+            "@tune out",
+        ),
+        (
+            "ditto@global",
+            "the phases are ditto's own, and a limit is for the layers beside it: leave @global "
+            "out",
+        ),
+    ],
+)
+def test_a_limit_without_a_meaning_is_refused(text: str, sentence: str) -> None:
+    with pytest.raises(MethodError) as caught:
+        method(text)
+    assert str(caught.value).endswith(f"': {sentence}")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["scaffold@first+map", "fedprox@second+map", "fedrs@personal+ditto", "fedprox-c@train"],
+)
+def test_a_limit_with_a_meaning_is_taken(text: str) -> None:
+    assert method(text).limits
+
+
 def test_one_owner_may_stand_anywhere_and_fill_in_both_hooks() -> None:
     owner = layer("owner", weight=_weight, step=_step, sums=_sums)
     for layers in ((owner, FedAvg()), (FedAvg(), owner)):
@@ -187,6 +236,10 @@ def test_state_that_follows_the_update_waits_for_the_coordinator() -> None:
     [
         ((Phase("one"),), "anna has other phases than its phase_names say"),
         ((Phase("a", 0.5), Phase("b", 0.4)), "the shares of anna's phases sum to 0.9, not to 1"),
+        (
+            (Phase("a"), Phase("b", epochs=1, aside=True)),
+            "anna has other phases aside than its aside_names say",
+        ),
         (
             (Phase("a"), Phase("b", epochs=1, start=torch.ones(2))),
             "anna: phase 'b' has a start but is not aside",

@@ -15,7 +15,7 @@ from fededge.aggregation import aggregate
 from fededge.errors import MethodError, WireError
 from fededge.evaluation import probability_matrix
 from fededge.flat import FlatModel
-from fededge.methods import method
+from fededge.methods import Private, method
 from fededge.methods.base import Batch, Method, Objective, Output, Phase, Round
 from fededge.methods.compose import Stack
 from fededge.methods.fedacd import FedACD, log_delta
@@ -363,6 +363,22 @@ def test_classes_that_a_device_lacks_are_forgotten_less(
 
 
 # Where it is another method
+
+
+def test_its_whole_loss_is_what_ala_learns_by_wherever_it_stands(
+    plain: Nets, examples: Data, trainer: Make, turn: Take
+) -> None:
+    """A layer before it may ask for the loss before the first step; P is of the global model."""
+    data, w, local = examples(9), plain().vector, plain(1).vector
+
+    def start(text: str) -> Tensor:
+        """Where ALA lets the training begin: no step is far enough from there to be seen."""
+        kept = Private({"ala.local": local})
+        return turn(trainer(text, plain(), data), kept, received=w, lr=1e-30).upload
+
+    first, last = start("ala+fedacd"), start("fedacd+ala")
+    assert torch.equal(first, last)
+    assert not torch.equal(first, start("ala+fedacd(delta=false)"))
 
 
 @pytest.mark.parametrize(

@@ -171,6 +171,15 @@ def test_every_phase_gathers_a_momentum_of_its_own(
     assert aside.scalars["a_k"] == pytest.approx(length(3, 0.9, 0))
 
 
+def test_it_counts_the_steps_of_phases_that_it_is_not_limited_to(
+    plain: Nets, examples: Data, trainer: Make, turn: Take
+) -> None:
+    """The way from the received model to the sent one goes through both: 6 steps and 3."""
+    limited = turn(trainer("finetune(epochs=2)+fednova(mu=1)@train", plain(), examples(12)))
+    tuned, trained = length(6, 0.9, 0), length(3, 0.9, 0.1)
+    assert limited.scalars["a_k"] == pytest.approx(tuned + trained)
+
+
 def test_it_counts_the_pull_of_other_layers_by_hand(
     plain: Nets, examples: Data, trainer: Make, turn: Take
 ) -> None:

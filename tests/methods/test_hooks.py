@@ -92,6 +92,7 @@ class Halves(Method):
     name: ClassVar[str] = "halves"
     keeps: ClassVar[Mapping[str, Follows]] = {"own": "training"}
     phase_names: ClassVar[tuple[str, ...]] = ("first", "second")
+    aside_names: ClassVar[tuple[str, ...]] = ("second",)
 
     def phases(self, r: Round) -> Sequence[Phase]:
         return Phase("first", 0.5), Phase("second", 0.5, aside=True)
@@ -166,6 +167,7 @@ class Beside(Method):
     name: ClassVar[str] = "beside"
     keeps: ClassVar[Mapping[str, Follows]] = {"v": "training"}
     phase_names: ClassVar[tuple[str, ...]] = ("personal", "global")
+    aside_names: ClassVar[tuple[str, ...]] = ("personal",)
     lam: float = 1.0
 
     def phases(self, r: Round) -> Sequence[Phase]:

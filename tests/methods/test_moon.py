@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable
 
@@ -149,7 +150,11 @@ def close(a: Tensor, b: Tensor) -> bool:
 
 @pytest.mark.parametrize(
     ("text", "options"),
-    [("moon", {}), ("moon(mu=5)", {"mu": 5.0}), ("moon(T=0.1)", {"T": 0.1})],
+    [
+        ("moon(first=received)", {}),
+        ("moon(first=received, mu=5)", {"mu": 5.0}),
+        ("moon(first=received, T=0.1)", {"T": 0.1}),
+    ],
 )
 def test_three_turns_keep_away_from_the_previous_one(
     text: str,
@@ -159,7 +164,7 @@ def test_three_turns_keep_away_from_the_previous_one(
     trainer: Make,
     turn: Take,
 ) -> None:
-    """The first device's previous model is the received one."""
+    """The first previous model is the received one."""
     net, data = shallow(), examples(8)
     device = trainer(text, net, data)
     private, previous = Private(), shallow(1).vector
@@ -171,11 +176,55 @@ def test_three_turns_keep_away_from_the_previous_one(
         private, previous = answer.private, answer.upload
 
 
-def test_the_first_turn_trains_as_fedavg_and_its_term_is_log_two(
+def test_the_first_previous_model_is_a_net_of_the_devices_own(
+    shallow: Nets, examples: Data, trainer: Make, turn: Take
+) -> None:
+    """Its bytes are those that the layers draw from the seed of run and device, in every round."""
+    data, received = examples(8), shallow(1).vector
+    digest = hashlib.sha256(b"5/d1/moon").digest()
+    initial = shallow(int.from_bytes(digest[:7], "little")).vector
+    for number in (0, 7):
+        answer = turn(
+            trainer("moon", shallow(), data),
+            received=received,
+            seed=5,
+            number=number,
+            epochs=3,
+            batch_size=8,
+        )
+        assert close(answer.upload, descend(shallow(), received, initial, data))
+    other = turn(
+        trainer("moon", shallow(), data, "d2"), received=received, seed=5, epochs=3, batch_size=8
+    )
+    assert not close(other.upload, descend(shallow(), received, initial, data))
+
+
+def test_a_net_of_its_own_leaves_the_randomness_of_the_training_alone(
+    deep: Nets, examples: Data, trainer: Make, turn: Take
+) -> None:
+    """Dropout and batches are those of a device that has a previous model already."""
+    data = examples(9, side=16)
+    digest = hashlib.sha256(b"0/d1/moon").digest()
+    initial = deep(int.from_bytes(digest[:7], "little")).vector
+    drawn, kept = (
+        turn(trainer("moon", deep(), data), private, epochs=2).upload
+        for private in (Private(), Private({"moon.previous": initial}))
+    )
+    assert torch.equal(drawn, kept)
+
+
+def test_a_device_that_took_no_step_has_no_previous_model(
+    shallow: Nets, examples: Data, trainer: Make, turn: Take
+) -> None:
+    assert not turn(trainer("moon", shallow(), examples(0))).private
+
+
+def test_with_the_received_model_the_first_turn_trains_as_fedavg_and_its_term_is_log_two(
     deep: Nets, examples: Data, trainer: Make, turn: Take
 ) -> None:
     data = examples(9, side=16)
-    moon, plain = (turn(trainer(text, deep(), data), epochs=2) for text in ("moon(mu=3)", "fedavg"))
+    texts = ("moon(mu=3, first=received)", "fedavg")
+    moon, plain = (turn(trainer(text, deep(), data), epochs=2) for text in texts)
     assert torch.allclose(moon.upload, plain.upload, atol=1e-6)
     assert moon.scalars["loss"] == pytest.approx(plain.scalars["loss"] + 3 * math.log(2), rel=1e-5)
 

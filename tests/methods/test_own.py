@@ -28,6 +28,9 @@ MINE = """
 class Mine(Method):
     name: ClassVar[str] = "mine"
     mu: float = 0.5
+
+    def epoch_end(self, r):
+        pass
 """
 
 

@@ -279,6 +279,44 @@ def test_a_device_sends_its_model_and_a_number(
     assert answer.scalars["slope"] == pytest.approx(1 / (4 * 0.1))
 
 
+def test_every_phase_gathers_a_momentum_of_its_own(
+    plain: Nets, examples: Data, trainer: Make, turn: Take
+) -> None:
+    """Two steps that tune and one that trains: K = (1 + 1.9) + 1, not 1 + 1.9 + 2.71."""
+    device = trainer("scaffold+finetune(epochs=2)", plain(), examples(4))
+    answer = turn(device, sent={"scaffold.c": torch.zeros(15)}, batch_size=4)
+    assert answer.scalars["steps"] == 3
+    assert answer.scalars["slope"] == pytest.approx(1 / (3.9 * 0.1))
+
+
+@pytest.mark.parametrize(
+    ("text", "scalars", "shares"),
+    [
+        ("scaffold", {}, (0.5, 0.5)),
+        ("scaffold+fedrs", {}, (0.5, 0.5)),
+        ("fedprox+scaffold", {}, (0.5, 0.5)),
+        ("scaffold+map(agg=n)", {}, (0.25, 0.75)),
+        ("fedacd+scaffold", {"v_m": (1.0, 0.6)}, (0.625, 0.375)),
+    ],
+)
+def test_updates_count_the_same_unless_another_layer_decides(
+    text: str, scalars: Mapping[str, tuple[float, float]], shares: tuple[float, float]
+) -> None:
+    """From 0, devices of 1 and 3 examples send 4 and 8: the next model is their mean by shares."""
+    layout = FlatModel(torch.nn.Linear(1, 1, bias=False)).layout
+    reports = {
+        name: {"examples": n, "slope": 1.0, **{key: v[place] for key, v in scalars.items()}}
+        for place, (name, n) in enumerate((("a", 1.0), ("b", 3.0)))
+    }
+    uploads = {"a": torch.tensor([4.0]), "b": torch.tensor([8.0])}
+    zero = torch.zeros(1)
+    x, state = aggregate(
+        method(text), zero, {"scaffold.c": zero}, reports, uploads.__getitem__, 2, layout
+    )
+    assert float(x) == pytest.approx(4 * shares[0] + 8 * shares[1])
+    assert float(state["scaffold.c"]) == pytest.approx(-(4 + 8) / 2)
+
+
 # ScaMAP
 
 
@@ -344,8 +382,7 @@ def test_a_device_that_took_no_step_changes_no_control_variate(
     )
     assert answer.scalars["slope"] == 0
     assert torch.equal(answer.private.tensor("scaffold.c_i"), c_i)
-    sums = {"dy": torch.zeros_like(c), "g": torch.zeros_like(c)}
-    merged = Merged(c, {"d1": answer.scalars}, 4, net.layout, sums)
+    merged = Merged(c, {"d1": answer.scalars}, 4, net.layout, {"g": torch.zeros_like(c)})
     _, state = Scaffold().step(c, merged, {"c": c})
     assert torch.equal(state["c"], c)
 

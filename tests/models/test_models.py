@@ -14,6 +14,7 @@ from fededge.data import embedded
 from fededge.errors import ConfigError
 from fededge.flat import FlatModel
 from fededge.models import Classifier, Preprocess, build, build_for, heads, names
+from fededge.models.base import redraw_
 from fededge.models.zoo import IMAGE_NETWORKS
 from fededge.spec import ModelSpec
 
@@ -145,6 +146,26 @@ def test_gradient_reaches_every_parameter(name: str) -> None:
     network = make(name)
     network(inputs(name, 4)).square().sum().backward()
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in network.parameters())
+
+
+@pytest.mark.parametrize("head", heads())
+@pytest.mark.parametrize("name", ALL)
+def test_a_network_drawn_anew_is_one_of_the_same_kind(name: str, head: str) -> None:
+    """Each tensor has other values than before, unless it begins at a constant, and as large."""
+    shape, vocabulary = (TEXT, WORDS) if name in names("text") else (COLOUR, 0)
+    network, again = (build(name, 10, shape, 3, head=head, vocabulary=vocabulary) for _ in range(2))
+    before = torch.get_rng_state()
+    redraw_(again, 4)
+    assert torch.equal(torch.get_rng_state(), before)
+    for key, tensor in network.state_dict().items():
+        drawn = again.state_dict()[key]
+        if len(tensor.unique()) == 1:
+            assert torch.equal(drawn, tensor), key
+        else:
+            assert not torch.equal(drawn, tensor), key
+            if tensor.numel() > 400:
+                ratio = float(drawn.square().mean() / tensor.square().mean())
+                assert ratio == pytest.approx(1, abs=0.3), key
 
 
 @pytest.mark.parametrize("name", ALL)

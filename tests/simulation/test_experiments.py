@@ -5,11 +5,13 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
+import shlex
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from torch import nn
 
@@ -23,6 +25,7 @@ from fededge.simulation.cost import turn_cost
 from fededge.simulation.experiment import Experiment, run
 from fededge.simulation.presets import preset, presets
 from fededge.simulation.results import Result, as_csv, read, settled, summary, write
+from tests.pages import page, write_example
 
 SMALL: dict[str, Any] = {"limit": 400, "devices": 4, "participants": 2, "rounds": 2, "epochs": 1}
 COST = {"macs": 1.0}
@@ -223,6 +226,12 @@ def test_an_unknown_preset_is_named() -> None:
         (["simulate", "--seed", "9" * 20], f"seed = {'9' * 20}: expected int <= {2**53}"),
         (["simulate", "--lr", "inf"], "lr = inf: expected float <= 1000000.0"),
         (["simulate", "--json", "/dev/null/run.json"], "/dev/null/run.json: cannot be written"),
+        (["simulate", "--json", "/tmp"], "/tmp: cannot be written (it is a folder)"),
+        (["simulate", "--csv", "/tmp"], "/tmp: cannot be written (it is a folder)"),
+        (["simulate", "--encoding", "x"], "fededge: unknown encoding 'x'; allowed: float32"),
+        (["compare", "--methods", "fedavg", "fedavg()"], "--methods names one twice"),
+        (["compare", "--methods", "fedavg", "--last", "0"], "last = 0: expected int >= 1"),
+        (["compare"], "no method is named: give --methods, or `methods` in the file of --config"),
         (["compare", "--methods", "fedavg", "--seeds", "1", "1"], "--seeds names one twice"),
         (["compare", "--methods", "fedavg", "--out", "/dev/null/x"], "cannot be written"),
     ],
@@ -235,3 +244,95 @@ def test_a_mistake_is_told_before_anything_runs(
     assert sentence in said
     assert said.count("\n") == 1
     assert not shown
+
+
+@pytest.mark.parametrize(
+    ("command", "text", "sentence"),
+    [
+        ("simulate", "round = 3", "file.toml: no setting 'round'; did you mean 'rounds'? (known: "),
+        ("simulate", 'methods = ["fedavg"]', "file.toml: no setting 'methods'; did you mean"),
+        ("simulate", 'method_files = {a = "b"}', "file.toml: no setting 'method_files'"),
+        ("simulate", 'rounds = "many"', "rounds = many: expected int, got str"),
+        ("compare", "methods = 3", "methods = 3: expected array, got int"),
+        ("compare", 'methods = ["fedavg"]\nseeds = [-1]', "seed = -1: expected int >= 0"),
+        ("compare", "seeds = [1]", "no method is named"),
+        ("compare", 'methods = ["fedavgg"]', "unknown method 'fedavgg'; did you mean 'fedavg'?"),
+    ],
+)
+def test_a_mistake_in_a_file_of_settings_names_its_key(
+    command: str, text: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "file.toml"
+    path.write_text(text)
+    assert main([command, "--config", str(path)]) == 2
+    said = capsys.readouterr().err
+    assert sentence in said
+    assert said.count("\n") == 1
+
+
+def test_a_comparison_may_be_a_file_and_flags_change_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Paths in it are relative to it: of data as of methods of one's own."""
+    (tmp_path / "there").mkdir()
+    write_example(tmp_path / "there")
+    grey, labels = np.zeros((60, 16, 16), np.uint8), np.arange(60) % 3
+    np.savez(tmp_path / "there" / "own.npz", x=grey, y=labels)
+    (tmp_path / "there" / "file.toml").write_text(
+        'methods = ["fedavg", "keepsake.py:Keepsake"]\nseeds = [4, 5]\nlast = 2\nsource = "npz"\n'
+        'root = "own.npz"\ndevices = 2\nsplit = "uniform"\nrounds = 1\nepochs = 1\n'
+    )
+    monkeypatch.chdir(tmp_path)
+    command = ["compare", "--config", "there/file.toml", "--no-plots", "--out", "out"]
+    assert main([*command, "--json", "all.json"]) == 0
+    rows = json.loads(Path("all.json").read_text())
+    assert [row["method"] for row in rows] == [
+        "fedavg",
+        f"{tmp_path / 'there' / 'keepsake.py'}:Keepsake",
+    ]
+    assert [run["seed"] for run in rows[0]["runs"]] == [4, 5]
+    assert rows[0]["runs"][0]["experiment"]["root"] == str(tmp_path / "there" / "own.npz")
+    flags = ["--methods", "fedavg", "--seeds", "4", "--json", "one.json"]
+    assert main([*command, *flags]) == 0
+    (row,) = json.loads(Path("one.json").read_text())
+    assert [run["seed"] for run in row["runs"]] == [4]
+
+
+def test_the_range_of_what_a_method_reports_is_there_beside_its_mean() -> None:
+    """FedACD's V_m saturates at a half, and nobody would see it in a mean."""
+    *_, last = run(Experiment(**SMALL, method="fedacd"))
+    low, mean, high = (last.values[name] for name in ("v_m_min", "v_m", "v_m_max"))
+    assert 0.5 <= low < mean < high <= 1
+    assert "loss_min" not in last.values
+
+
+def test_classes_that_are_not_tested_are_left_blank(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    grey = np.random.default_rng(0).integers(0, 255, (60, 16, 16)).astype(np.uint8)
+    labels = np.arange(60) % 2 * 2
+    np.savez(tmp_path / "own.npz", x=grey, y=labels, x_test=grey[:8], y_test=labels[:8])
+    command = ["compare", "--data", f"npz:{tmp_path / 'own.npz'}", "--split", "uniform"]
+    flags = ["--devices=2", "--rounds=1", "--epochs=1", "--seeds=0", "--out", str(tmp_path / "out")]
+    assert main([*command, *flags, "--methods", "fedavg", "fedacd"]) == 0
+    assert not [str(warning.message) for warning in recwarn]
+    assert not any("nan" in line for line in capsys.readouterr().out.splitlines())
+
+
+@pytest.mark.parametrize("name", ["results.md", "experiments.md"])
+def test_the_commands_of_the_pages_are_ones_that_can_be_given(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Presets, flags, methods and networks exist and go together; nothing is run."""
+    planned: list[Experiment] = []
+
+    def plan(options: Any, experiments: list[Experiment]) -> tuple[dict[str, Any], list[str]]:
+        planned.extend(experiments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fededge.cli.compare._run_all", plan)
+    monkeypatch.setattr("fededge.cli.compare.check_writable", lambda *paths: None)
+    lines = page(name).replace("\\\n", " ").splitlines()
+    commands = [shlex.split(line)[1:] for line in lines if line.startswith("fededge compare")]
+    assert [main(command) for command in commands] == [130] * len(commands) != []
+    assert len(planned) > len(commands)

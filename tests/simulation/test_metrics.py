@@ -39,6 +39,15 @@ def test_risk_is_the_error_under_every_devices_labels() -> None:
     assert risk(torch.tensor([[1.0, 0.0]], dtype=torch.float64), shares) == pytest.approx(0.625)
 
 
+def test_classes_that_are_not_tested_count_for_nothing() -> None:
+    """Class 1 has no test images: device a counts by class 0 alone, b by none, c by 0 and 2.
+    Right on class 0 only: 1 and 0.25, their mean 0.625, the risk 0.375.
+    """
+    shares = label_shares(torch.tensor([[3, 1, 0], [0, 2, 0], [1, 4, 3]]))
+    accuracies = torch.tensor([[1.0, math.nan, 0.0]], dtype=torch.float64)
+    assert risk(accuracies, shares) == pytest.approx(0.375)
+
+
 def test_learning_performance_splits_present_and_absent_classes() -> None:
     """Before: 0.5 on each of two classes, 0 on a third, which has no ratio. Device a holds class
     0: it goes to 1.0 (ratio 2), class 1 falls to 0.1 (0.2). Device b holds class 1: 0.25 (0.5)
