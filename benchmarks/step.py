@@ -149,7 +149,7 @@ def compare_steps(model: str, text: str, rounds: int) -> Row:
 
 def compare_turns(model: str, text: str, rounds: int, turns: int) -> Row:
     ours, base = Device(model, text, turns=turns), Device(model, "fedavg", turns=turns)
-    split = {"passes": passes(ours)} if turns == 2 else {}
+    split: dict[str, float] = {"passes": passes(ours)} if turns == 2 else {}
     ratios = interleaved(ours.turn, base.turn, rounds)
     return Row(model, text, *ratios, "start" if turns == 2 else "round", split)
 
