@@ -202,6 +202,16 @@ def set_model(folder: Path, data: bytes) -> None:
     edit(folder, sha256=hashlib.sha256(data).hexdigest())
 
 
+def pipe(folder: Path) -> None:
+    (folder / "model.onnx").unlink()
+    os.mkfifo(folder / "model.onnx")
+
+
+def endless(folder: Path) -> None:
+    (folder / "manifest.json").unlink()
+    (folder / "manifest.json").symlink_to("/dev/zero")
+
+
 def edit(folder: Path, **changes: object) -> None:
     path = folder / "manifest.json"
     path.write_text(json.dumps({**json.loads(path.read_text("utf-8")), **changes}))
@@ -257,11 +267,11 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
         r"model\.onnx: cannot be read \(it has 21,474,836,480 bytes, more than",
     ),
     "a pipe": (
-        lambda f: [(f / "model.onnx").unlink(), os.mkfifo(f / "model.onnx")],
+        pipe,
         r"model\.onnx: cannot be read \(it is not an ordinary file\)",
     ),
     "a device": (
-        lambda f: [(f / "manifest.json").unlink(), (f / "manifest.json").symlink_to("/dev/zero")],
+        endless,
         r"manifest\.json: cannot be read \(it is not an ordinary file\)",
     ),
     "another shape": (
