@@ -209,11 +209,12 @@ def _skyline(counts: list[int]) -> str:
 
 def _egress_table(outcome: Outcome) -> Table:
     """Bytes by kind of field; the JSON result has every tensor and scalar by name."""
-    table = Table(title="what left each device, in bytes")
+    # 80 columns are just enough without the outer padding, and no digit may be cut off.
+    table = Table(title="what left each device, in bytes", pad_edge=console.width > 80)
     kinds = ("tensors", "scalars", "report", "status", "claim", "framing", "total")
-    table.add_column("device")
+    table.add_column("device", overflow="fold")
     for kind in kinds:
-        table.add_column(kind, justify="right")
+        table.add_column(kind, justify="right", overflow="fold")
     for device in outcome.devices:
         sums: Counter[str] = Counter()
         for field, count in device.bytes_sent.items():

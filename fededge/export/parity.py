@@ -48,8 +48,13 @@ def session(model: bytes | Path, threads: int = 1) -> onnxruntime.InferenceSessi
 
     One thread is the fastest for the small networks of an edge device, and leaves it responsive.
     """
-    import onnxruntime
-
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise ExportError(
+            f"an export takes ONNX Runtime, which cannot be imported ({error}); "
+            "pip install onnxruntime"
+        ) from error
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1

@@ -7,6 +7,7 @@ import logging
 import os
 import threading
 import time
+import weakref
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, overload
@@ -74,12 +75,13 @@ class Predictor:
         self._path = _model_folder(Path(path))
         key, cache = (None if p is None else Path(p) for p in (trusted_key, engine_cache))
         self._wanted, self._resize = Wanted(provider, variant, threads, key, cache), resize
-        self._loading = threading.Lock()
-        self._reporting = threading.Lock()
         self._next_look = 0.0
+        self._prepare_locks()
         folder = self._real()
         self._seen = signature(folder)
         self._model = self._load(folder)
+        self._forked = False
+        _ALIVE.add(self)
         log.info("%s; version %s", self._model.about.provider, self.version)
 
     @property
@@ -120,6 +122,8 @@ class Predictor:
 
     def refresh(self) -> bool:
         """Look for a new model, and wait until it is loaded; whether it has taken over."""
+        if self._forked:
+            self._load_after_fork()
         with self._loading:
             return self._take_over()
 
@@ -151,8 +155,26 @@ class Predictor:
         channels, height, width = about.shape
         return prepare(inputs, (channels, height, width), self._resize)
 
+    def _prepare_locks(self) -> None:
+        self._loading = threading.Lock()
+        self._reporting = threading.Lock()
+
+    def _after_fork(self) -> None:
+        """In the child, before anything else runs there: whoever held a lock is not here."""
+        self._prepare_locks()
+        self._forked = True
+
+    def _load_after_fork(self) -> None:
+        """A model of this process's own: ONNX Runtime's threads do not outlive a fork."""
+        with self._loading:
+            if self._forked:
+                self._forked, self._seen = False, None
+                self._take_over()
+
     def _follow(self) -> None:
         """If the model has changed, and nobody is at it, have it loaded."""
+        if self._forked:
+            self._load_after_fork()
         now = time.monotonic()
         if now < self._next_look:
             return
@@ -191,6 +213,17 @@ class Predictor:
 
     def _load(self, folder: Path) -> Model:
         return Model.load(folder, self._wanted)
+
+
+_ALIVE: weakref.WeakSet[Predictor] = weakref.WeakSet()
+
+
+def _forked() -> None:
+    for predictor in list(_ALIVE):
+        predictor._after_fork()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def _model_folder(path: Path) -> Path:

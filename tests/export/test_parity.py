@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from pathlib import Path
 
 import pytest
@@ -163,3 +164,12 @@ def test_a_session_uses_one_thread_unless_told(template: Template, flat: FlatMod
     model = template.fill(flat.vector, {})
     assert session(model).get_session_options().intra_op_num_threads == 1
     assert session(model, threads=2).get_session_options().intra_op_num_threads == 2
+
+
+def test_without_onnx_runtime_there_is_a_sentence_and_the_agent_trains_on(
+    network: nn.Module, spec: ModelSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An agent catches exactly this error, and goes on without exports."""
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(ExportError, match=r"takes ONNX Runtime, .*pip install onnxruntime"):
+        Template.trace(network, spec)

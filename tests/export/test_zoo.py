@@ -125,6 +125,32 @@ def test_the_personal_model_of_every_method_answers_in_onnx_as_in_torch(name: st
     export_after_turns(name, spec, *images(1, 28))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", networks())
+def test_whatever_a_method_deploys_answers_in_onnx_as_in_torch_on_every_network(name: str) -> None:
+    """A method deploys the network itself, or puts its own around it: each kind that there is."""
+    x, y = images(*image_spec(name).shape[:2])
+    data = Examples(x[:96], y[:96], x[96:], y[96:], len(image_spec(name).labels))
+    seen = set()
+    for called in METHODS:
+        spec = image_spec(name, head="cosine" if called == "lfd" else "linear")
+        net = FlatModel(build_for(spec, 0))
+        try:
+            method(called).needs(net.module)
+        except MethodError:
+            continue  # it is refused when the configuration is read
+        trainer = Trainer("box", net, Preprocess(spec), data, method(called))
+        deployed = trainer.deployed.clone()
+        if (kind := (type(deployed.module), deployed.layout.hash)) in seen:
+            continue
+        seen.add(kind)
+        template = Template.trace(deployed.module, spec)
+        other = FlatModel(build_for(spec, 2)).vector
+        deployed.load(torch.cat([other, 0.1 + deployed.vector[len(other) :]]))
+        agree(template.fill(deployed.vector, {}), deployed, spec, x)
+    assert len(seen) > 2  # the network, the one with a cosine head, and what is put around
+
+
 def for_texts() -> list[str]:
     """The methods that take texts: the others say so."""
 

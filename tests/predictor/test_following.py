@@ -24,7 +24,7 @@ from fededge.export import session
 from fededge.predictor import following
 from fededge.predictor.model import Model, Wanted
 from fededge.wire.signing import make_keys, read_signing_key
-from tests.predictor.conftest import Maker
+from tests.predictor.conftest import Maker, bare
 
 Point = Callable[[Path, str], None]
 THREADS, PREDICTIONS, SWAPS = 4, 2500, 100
@@ -202,6 +202,16 @@ def set_model(folder: Path, data: bytes) -> None:
     edit(folder, sha256=hashlib.sha256(data).hexdigest())
 
 
+def pipe(folder: Path) -> None:
+    (folder / "model.onnx").unlink()
+    os.mkfifo(folder / "model.onnx")
+
+
+def endless(folder: Path) -> None:
+    (folder / "manifest.json").unlink()
+    (folder / "manifest.json").symlink_to("/dev/zero")
+
+
 def edit(folder: Path, **changes: object) -> None:
     path = folder / "manifest.json"
     path.write_text(json.dumps({**json.loads(path.read_text("utf-8")), **changes}))
@@ -257,11 +267,11 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
         r"model\.onnx: cannot be read \(it has 21,474,836,480 bytes, more than",
     ),
     "a pipe": (
-        lambda f: [(f / "model.onnx").unlink(), os.mkfifo(f / "model.onnx")],
+        pipe,
         r"model\.onnx: cannot be read \(it is not an ordinary file\)",
     ),
     "a device": (
-        lambda f: [(f / "manifest.json").unlink(), (f / "manifest.json").symlink_to("/dev/zero")],
+        endless,
         r"manifest\.json: cannot be read \(it is not an ordinary file\)",
     ),
     "another shape": (
@@ -336,6 +346,36 @@ def test_a_model_that_vanishes_goes_on_in_memory(
     assert predictor.predict(pixels).label
     (record,) = caplog.records
     assert "manifest.json: cannot be read (No such file or directory)" in record.getMessage()
+
+
+FORK = """
+import os, signal
+import numpy as np
+import fededge
+predictor = fededge.Predictor(sys.argv[1], threads=2)
+image = np.zeros((8, 10, 3), np.uint8)
+before = predictor.predict(image)
+session = predictor._model.session
+predictor._loading.acquire()  # as if the loading of a new model were under way
+if (child := os.fork()) == 0:
+    signal.alarm(30)
+    after = predictor.predict(image)
+    assert (after.version, after.probability) == (before.version, before.probability)
+    assert predictor._model.session is not session
+    os.replace(sys.argv[2], sys.argv[3])
+    assert predictor.refresh()
+    assert predictor.version != before.version
+    os._exit(0)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_child_of_a_fork_has_a_model_of_its_own_and_follows(two: Path) -> None:
+    """The threads of ONNX Runtime, and one that was just loading, are not there after a fork."""
+    (two / ".next").symlink_to("2")
+    process = bare(FORK, two / "current", two / ".next", two / "current")
+    out, err = process.communicate(timeout=60)
+    assert out.strip() == "0", err
 
 
 def test_where_no_thread_can_be_had_the_old_model_answers(
