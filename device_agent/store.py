@@ -9,7 +9,6 @@ in a folder of their own that only the agent's user can enter: the models for ap
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
 import os
 import uuid
@@ -19,9 +18,8 @@ from typing import Any, BinaryIO
 
 import msgspec
 import torch
-from msgspec import Struct
 
-from fededge.errors import FedEdgeError, MethodError, StoreError, WireError
+from fededge.errors import FedEdgeError, StoreError, WireError
 from fededge.files import (
     disk_error,
     fsync_folder,
@@ -30,11 +28,13 @@ from fededge.files import (
     replacing,
     stream_sha256,
 )
-from fededge.methods.private import Private, Value
+from fededge.methods.private import Private
 from fededge.wire import container, pieces
 from fededge.wire.chunks import Payload
 from fededge.wire.container import Sink
 from fededge.wire.messages import Manifest, Report
+from fededge_agent.index import File, Index, Turn, sealed, unsealed
+from fededge_agent.kept import dump, private_of
 
 __all__ = ["AgentStore", "Turn"]
 
@@ -46,47 +46,6 @@ SUFFIXES = frozenset({".update", ".accepted", ".private", ".safetensors", ".new"
 
 Reader = Callable[[BinaryIO], dict[str, torch.Tensor]]
 """From the file of a model to its vectors; a WireError if there are none."""
-
-
-class File(Struct, frozen=True):
-    """A file of ours, by name and content."""
-
-    name: str
-    sha256: str
-
-
-class Turn(Struct, frozen=True):
-    """A turn: its report, its update, and the private state that follows its acceptance."""
-
-    report: Report
-    update: File
-    private: File
-
-
-class Index(Struct, frozen=True):
-    """What lies where. `turn` awaits the coordinator's word; `settled` was accepted, `late` not.
-
-    Of the late one the files are gone: what is left says which turn not to take again.
-    `earlier` is the private state before the present one: from there the turn can be taken again.
-    """
-
-    instance: str
-    held: str = ""
-    held_sha256: str = ""
-    run: str = ""
-    private: File | None = None
-    earlier: File | None = None
-    turn: Turn | None = None
-    settled: Turn | None = None
-    late: Turn | None = None
-    count: int = 0
-
-
-class Sealed(Struct, frozen=True):
-    """An index with its checksum."""
-
-    sha256: str
-    index: msgspec.Raw
 
 
 class AgentStore:
@@ -123,7 +82,7 @@ class AgentStore:
     def _read_index(self) -> None:
         """Read where we stand, or where we stood one change earlier; begin if nothing is there."""
         for path in (self._index, self._before):
-            index = _unsealed(path)
+            index = unsealed(path)
             if index is not None:
                 self.index = index
                 break
@@ -234,7 +193,7 @@ class AgentStore:
 
     def write_private(self, private: Private) -> File:
         """Write the private state that the next turn leaves at once."""
-        return self._written("private", lambda file: _dump(private, file))
+        return self._written("private", lambda file: dump(private, file))
 
     def write_update(self, write: Callable[[Sink], object]) -> tuple[File, Path]:
         """Write the update of the next turn; it is nobody's until `save_turn` names it."""
@@ -257,7 +216,7 @@ class AgentStore:
 
     def save_turn(self, now: File, update: File, if_accepted: Private, report: Report) -> None:
         """Keep a turn: what follows the training at once, the rest until it is decided on."""
-        private = self._written("accepted", lambda file: _dump(if_accepted, file))
+        private = self._written("accepted", lambda file: dump(if_accepted, file))
         earlier = self.index.private if self.index.run == report.run else None
         self._change(
             run=report.run,
@@ -312,9 +271,7 @@ class AgentStore:
             raise StoreError(f"{path}: cannot be read ({error.strerror})") from None
         except WireError as error:
             raise StoreError(f"{path}: unreadable ({error})") from None
-        return Private(
-            {k.removeprefix("#"): v.item() if k[0] == "#" else v for k, v in values.items()}
-        )
+        return private_of(values)
 
     # Files
 
@@ -342,8 +299,8 @@ class AgentStore:
         self._write(msgspec.structs.replace(self.index, **fields))
 
     def _write(self, index: Index) -> None:
-        self._replace(self._before.name, _sealed(self.index if self.index.instance else index))
-        self._replace(self._index.name, _sealed(index))
+        self._replace(self._before.name, sealed(self.index if self.index.instance else index))
+        self._replace(self._index.name, sealed(index))
         self.index = index
 
     def _replace(self, name: str, data: bytes) -> None:
@@ -364,36 +321,3 @@ class AgentStore:
 
     def _part(self, version: str) -> Path:
         return self.folder / f"{version}.part"
-
-
-def _sealed(index: Index) -> bytes:
-    raw = msgspec.json.encode(index)
-    return msgspec.json.encode(Sealed(hashlib.sha256(raw).hexdigest(), msgspec.Raw(raw)))
-
-
-def _unsealed(path: Path) -> Index | None:
-    """The index in a file; None if it is not there or not what was written."""
-    try:
-        sealed = msgspec.json.decode(path.read_bytes(), type=Sealed)
-        if hashlib.sha256(sealed.index).hexdigest() == sealed.sha256:
-            return msgspec.json.decode(sealed.index, type=Index)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
-        pass
-    return None
-
-
-def _dump(private: Private, file: Sink) -> None:
-    """Tensors under their names, numbers as `#name`: whole ones as int64, others as float64."""
-    values: dict[str, torch.Tensor] = {}
-    for name, value in private.items():
-        if not isinstance(value, torch.Tensor):
-            values[f"#{name}"] = _number(value)
-        elif value.dtype in container.NAMES:
-            values[name] = value.detach().cpu().contiguous()
-        else:
-            raise MethodError(f"private state '{name}' is {value.dtype}, which cannot be kept")
-    container.write(file, values)
-
-
-def _number(value: Value) -> torch.Tensor:
-    return torch.tensor(value, dtype=torch.int64 if isinstance(value, int) else torch.float64)

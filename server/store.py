@@ -11,10 +11,9 @@ import errno
 import json
 import shutil
 import sqlite3
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, TypeVar
 
 import msgspec
 from torch import Tensor
@@ -23,10 +22,10 @@ from fededge.errors import ConfigError, StoreError, WireError
 from fededge.files import disk_error, fsync_folder, lock_folder, replacing, stream_sha256
 from fededge.flat import Layout, blocks
 from fededge.wire import container, pieces, tensors
-from fededge.wire.container import Sink
 from fededge.wire.messages import Manifest, Report
 from fededge_server.events import Memory, Refuse
 from fededge_server.rollout import Plan
+from fededge_server.spool import Spool
 
 __all__ = ["Progress", "Store"]
 
@@ -67,17 +66,6 @@ CREATE TABLE IF NOT EXISTS rollout (
     plan TEXT NOT NULL
 );
 """
-Reader = Callable[[BinaryIO], Tensor]
-"""From the file of an update to the model in it; a WireError if there is none."""
-
-T = TypeVar("T")
-
-PLAIN = ".plain"
-"""Of an update that was compressed, while it is merged."""
-
-ROWS = "rows.f32"
-"""A round's updates while they are combined, in the spool."""
-
 VERSIONS = "SELECT number, version, sha256, accuracy FROM rounds ORDER BY number"
 
 
@@ -91,13 +79,13 @@ class Progress:
     accuracy: float | None
 
 
-class Store:
+class Store(Spool):
     """The coordinator's folder. The constructor only stores; `open` and `close` do."""
 
     def __init__(self, folder: Path) -> None:
+        super().__init__(folder / "spool")
         self.folder = folder
         self.models = folder / "models"
-        self.spool = folder / "spool"
         self.path = folder / "journal.sqlite"
         self._checked: set[str] = set()
 
@@ -317,79 +305,6 @@ class Store:
         except msgspec.DecodeError as error:
             raise StoreError(f"{self.path}: damaged ({error}); restore a backup") from None
 
-    # The spool: one file per device, written chunk by chunk.
-
-    def expect(self, device: str, report: Report) -> None:
-        """Pieces of this update are to come; none has."""
-        pieces.expect(self._update(report.version, device), report)
-
-    def keep(self, version: str, device: str, offset: int, data: bytes) -> None:
-        path = self._update(version, device)
-        try:
-            path.parent.mkdir(exist_ok=True)
-        except OSError as error:
-            raise disk_error(path, error) from None
-        pieces.write_piece(path, offset, data)
-
-    def coming(self) -> dict[str, tuple[Report, frozenset[int]]]:
-        """The updates that were on their way when the process before this one ended."""
-        found: dict[str, tuple[Report, frozenset[int]]] = {}
-        for path in sorted(self.spool.glob("*/*.coming")):
-            data = path.with_suffix(".safetensors")
-            report = pieces.expected(data, Report)
-            if report is not None and (report.version, report.device) == (
-                path.parent.name,
-                path.stem,
-            ):
-                found[path.stem] = report, pieces.arrived(data, report.manifest)
-        return found
-
-    def check(self, version: str, device: str, facts: Manifest, read: Reader) -> Tensor:
-        """Make a complete update durable, if it is what its report says; the model in it."""
-        path = self._update(version, device)
-        pieces.check_whole(path, facts)
-        try:
-            with path.open("rb") as file:
-                model = read(file)
-            fsync_folder(path.parent)
-            fsync_folder(self.spool)
-        except OSError as error:
-            raise disk_error(path, error) from None
-        return model
-
-    def expand(self, version: str, device: str, read: Callable[[BinaryIO, Sink], None]) -> None:
-        """Lay what `read` makes of an accepted update beside it, until `shrink`."""
-        with replacing(self._plain(version, device), synced=False) as plain:
-            self._read(self._update(version, device), lambda file: read(file, plain))
-
-    def shrink(self) -> None:
-        """Remove what `expand` has made."""
-        for path in self.spool.glob(f"*/*{PLAIN}"):
-            path.unlink(missing_ok=True)
-
-    def update(
-        self, version: str, device: str, read: Callable[[BinaryIO], T], expanded: bool = False
-    ) -> T:
-        """What `read` finds in an accepted update, or in what it was expanded to."""
-        place = self._plain if expanded else self._update
-        return self._read(place(version, device), read)
-
-    def _read(self, path: Path, read: Callable[[BinaryIO], T]) -> T:
-        try:
-            with path.open("rb") as file:
-                return read(file)
-        except (OSError, WireError) as error:
-            raise StoreError(f"{path}: an accepted update is unreadable ({error})") from None
-
-    def discard(self, version: str, device: str) -> None:
-        pieces.forget(self._update(version, device))
-
-    def clear_spool(self, keep: Container[str] = ()) -> None:
-        """Remove what is left of updates, but for those trained from these versions."""
-        for folder in self.spool.iterdir():
-            if folder.name not in keep:
-                shutil.rmtree(folder, ignore_errors=True)
-
     def _sweep_spool(self) -> None:
         """Of an accepted update that is damaged the sender has a copy: it is asked for it again."""
         self.rows.unlink(missing_ok=True)  # of a merge that was cut short
@@ -417,11 +332,6 @@ class Store:
                 path.unlink(missing_ok=True)
 
     @property
-    def rows(self) -> Path:
-        """Where a merge may put the round's updates for a while."""
-        return self.spool / ROWS
-
-    @property
     def free_bytes(self) -> int:
         """What the disk has left."""
         return shutil.disk_usage(self.folder).free
@@ -437,12 +347,6 @@ class Store:
     def published(self) -> Path:
         """What travels to the devices, if that is not the file of the model; it can be remade."""
         return self.folder / "published"
-
-    def _update(self, version: str, device: str) -> Path:
-        return self.spool / version / f"{device}.safetensors"
-
-    def _plain(self, version: str, device: str) -> Path:
-        return self.spool / version / f"{device}{PLAIN}"
 
 
 def _damaged(path: Path) -> StoreError:

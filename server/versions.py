@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import logging
 from collections.abc import Mapping
-from pathlib import Path
 
 import msgspec
 from torch import Tensor
@@ -12,6 +12,7 @@ from torch import Tensor
 from fededge import methods
 from fededge.config import CoordinatorConfig
 from fededge.data.local import evaluation_set, model_spec
+from fededge.errors import DiskFullError
 from fededge.evaluation import accuracy
 from fededge.files import replacing
 from fededge.flat import FlatModel
@@ -19,6 +20,7 @@ from fededge.methods.base import State as MethodState
 from fededge.models import Preprocess, build_for
 from fededge.wire import chunks, tensors
 from fededge.wire.encoding import Encoding
+from fededge.wire.source import Source
 from fededge_server.merging import Current
 from fededge_server.store import Progress, Store
 
@@ -102,13 +104,19 @@ class Versions:
 
     # What travels
 
-    def payload(self) -> Path:
-        """The file of the bytes that every device gets."""
+    def payload(self) -> Source:
+        """The file of the bytes that every device gets; if the disk is full, the bytes."""
         sent = self.method.send(self.memory)
         if not sent and not self.encoding.zstd:
             return self.store.model(self.progress.version)
-        with replacing(self.store.published, synced=False) as file:
-            self.encoding.send(file, self.net.layout, {"model": self.model, **sent})
+        vectors = {"model": self.model, **sent}
+        try:
+            with replacing(self.store.published, synced=False) as file:
+                self.encoding.send(file, self.net.layout, vectors)
+        except DiskFullError:
+            memory = io.BytesIO()
+            self.encoding.send(memory, self.net.layout, vectors)
+            return memory.getvalue()
         return self.store.published
 
     @property
