@@ -156,7 +156,8 @@ def test_quantising_takes_no_log_line_of_the_rest_of_the_process(
     """The agent goes on meanwhile, in another thread; ONNX Runtime's own advice is left out."""
     _, _, samples = trained
     bare = replace(draft, manifest=msgspec.structs.replace(draft.manifest, variants={}))
-    done, said = threading.Event(), []
+    done = threading.Event()
+    said: list[str] = []
 
     def agent() -> None:
         while not done.wait(0.005):
