@@ -15,7 +15,7 @@ from fededge.wire import pieces
 from fededge.wire.container import Sink
 from fededge.wire.messages import Manifest, Report
 
-__all__ = ["Spool"]
+__all__ = ["Reader", "Spool"]
 
 Reader = Callable[[BinaryIO], Tensor]
 """From the file of an update to the model in it; a WireError if there is none."""

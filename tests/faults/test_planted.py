@@ -18,7 +18,8 @@ from fededge.wire.messages import Manifest, Reply, Report
 from fededge_agent.store import AgentStore
 from fededge_server.events import Command
 from fededge_server.rounds import Rounds
-from fededge_server.store import Reader, Store
+from fededge_server.spool import Reader
+from fededge_server.store import Store
 from tests.faults.schedules import run_seed
 
 SEEDS = 150
@@ -90,10 +91,10 @@ def accept_a_stale_version(monkeypatch: pytest.MonkeyPatch) -> None:
 def lose_the_residue(monkeypatch: pytest.MonkeyPatch) -> None:
     real = AgentStore.private
 
-    def private(self: AgentStore, run: str = "") -> Private:
+    def private(self: AgentStore, run: str = "", wanted: Callable[[str], bool] = bool) -> Private:
         """A restarted agent begins without the residue."""
-        kept = real(self, run)
-        if getattr(self, "warm", False):
+        kept = real(self, run, wanted)
+        if not wanted(RESIDUE) or getattr(self, "warm", False):
             return kept
         self.warm = True  # type: ignore[attr-defined]
         return kept.without(RESIDUE)[0]
