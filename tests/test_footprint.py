@@ -11,9 +11,10 @@ import pytest
 
 from tests.footprint import FORGET, Peaks
 
-pytestmark = pytest.mark.skipif(
-    not FORGET.exists(), reason="only Linux tells the peak of a single step"
-)
+pytestmark = [
+    pytest.mark.skipif(not FORGET.exists(), reason="only Linux tells the peak of a single step"),
+    pytest.mark.timeout(900),  # a slow disk has much to sync
+]
 
 ROOT = Path(__file__).parent.parent
 MARGIN = 0.6
