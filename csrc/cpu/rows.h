@@ -32,7 +32,7 @@ RowsRunner<Kernel> rows_runner() {
   return rows_baseline<Kernel>;
 }
 
-// All rows in their order, by one thread: for kernels whose rows write to the same memory.
+// All rows in their order, by one thread.
 template <class Kernel>
 double for_each_row_in_turn(int64_t rows, int64_t columns, const Kernel& kernel) {
   using T = typename Kernel::Real;
@@ -59,6 +59,42 @@ double for_each_row(int64_t rows, int64_t columns, const Kernel& kernel) {
   double total = 0;
   for (const double loss : losses) total += loss;
   return total;
+}
+
+// The rows of each of `parts` ranges of classes, in their order. The ranges have about as many rows.
+inline std::vector<std::vector<int64_t>> rows_by_class(const int64_t* label, int64_t rows,
+                                                       int64_t columns, int64_t parts) {
+  std::vector<int64_t> part(columns);
+  for (int64_t i = 0; i < rows; ++i) ++part[label[i]];
+  int64_t before = 0;
+  for (int64_t& of : part) {
+    const int64_t count = of;
+    of = std::min(parts - 1, (before + count / 2) * parts / rows);
+    before += count;
+  }
+  std::vector<std::vector<int64_t>> out(parts);
+  for (int64_t i = 0; i < rows; ++i) out[part[label[i]]].push_back(i);
+  return out;
+}
+
+// For kernels whose rows add to their label's row of a table: every thread has classes of its own, so
+// that none writes what is another's, and takes their rows in order, so that every sum is the same
+// whatever the number of threads. Rows that have two labels are computed by one thread.
+template <class Kernel>
+void for_each_row_by_class(int64_t rows, int64_t columns, const Kernel& kernel) {
+  const int64_t parts = std::min<int64_t>(at::get_num_threads(), rows * columns / kRowGrain);
+  if (parts < 2 || kernel.labellings != 1 || at::in_parallel_region()) {
+    for_each_row_in_turn(rows, columns, kernel);
+    return;
+  }
+  const auto chosen = rows_by_class(kernel.label[0], rows, columns, parts);
+  at::parallel_for(0, parts, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      Kernel mine = kernel;
+      mine.order = chosen[i].data();
+      for_each_row_in_turn(static_cast<int64_t>(chosen[i].size()), columns, mine);
+    }
+  });
 }
 
 }  // namespace fededge::cpu

@@ -15,6 +15,7 @@ template <typename T>
 struct LabelLoss {
   using Real = T;
   static constexpr int kKept = 2;
+  static constexpr int kViews = 7;  // that a function of ours has of its Lanes at once
 
   Matrix<const T> z;
   Matrix<const T> scale;
@@ -97,7 +98,7 @@ struct LabelLoss {
 
   // Both cross entropies, for labellings that have one softmax.
   template <int kParts, int kCount, class L>
-  FEDEDGE_HD typename L::Scalar cross_entropy(const L& lanes, const typename L::Label* y,
+  FEDEDGE_HD typename L::Scalar cross_entropy(const L lanes, const typename L::Label* y,
                                               const T* part, int labelled, bool add) const {
     using Number = typename L::Number;
     using Scalar = typename L::Scalar;
@@ -149,8 +150,8 @@ struct LabelLoss {
       }
     }
     const auto rate_ = lanes.spread(mean * mass / sums.of[0]);
-    const auto dz_ = lanes.row(dz);
-    const auto dadded_ = lanes.row(dadded);
+    const auto dz_ = lanes.open(dz, kCount == kAny && add);
+    const auto dadded_ = lanes.open(dadded, add);
     lanes.each([&](auto c) FEDEDGE_LAMBDA {
       Number du = lanes.template kept<0>(c) * lanes.of(rate_, c);
       if (there & kTarget) du = du - (mean * softly) * lanes.load(target_, c);
@@ -158,6 +159,8 @@ struct LabelLoss {
       if (there & kScale) du = du * lanes.load(scale_, c);
       put(lanes, dz_, c, du, kCount == kAny && add);
     });
+    if (kParts == kAny && dadded) lanes.close(dadded_);
+    lanes.close(dz_);
     for (int i = 0; i < count; ++i) {
       const Scalar own(mean * weight * part[i]);
       if (kParts == kAny && dadded) lanes.take(dadded_, y[i], own);
@@ -169,7 +172,7 @@ struct LabelLoss {
   // L1, added to the gradient. The classes but y are measured by the largest of themselves, so that
   // nothing is lost where y has next to all of the probability.
   template <class L>
-  FEDEDGE_HD typename L::Scalar flattening(const L& lanes, typename L::Label y, T part) const {
+  FEDEDGE_HD typename L::Scalar flattening(const L lanes, const typename L::Label& y, T part) const {
     using Number = typename L::Number;
     using Scalar = typename L::Scalar;
     const Number none(-Constants<T>::infinity());
@@ -196,7 +199,7 @@ struct LabelLoss {
     const auto e_rest_ = lanes.spread(e_rest);
     const auto level_ = lanes.spread(level - l1);
     const auto own_slope_ = lanes.spread(Scalar(T(0)) - e_own * l1);
-    const auto dz_ = lanes.row(dz);
+    const auto dz_ = lanes.open(dz, true);
     lanes.each([&](auto c) FEDEDGE_LAMBDA {
       const Number x = lanes.load(z_, c) - lanes.of(rest_, c);
       const Number e = lanes.template kept<0>(c) * lanes.of(e_rest_, c);
@@ -204,13 +207,14 @@ struct LabelLoss {
       const Number own_slope(lanes.of(own_slope_, c));
       lanes.add(dz_, c, where(lanes.is(c, y), own_slope, slope) * lanes.of(rate_, c));
     });
+    lanes.close(dz_);
     return (flat * part) * l1;
   }
 
   // weight * CE + flat * L1 from one exponential per column: e^(z + shift) = e^z factor. False, with
   // nothing done, where the numbers that fell below the smallest could be seen in the result.
   template <int kCount, class L>
-  FEDEDGE_HD bool shared(const L& lanes, const typename L::Label* y,
+  FEDEDGE_HD bool shared(const L lanes, const typename L::Label* y,
                          typename L::Scalar& loss) const {
     using Number = typename L::Number;
     using Scalar = typename L::Scalar;
@@ -258,14 +262,14 @@ struct LabelLoss {
       const Scalar level = log_others - log(rest);
       const Scalar l1 = ((sums.of[0] - e * x) + rest * level) / total;
       Scalar ce = log(adjusted) - x;
-      if (shift) ce = ce - lanes.at(lanes.row(shift, y[i]), y[i]);
+      if (shift) ce = ce - lanes.diagonal(shift, y[i]);
       loss = loss + share[i] * (flat * l1 + weight * ce);
       level_[i] = lanes.spread(level - l1);
       own_[i] = lanes.spread(Scalar(T(0)) - l1);
       rate_[i] = lanes.spread((mean * weight * share[i]) / adjusted);
       flat_[i] = lanes.spread((mean * flat) / total * share[i]);
     }
-    const auto dz_ = lanes.row(dz);
+    const auto dz_ = lanes.open(dz);
     lanes.each([&](auto c) FEDEDGE_LAMBDA {
       const Number x = lanes.template kept<1>(c) - lanes.of(most_, c);
       Number slope(T(0));
@@ -277,6 +281,7 @@ struct LabelLoss {
       }
       lanes.store(dz_, c, lanes.template kept<0>(c) * slope);
     });
+    lanes.close(dz_);
     for (int i = 0; i < kCount; ++i) lanes.take(dz_, y[i], Scalar(mean * weight * share[i]));
     return true;
   }
