@@ -44,9 +44,10 @@ inline constexpr bool kInBlocks = true;
 template <typename T>
 inline constexpr bool kInBlocks<ProbabilitySums<T>> = false;
 
+// The kernel is copied: of one that lies elsewhere, every store might have changed it.
 template <int kRegister, class Kernel>
-FEDEDGE_HD double sum_rows(Kernel kernel, int64_t begin, int64_t end, int columns,
-                           typename Kernel::Real* scratch) {
+FEDEDGE_APART double loop_over_rows(Kernel kernel, int64_t begin, int64_t end, int columns,
+                                    typename Kernel::Real* scratch) {
   using T = typename Kernel::Real;
   constexpr int kWidth = Pack<T, kRegister>::kWidth;
   const int64_t* const order = order_of(kernel);
@@ -70,6 +71,20 @@ FEDEDGE_HD double sum_rows(Kernel kernel, int64_t begin, int64_t end, int column
     total += kernel(ColumnLanes<T, kRegister>{columns, row, scratch});
   }
   return total;
+}
+
+template <int kRegister, class Kernel>
+FEDEDGE_HD double sum_rows(const Kernel& kernel, int64_t begin, int64_t end, int columns,
+                           typename Kernel::Real* scratch) {
+  return loop_over_rows<kRegister>(kernel, begin, end, columns, scratch);
+}
+
+template <int kRegister, typename T>
+FEDEDGE_HD double sum_rows(const LabelLoss<T>& loss, int64_t begin, int64_t end, int columns,
+                           T* scratch) {
+  return loss.most_known([&](const auto& kernel) FEDEDGE_LAMBDA {
+    return loop_over_rows<kRegister>(kernel, begin, end, columns, scratch);
+  });
 }
 
 #define FEDEDGE_ROWS_OF(name, Kernel)                                                  \

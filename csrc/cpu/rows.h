@@ -13,8 +13,9 @@
 namespace fededge::cpu {
 
 // Rows whose losses are added up by one thread, in their order, so that the number of threads does
-// not change the sum; a multiple of every pack's width.
-inline constexpr int64_t kRowsAtOnce = 16;
+// not change the sum; a multiple of every pack's width. Of short rows it is more, because to call the
+// loop takes as long as some of them.
+constexpr int64_t rows_at_once(int64_t columns) { return columns < kLongRow ? 128 : 16; }
 
 // Exponentials per thread below which starting another one costs more than it saves.
 inline constexpr int64_t kRowGrain = 16384;
@@ -43,16 +44,17 @@ double for_each_row_in_turn(int64_t rows, int64_t columns, const Kernel& kernel)
 // The sum over all rows of what the kernel returns for each.
 template <class Kernel>
 double for_each_row(int64_t rows, int64_t columns, const Kernel& kernel) {
-  if (rows <= kRowsAtOnce) return for_each_row_in_turn(rows, columns, kernel);
+  const int64_t at_once = rows_at_once(columns);
+  if (rows <= at_once) return for_each_row_in_turn(rows, columns, kernel);
   using T = typename Kernel::Real;
   const RowsRunner<Kernel> run = rows_runner<Kernel>();
-  std::vector<double> losses((rows + kRowsAtOnce - 1) / kRowsAtOnce);
-  const int64_t grain = std::max<int64_t>(1, kRowGrain / (kRowsAtOnce * columns));
+  std::vector<double> losses((rows + at_once - 1) / at_once);
+  const int64_t grain = std::max<int64_t>(1, kRowGrain / (at_once * columns));
   at::parallel_for(0, losses.size(), grain, [&](int64_t begin, int64_t end) {
     const std::unique_ptr<T[]> scratch(new T[scratch_size<Kernel>(columns)]);
     for (int64_t i = begin; i < end; ++i) {
-      const int64_t first = i * kRowsAtOnce;
-      const int64_t last = std::min(rows, first + kRowsAtOnce);
+      const int64_t first = i * at_once;
+      const int64_t last = std::min(rows, first + at_once);
       losses[i] = run(kernel, first, last, static_cast<int>(columns), scratch.get());
     }
   });

@@ -65,10 +65,8 @@ FEDEDGE_HD void each_group(int columns, int side, F f) {
 
 // to[c * kRows + i] = row[i][c]. The rows are a multiple of a square's side.
 //
-// Functions of their own, which spares the compiler a copy for every matrix of every loss. kRegister
-// is in their name: those of one instruction set must not stand in for those of another.
 template <int kRegister, int kRows, typename T>
-__attribute__((noinline)) void turn_in(T* to, const T* const* row, int columns) {
+FEDEDGE_APART void turn_in(T* to, const T* const* row, int columns) {
   using S = Square<T>;
   if (columns < S::kSide) {
     for (int i = 0; i < kRows; ++i) {
@@ -88,7 +86,7 @@ __attribute__((noinline)) void turn_in(T* to, const T* const* row, int columns) 
 
 // row[i][c] = from[c * kRows + i], of the first `rows` rows.
 template <int kRegister, int kRows, typename T>
-__attribute__((noinline)) void turn_out(const T* from, T* const* row, int rows, int columns) {
+FEDEDGE_APART void turn_out(const T* from, T* const* row, int rows, int columns) {
   using S = Square<T>;
   const int whole = columns < S::kSide ? 0 : rows - rows % S::kSide;
   for (int i = 0; i < whole; i += S::kSide) {
