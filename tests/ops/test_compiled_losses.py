@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import pytest
@@ -198,7 +198,7 @@ def bits() -> str:
     return digest.hexdigest()
 
 
-LABELS = {
+LABELS: dict[str, Callable[[int, int], Tensor]] = {
     "one class": lambda rows, classes: torch.full((rows,), classes - 1),
     "two classes": lambda rows, classes: (torch.arange(rows) % 5 == 0).long() * (classes - 1),
     "all classes": lambda rows, classes: torch.arange(rows) * 7 % classes,
