@@ -48,6 +48,10 @@ struct BlockLanes {
     return by_row<U*>([&](int i) FEDEDGE_LAMBDA { return m.row(y.of[i]); });
   }
 
+  FEDEDGE_HD View<T> open(Matrix<T> m, bool = false) const { return row(m); }
+
+  FEDEDGE_HD void close(const View<T>&) const {}
+
   FEDEDGE_HD Label label(const int64_t* y) const {
     return by_row<int>([&](int i) FEDEDGE_LAMBDA { return static_cast<int>(y[index + i]); });
   }
@@ -78,6 +82,10 @@ struct BlockLanes {
     return packed(by_row<T>([&](int i) FEDEDGE_LAMBDA { return v.of[i][y.of[i]]; }));
   }
 
+  FEDEDGE_HD Scalar diagonal(Matrix<const T> m, const Label& y) const {
+    return packed(by_row<T>([&](int i) FEDEDGE_LAMBDA { return m.row(y.of[i])[y.of[i]]; }));
+  }
+
   FEDEDGE_HD void take(const View<T>& v, const Label& y, const Scalar& x) const {
     const Spread amount = spread(x);
     for (int i = 0; i < rows; ++i) one(i).take(v.of[i], y.of[i], amount.of[i]);
@@ -94,16 +102,6 @@ struct BlockLanes {
   }
 
   FEDEDGE_HD auto is(Column c, const Label& y) const { return one(c.row).is(c.in, y.of[c.row]); }
-
-  template <int kSlot>
-  FEDEDGE_HD void accumulate(Matrix<double> num, Matrix<double> den, const Label* y,
-                             const double* share, int labellings, const Scalar& total) const {
-    const Spread totals = spread(total);
-    for (int i = 0; i < rows; ++i) {
-      const int label[2] = {y[0].of[i], y[1].of[i]};
-      one(i).template accumulate<kSlot>(num, den, label, share, labellings, totals.of[i]);
-    }
-  }
 
   template <class F>
   FEDEDGE_HD void each(F f) const {

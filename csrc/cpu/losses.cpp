@@ -28,7 +28,7 @@ struct Cpu {
 
   template <class Kernel>
   static void by_class(const Rows& rows, const Kernel& kernel, const at::Tensor&) {
-    for_each_row_in_turn(rows.rows, rows.columns, kernel);
+    for_each_row_by_class(rows.rows, rows.columns, kernel);
   }
 };
 

@@ -173,6 +173,14 @@ FEDEDGE_PACK FEDEDGE_HD Pack<T, kRegister> where(const Mask<T, kRegister>& take,
       [&](int i) FEDEDGE_LAMBDA { return take.piece[i] ? a.piece[i] : b.piece[i]; });
 }
 
+// As that of two numbers (kernels/maths.h). Through a mask it would not become one instruction.
+FEDEDGE_PACK FEDEDGE_HD Pack<T, kRegister> larger(const Pack<T, kRegister>& a,
+                                                  const Pack<T, kRegister>& b) {
+  return Pack<T, kRegister>::Base::each([&](int i) FEDEDGE_LAMBDA {
+    return a.piece[i] > b.piece[i] ? a.piece[i] : b.piece[i];
+  });
+}
+
 FEDEDGE_PACK FEDEDGE_HD bool all(const Mask<T, kRegister>& mask) {
   typename Integer<T>::Signed lane[Pack<T, kRegister>::kWidth];
   std::memcpy(lane, &mask.piece, kPackBytes);

@@ -33,7 +33,7 @@ constexpr int64_t padded(int64_t columns, int64_t width) {
 template <class Kernel>
 int64_t scratch_size(int64_t columns) {
   constexpr int64_t kWidth = kPackBytes / sizeof(typename Kernel::Real);
-  if (columns < kWideRow) return Kernel::kKept * columns * kWidth;
+  if (columns < kWideRow) return (Kernel::kKept + Kernel::kViews) * columns * kWidth;
   return Kernel::kKept * padded(columns, kWidth) * (columns < kLongRow ? kWidth : 1);
 }
 

@@ -6,6 +6,7 @@
 
 #include "cpu/block_lanes.h"
 #include "cpu/lanes.h"
+#include "cpu/row_lanes.h"
 #include "cpu/row_levels.h"
 #include "kernels/distillation.h"
 #include "kernels/label_loss.h"
@@ -26,27 +27,64 @@ FEDEDGE_HD double sum_blocks(const Kernel& kernel, int64_t begin, int64_t end, M
   return total;
 }
 
+// In which order a kernel takes its rows, if not as they lie.
+template <class Kernel>
+FEDEDGE_HD const int64_t* order_of(const Kernel&) {
+  return nullptr;
+}
+
+template <typename T>
+FEDEDGE_HD const int64_t* order_of(const ProbabilitySums<T>& kernel) {
+  return kernel.order;
+}
+
+// Whether rows of middling width go through BlockLanes. What is added to a table waits for less.
+template <class Kernel>
+inline constexpr bool kInBlocks = true;
+template <typename T>
+inline constexpr bool kInBlocks<ProbabilitySums<T>> = false;
+
+// The kernel is copied: of one that lies elsewhere, every store might have changed it.
 template <int kRegister, class Kernel>
-FEDEDGE_HD double sum_rows(Kernel kernel, int64_t begin, int64_t end, int columns,
-                           typename Kernel::Real* scratch) {
+FEDEDGE_APART double loop_over_rows(Kernel kernel, int64_t begin, int64_t end, int columns,
+                                    typename Kernel::Real* scratch) {
   using T = typename Kernel::Real;
   constexpr int kWidth = Pack<T, kRegister>::kWidth;
+  const int64_t* const order = order_of(kernel);
   if (columns < kWideRow) {
     return sum_blocks<kWidth>(kernel, begin, end, [&](int64_t i, int rows) FEDEDGE_LAMBDA {
-      return RowLanes<T, kRegister>{columns, i, scratch, rows};
+      T* const views = scratch + Kernel::kKept * columns * kWidth;
+      return RowLanes<T, kRegister>{columns, i, scratch, rows, views, order};
     });
   }
-  if (columns < kLongRow) {
-    const int64_t room = Kernel::kKept * padded(columns, kWidth);
-    return sum_blocks<kWidth>(kernel, begin, end, [&](int64_t i, int rows) FEDEDGE_LAMBDA {
-      return BlockLanes<T, kRegister>{columns, i, scratch, room, rows};
-    });
+  if constexpr (kInBlocks<Kernel>) {
+    if (columns < kLongRow) {
+      const int64_t room = Kernel::kKept * padded(columns, kWidth);
+      return sum_blocks<kWidth>(kernel, begin, end, [&](int64_t i, int rows) FEDEDGE_LAMBDA {
+        return BlockLanes<T, kRegister>{columns, i, scratch, room, rows};
+      });
+    }
   }
   double total = 0;
   for (int64_t i = begin; i < end; ++i) {
-    total += kernel(ColumnLanes<T, kRegister>{columns, i, scratch});
+    const int64_t row = order == nullptr ? i : order[i];
+    total += kernel(ColumnLanes<T, kRegister>{columns, row, scratch});
   }
   return total;
+}
+
+template <int kRegister, class Kernel>
+FEDEDGE_HD double sum_rows(const Kernel& kernel, int64_t begin, int64_t end, int columns,
+                           typename Kernel::Real* scratch) {
+  return loop_over_rows<kRegister>(kernel, begin, end, columns, scratch);
+}
+
+template <int kRegister, typename T>
+FEDEDGE_HD double sum_rows(const LabelLoss<T>& loss, int64_t begin, int64_t end, int columns,
+                           T* scratch) {
+  return loss.most_known([&](const auto& kernel) FEDEDGE_LAMBDA {
+    return loop_over_rows<kRegister>(kernel, begin, end, columns, scratch);
+  });
 }
 
 #define FEDEDGE_ROWS_OF(name, Kernel)                                                  \

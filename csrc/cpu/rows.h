@@ -13,8 +13,9 @@
 namespace fededge::cpu {
 
 // Rows whose losses are added up by one thread, in their order, so that the number of threads does
-// not change the sum; a multiple of every pack's width.
-inline constexpr int64_t kRowsAtOnce = 16;
+// not change the sum; a multiple of every pack's width. Of short rows it is more, because to call the
+// loop takes as long as some of them.
+constexpr int64_t rows_at_once(int64_t columns) { return columns < kLongRow ? 128 : 16; }
 
 // Exponentials per thread below which starting another one costs more than it saves.
 inline constexpr int64_t kRowGrain = 16384;
@@ -32,7 +33,7 @@ RowsRunner<Kernel> rows_runner() {
   return rows_baseline<Kernel>;
 }
 
-// All rows in their order, by one thread: for kernels whose rows write to the same memory.
+// All rows in their order, by one thread.
 template <class Kernel>
 double for_each_row_in_turn(int64_t rows, int64_t columns, const Kernel& kernel) {
   using T = typename Kernel::Real;
@@ -43,22 +44,59 @@ double for_each_row_in_turn(int64_t rows, int64_t columns, const Kernel& kernel)
 // The sum over all rows of what the kernel returns for each.
 template <class Kernel>
 double for_each_row(int64_t rows, int64_t columns, const Kernel& kernel) {
-  if (rows <= kRowsAtOnce) return for_each_row_in_turn(rows, columns, kernel);
+  const int64_t at_once = rows_at_once(columns);
+  if (rows <= at_once) return for_each_row_in_turn(rows, columns, kernel);
   using T = typename Kernel::Real;
   const RowsRunner<Kernel> run = rows_runner<Kernel>();
-  std::vector<double> losses((rows + kRowsAtOnce - 1) / kRowsAtOnce);
-  const int64_t grain = std::max<int64_t>(1, kRowGrain / (kRowsAtOnce * columns));
+  std::vector<double> losses((rows + at_once - 1) / at_once);
+  const int64_t grain = std::max<int64_t>(1, kRowGrain / (at_once * columns));
   at::parallel_for(0, losses.size(), grain, [&](int64_t begin, int64_t end) {
     const std::unique_ptr<T[]> scratch(new T[scratch_size<Kernel>(columns)]);
     for (int64_t i = begin; i < end; ++i) {
-      const int64_t first = i * kRowsAtOnce;
-      const int64_t last = std::min(rows, first + kRowsAtOnce);
+      const int64_t first = i * at_once;
+      const int64_t last = std::min(rows, first + at_once);
       losses[i] = run(kernel, first, last, static_cast<int>(columns), scratch.get());
     }
   });
   double total = 0;
   for (const double loss : losses) total += loss;
   return total;
+}
+
+// The rows of each of `parts` ranges of classes, in their order. The ranges have about as many rows.
+inline std::vector<std::vector<int64_t>> rows_by_class(const int64_t* label, int64_t rows,
+                                                       int64_t columns, int64_t parts) {
+  std::vector<int64_t> part(columns);
+  for (int64_t i = 0; i < rows; ++i) ++part[label[i]];
+  int64_t before = 0;
+  for (int64_t& of : part) {
+    const int64_t count = of;
+    of = std::min(parts - 1, (before + count / 2) * parts / rows);
+    before += count;
+  }
+  std::vector<std::vector<int64_t>> out(parts);
+  for (int64_t i = 0; i < rows; ++i) out[part[label[i]]].push_back(i);
+  return out;
+}
+
+// For kernels whose rows add to their label's row of a table: every thread has classes of its own, so
+// that none writes what is another's, and takes their rows in order, so that every sum is the same
+// whatever the number of threads. Rows that have two labels are computed by one thread.
+template <class Kernel>
+void for_each_row_by_class(int64_t rows, int64_t columns, const Kernel& kernel) {
+  const int64_t parts = std::min<int64_t>(at::get_num_threads(), rows * columns / kRowGrain);
+  if (parts < 2 || kernel.labellings != 1 || at::in_parallel_region()) {
+    for_each_row_in_turn(rows, columns, kernel);
+    return;
+  }
+  const auto chosen = rows_by_class(kernel.label[0], rows, columns, parts);
+  at::parallel_for(0, parts, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      Kernel mine = kernel;
+      mine.order = chosen[i].data();
+      for_each_row_in_turn(static_cast<int64_t>(chosen[i].size()), columns, mine);
+    }
+  });
 }
 
 }  // namespace fededge::cpu

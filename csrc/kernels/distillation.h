@@ -11,6 +11,7 @@ template <typename T>
 struct Distillation {
   using Real = T;
   static constexpr int kKept = 2;
+  static constexpr int kViews = 3;
 
   Matrix<const T> z;
   Matrix<const T> teacher;
@@ -49,11 +50,12 @@ struct Distillation {
     const Scalar divergence = sums.of[2] / sums.of[1] + (log(sums.of[0]) - log(sums.of[1]));
     const auto pull_ = lanes.spread((mean * temperature) / sums.of[0]);
     const auto push_ = lanes.spread((mean * temperature) / sums.of[1]);
-    const auto dz_ = lanes.row(dz);
+    const auto dz_ = lanes.open(dz);
     lanes.each([&](auto c) FEDEDGE_LAMBDA {
       const Number pulled = lanes.template kept<0>(c) * lanes.of(pull_, c);
       lanes.store(dz_, c, pulled - lanes.template kept<1>(c) * lanes.of(push_, c));
     });
+    lanes.close(dz_);
     return (temperature * temperature) * divergence;
   }
 };

@@ -15,6 +15,7 @@ template <typename T>
 struct LabelLoss {
   using Real = T;
   static constexpr int kKept = 2;
+  static constexpr int kViews = 7;  // that a function of ours has of its Lanes at once
 
   Matrix<const T> z;
   Matrix<const T> scale;
@@ -38,9 +39,8 @@ struct LabelLoss {
     using Scalar = typename L::Scalar;
     typename L::Label y[2] = {};
     for (int i = 0; i < labellings; ++i) y[i] = lanes.label(label[i]);
-    if (flat == 0 && labellings == 1) return one_cross_entropy(lanes, y);
-    if (flat == 0 && (labellings == 0 || shift.stride == 0)) {
-      return cross_entropy<kAny, kAny>(lanes, y, share, labellings, false);
+    if (flat == 0 && (labellings < 2 || shift.stride == 0)) {
+      return any_cross_entropy(lanes, y, share, labellings, false);
     }
     Scalar loss(T(0));
     if (!scale && !added && !target && (factor || !shift)) {
@@ -48,13 +48,12 @@ struct LabelLoss {
     }
     loss = Scalar(T(0));
     for (int i = 0; i < labellings; ++i) {
-      loss = loss + cross_entropy<kAny, kAny>(lanes, y + i, share + i, 1, i > 0);
+      loss = loss + any_cross_entropy(lanes, y + i, share + i, 1, i > 0);
       if (flat != 0) loss = loss + flattening(lanes, y[i], share[i]);
     }
     return loss;
   }
 
- private:
   // What a call may have besides logits and labels. A loop that knows what there is has no branch;
   // kAny is one that asks.
   static constexpr int kScale = 1;
@@ -63,26 +62,31 @@ struct LabelLoss {
   static constexpr int kTarget = 8;
   static constexpr int kAny = -1;
 
+  // The cross entropies of such a call alone, with so many labellings.
+  template <int kParts, int kCount>
+  struct Known;
+
+  // f of the kernel that knows the most: of plain, restricted, fused, adjusted, LfD's and soft ones.
+  template <class F>
+  FEDEDGE_HD auto most_known(F f) const {
+    if constexpr (sizeof(T) == sizeof(float)) {  // training is; doubles need not be that fast
+      const int there = flat == 0 && labellings < 2 ? parts() : kAny;
+      if (labellings == 1 && there == 0) return f(Known<0, 1>{*this});
+      if (labellings == 1 && there == kScale) return f(Known<kScale, 1>{*this});
+      if (labellings == 1 && there == kAdded) return f(Known<kAdded, 1>{*this});
+      if (labellings == 1 && there == kShift) return f(Known<kShift, 1>{*this});
+      if (labellings == 1 && there == (kShift | kTarget)) {
+        return f(Known<kShift | kTarget, 1>{*this});
+      }
+      if (labellings == 0 && there == kTarget) return f(Known<kTarget, 0>{*this});
+    }
+    return f(*this);
+  }
+
+ private:
   FEDEDGE_HD int parts() const {
     return (scale ? kScale : 0) | (added ? kAdded : 0) | (shift ? kShift : 0) |
            (target ? kTarget : 0);
-  }
-
-  // The most frequent losses: plain, restricted, of fused logits, adjusted, LfD's.
-  template <class L>
-  FEDEDGE_HD typename L::Scalar one_cross_entropy(const L& lanes,
-                                                  const typename L::Label* y) const {
-    if constexpr (sizeof(T) == sizeof(float)) {  // training is; doubles need not be that fast
-      const int there = parts();
-      if (there == 0) return cross_entropy<0, 1>(lanes, y, share, 1, false);
-      if (there == kScale) return cross_entropy<kScale, 1>(lanes, y, share, 1, false);
-      if (there == kAdded) return cross_entropy<kAdded, 1>(lanes, y, share, 1, false);
-      if (there == kShift) return cross_entropy<kShift, 1>(lanes, y, share, 1, false);
-      if (there == (kShift | kTarget)) {
-        return cross_entropy<kShift | kTarget, 1>(lanes, y, share, 1, false);
-      }
-    }
-    return cross_entropy<kAny, 1>(lanes, y, share, 1, false);
   }
 
   template <class L, class View, class Column>
@@ -97,7 +101,7 @@ struct LabelLoss {
 
   // Both cross entropies, for labellings that have one softmax.
   template <int kParts, int kCount, class L>
-  FEDEDGE_HD typename L::Scalar cross_entropy(const L& lanes, const typename L::Label* y,
+  FEDEDGE_HD typename L::Scalar cross_entropy(const L lanes, const typename L::Label* y,
                                               const T* part, int labelled, bool add) const {
     using Number = typename L::Number;
     using Scalar = typename L::Scalar;
@@ -149,8 +153,8 @@ struct LabelLoss {
       }
     }
     const auto rate_ = lanes.spread(mean * mass / sums.of[0]);
-    const auto dz_ = lanes.row(dz);
-    const auto dadded_ = lanes.row(dadded);
+    const auto dz_ = lanes.open(dz, kCount == kAny && add);
+    const auto dadded_ = lanes.open(dadded, add);
     lanes.each([&](auto c) FEDEDGE_LAMBDA {
       Number du = lanes.template kept<0>(c) * lanes.of(rate_, c);
       if (there & kTarget) du = du - (mean * softly) * lanes.load(target_, c);
@@ -158,6 +162,8 @@ struct LabelLoss {
       if (there & kScale) du = du * lanes.load(scale_, c);
       put(lanes, dz_, c, du, kCount == kAny && add);
     });
+    if (kParts == kAny && dadded) lanes.close(dadded_);
+    lanes.close(dz_);
     for (int i = 0; i < count; ++i) {
       const Scalar own(mean * weight * part[i]);
       if (kParts == kAny && dadded) lanes.take(dadded_, y[i], own);
@@ -166,10 +172,16 @@ struct LabelLoss {
     return loss;
   }
 
+  template <class L>
+  FEDEDGE_APART typename L::Scalar any_cross_entropy(const L& lanes, const typename L::Label* y,
+                                                     const T* part, int labelled, bool add) const {
+    return cross_entropy<kAny, kAny>(lanes, y, part, labelled, add);
+  }
+
   // L1, added to the gradient. The classes but y are measured by the largest of themselves, so that
   // nothing is lost where y has next to all of the probability.
   template <class L>
-  FEDEDGE_HD typename L::Scalar flattening(const L& lanes, typename L::Label y, T part) const {
+  FEDEDGE_APART typename L::Scalar flattening(const L lanes, const typename L::Label& y, T part) const {
     using Number = typename L::Number;
     using Scalar = typename L::Scalar;
     const Number none(-Constants<T>::infinity());
@@ -196,7 +208,7 @@ struct LabelLoss {
     const auto e_rest_ = lanes.spread(e_rest);
     const auto level_ = lanes.spread(level - l1);
     const auto own_slope_ = lanes.spread(Scalar(T(0)) - e_own * l1);
-    const auto dz_ = lanes.row(dz);
+    const auto dz_ = lanes.open(dz, true);
     lanes.each([&](auto c) FEDEDGE_LAMBDA {
       const Number x = lanes.load(z_, c) - lanes.of(rest_, c);
       const Number e = lanes.template kept<0>(c) * lanes.of(e_rest_, c);
@@ -204,13 +216,14 @@ struct LabelLoss {
       const Number own_slope(lanes.of(own_slope_, c));
       lanes.add(dz_, c, where(lanes.is(c, y), own_slope, slope) * lanes.of(rate_, c));
     });
+    lanes.close(dz_);
     return (flat * part) * l1;
   }
 
   // weight * CE + flat * L1 from one exponential per column: e^(z + shift) = e^z factor. False, with
   // nothing done, where the numbers that fell below the smallest could be seen in the result.
   template <int kCount, class L>
-  FEDEDGE_HD bool shared(const L& lanes, const typename L::Label* y,
+  FEDEDGE_HD bool shared(const L lanes, const typename L::Label* y,
                          typename L::Scalar& loss) const {
     using Number = typename L::Number;
     using Scalar = typename L::Scalar;
@@ -258,14 +271,14 @@ struct LabelLoss {
       const Scalar level = log_others - log(rest);
       const Scalar l1 = ((sums.of[0] - e * x) + rest * level) / total;
       Scalar ce = log(adjusted) - x;
-      if (shift) ce = ce - lanes.at(lanes.row(shift, y[i]), y[i]);
+      if (shift) ce = ce - lanes.diagonal(shift, y[i]);
       loss = loss + share[i] * (flat * l1 + weight * ce);
       level_[i] = lanes.spread(level - l1);
       own_[i] = lanes.spread(Scalar(T(0)) - l1);
       rate_[i] = lanes.spread((mean * weight * share[i]) / adjusted);
       flat_[i] = lanes.spread((mean * flat) / total * share[i]);
     }
-    const auto dz_ = lanes.row(dz);
+    const auto dz_ = lanes.open(dz);
     lanes.each([&](auto c) FEDEDGE_LAMBDA {
       const Number x = lanes.template kept<1>(c) - lanes.of(most_, c);
       Number slope(T(0));
@@ -277,8 +290,20 @@ struct LabelLoss {
       }
       lanes.store(dz_, c, lanes.template kept<0>(c) * slope);
     });
+    lanes.close(dz_);
     for (int i = 0; i < kCount; ++i) lanes.take(dz_, y[i], Scalar(mean * weight * share[i]));
     return true;
+  }
+};
+
+template <typename T>
+template <int kParts, int kCount>
+struct LabelLoss<T>::Known : LabelLoss<T> {
+  template <class L>
+  FEDEDGE_HD typename L::Scalar operator()(const L& lanes) const {
+    typename L::Label y[1] = {};
+    if (kCount == 1) y[0] = lanes.label(this->label[0]);
+    return this->template cross_entropy<kParts, kCount>(lanes, y, this->share, kCount, false);
   }
 };
 

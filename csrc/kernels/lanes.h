@@ -2,21 +2,26 @@
 //
 // The maths of one row is written once, over a `Lanes` that supplies the columns and what needs all
 // of them together. There are four: a warp or block with a column for each thread at a time
-// (StridedLanes, below), and on the host a pack of columns of one row, one column of a pack of rows
-// (cpu/lanes.h), or packs of columns of several rows (cpu/block_lanes.h). What a Lanes offers:
+// (StridedLanes, below), and on the host a pack of columns of one row (cpu/lanes.h), one column of a
+// pack of rows (cpu/row_lanes.h), or packs of columns of several rows (cpu/block_lanes.h). What a Lanes offers:
 //
 //   Real     float or double
 //   Number   what one column is computed in: a Real, or a pack of them
 //   Scalar   what belongs to a row as a whole: a Real, or a pack of them
 //   Label    a row's label
-//   row(m), row(m, y)   this row of a matrix; row y of a table
+//   row(m), row(m, y)   this row of a matrix; row y of a table. Views live as long as the Lanes does
+//            that made them: a function that makes some takes its Lanes by value
+//   open(m, add), close(v)   this row of a matrix that is written, with what is in it if that is added
+//            to; after close it is there, and take may follow
+//   diagonal(m, y)   the number in row y and column y of a table
 //   load(v, c), store(v, c, x), add(v, c, x)   by column. A column may be met twice by each(f): what
 //            is stored must be the same both times, and is added once
-//   at(v, y), take(v, y, x)   one label's column; x taken from it, after each(f) has stored it
+//   at(v, y), take(v, y, x)   one label's column; x taken from it, after close
 //   keep<i>(c, x), kept<i>(c)   the i-th number that each column may put by
 //   is(c, y)   whether column c is label y's
 //   spread(x), of(s, c)   a row's Scalar for the use of its columns, and what column c sees of it
 //   max(f), sum(f), each(f)   over all columns; f takes a column, of sum it returns Sums
+//   fetch(num, y, c)   a hint that column c of num's row y will be added to
 //   accumulate<i>(num, den, y, share, labellings, total)   for each of the labellings, add the share
 //            to den's row y, of one column, and to num's row y in proportion to what each column kept
 //            of a total. On a device only lanes that have a class to themselves do (ClassLanes, grid.h)
@@ -70,6 +75,14 @@ struct StridedLanes {
     return m.row(y);
   }
 
+  template <typename U>
+  FEDEDGE_HD U* open(Matrix<U> m, bool = false) const {
+    return m.row(index);
+  }
+
+  template <typename U>
+  FEDEDGE_HD void close(U*) const {}
+
   FEDEDGE_HD Label label(const int64_t* y) const { return static_cast<Label>(y[index]); }
 
   FEDEDGE_HD T spread(T x) const { return x; }
@@ -96,6 +109,8 @@ struct StridedLanes {
     return static_cast<T>(v[y]);
   }
 
+  FEDEDGE_HD T diagonal(Matrix<const T> m, Label y) const { return m.row(y)[y]; }
+
   template <typename U>
   FEDEDGE_HD void take(U* v, Label y, T x) const {
     if (y % exchange.width() == exchange.lane()) v[y] = static_cast<U>(static_cast<T>(v[y]) - x);
@@ -112,6 +127,9 @@ struct StridedLanes {
   }
 
   FEDEDGE_HD bool is(int c, Label y) const { return c == y; }
+
+  template <class Y>
+  FEDEDGE_HD void fetch(Matrix<double>, const Y&, int) const {}
 
   template <class F>
   FEDEDGE_HD void each(F f) const {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import pytest
@@ -184,7 +184,7 @@ def bits() -> str:
     """All losses and gradients at shapes for both kinds of lanes, with full and partial packs."""
     digest = hashlib.sha256()
     for dtype in (torch.float32, torch.float64):
-        for rows, classes in ((37, 10), (600, 31), (600, 100), (40, 1000)):
+        for rows, classes in ((37, 10), (1500, 31), (600, 100), (40, 1000)):
             z = draw(8, rows, classes, dtype=dtype).requires_grad_()
             losses = [ops.label_loss(z, **k) for _, k in cases(rows, classes, dtype)]
             losses.append(ops.distillation(z, draw(9, rows, classes, dtype=dtype), 2.0))
@@ -198,6 +198,35 @@ def bits() -> str:
     return digest.hexdigest()
 
 
+LABELS: dict[str, Callable[[int, int], Tensor]] = {
+    "one class": lambda rows, classes: torch.full((rows,), classes - 1),
+    "two classes": lambda rows, classes: (torch.arange(rows) % 5 == 0).long() * (classes - 1),
+    "all classes": lambda rows, classes: torch.arange(rows) * 7 % classes,
+}
+
+
+@pytest.mark.parametrize("kind", LABELS)
+@pytest.mark.parametrize("classes", [10, 40, 300])
+def test_sums_by_class_are_the_same_with_any_number_of_threads(kind: str, classes: int) -> None:
+    """Threads have classes of their own: there may be fewer of these than there are threads."""
+    rows = 200_000 // classes
+    z, y = draw(5, rows, classes, dtype=torch.float32), LABELS[kind](rows, classes)
+    expected = torch.zeros(classes, classes).double().index_add_(0, y, z.double().softmax(1))
+    threads, found = torch.get_num_threads(), []
+    try:
+        for count in (1, 2, 5):
+            torch.set_num_threads(count)
+            num, den = torch.zeros(classes, classes).double(), torch.zeros(classes).double()
+            ops.probability_sums_(num, den, z, (y,))
+            found.append((num, den))
+    finally:
+        torch.set_num_threads(threads)
+    for num, den in found:
+        assert torch.equal(num, found[0][0])
+        assert torch.equal(den, y.bincount(minlength=classes).double())
+    torch.testing.assert_close(found[0][0], expected, rtol=2e-6, atol=2e-6)
+
+
 def test_runs_threads_and_instruction_sets_give_the_same_bits() -> None:
     from fededge import _C
 
@@ -206,7 +235,7 @@ def test_runs_threads_and_instruction_sets_give_the_same_bits() -> None:
     try:
         for level in levels:
             _C.limit_simd(level)
-            for count in (1, 2):
+            for count in (1, 2, 3):
                 torch.set_num_threads(count)
                 digests.add(bits())
     finally:

@@ -91,7 +91,8 @@ int probability_sums_float(const float* z, int64_t stride, double* num, double* 
                            const int64_t* label, const int64_t* other, double share,
                            double other_share, const RowJob<float>* job, const Shape* shape) {
   const ProbabilitySums<float> sums{{z, stride},    {num, job->columns},  {den, 1},
-                                    {label, other}, {share, other_share}, other == nullptr ? 1 : 2};
+                                    {label, other}, {share, other_share}, other == nullptr ? 1 : 2,
+                                    nullptr};
   return play<EachClass>(sums, *job, *shape);
 }
 

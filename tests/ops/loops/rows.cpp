@@ -117,8 +117,14 @@ void others(const Inputs& in) {
   std::vector<double> num(in.shift.size()), den(in.columns);
   const ProbabilitySums<T> sums{{in.z.data(), in.columns}, {num.data(), in.columns},
                                 {den.data(), 1},           {in.label.data(), in.other.data()},
-                                {0.25, 0.75},              2};
+                                {0.25, 0.75},              2,
+                                nullptr};
   run(sums, in.rows, in.columns);
+  ProbabilitySums<T> backwards = sums;
+  std::vector<int64_t> order(in.rows);
+  for (int64_t i = 0; i < in.rows; ++i) order[i] = in.rows - 1 - i;
+  backwards.order = order.data();
+  run(backwards, in.rows, in.columns);
   hash.add(num);
   hash.add(den);
   std::printf("others %lldx%d: %016llx\n", static_cast<long long>(in.rows),
