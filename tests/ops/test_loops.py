@@ -20,6 +20,8 @@ FLAGS = ("-std=c++17", "-O1", "-Wall", "-Wno-psabi", "-ffp-contract=off", f"-I{R
 ARM = "aarch64-linux-gnu-g++"
 QEMU = ("qemu-aarch64-static", "qemu-aarch64")
 
+pytestmark = pytest.mark.timeout(1200)  # what is watched takes the compiler minutes
+
 
 def printed(folder: Path, register: int, *compiler: str, under: tuple[str, ...] = ()) -> list[str]:
     """What the program prints when it is compiled for registers of so many bytes."""
