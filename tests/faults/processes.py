@@ -101,7 +101,8 @@ class Process:
         except StoreError as error:
             if "the disk is full" not in str(error):
                 raise
-            self.world.tell(f"{self.name} stops: {error}")
+            why = str(error).replace(f"{self.world.disk.root}/", "")  # of this run alone
+            self.world.tell(f"{self.name} stops: {why}")
             self.die(False)
         return self.alive
 
