@@ -119,7 +119,7 @@ class Model:
         return np.concatenate([np.empty((0, len(self.about.labels)), np.float32), *parts])
 
     def _run(self, batch: np.ndarray) -> np.ndarray:
-        """A copy: what ONNX Runtime gives keeps the memory of its session for as long as it lives."""
+        """A copy: the array of ONNX Runtime keeps the memory of its session for as long."""
         (probabilities,) = self.session.run([self.output], {self.about.input.name: batch})
         return np.array(probabilities)
 
