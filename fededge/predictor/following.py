@@ -18,7 +18,7 @@ from fededge.errors import ConfigError, FedEdgeError, StoreError
 from fededge.files import replace_file
 from fededge.predictor.inputs import prepare
 from fededge.predictor.manifest import MANIFEST, MODEL, Input
-from fededge.predictor.model import About, Model, Wanted, signature
+from fededge.predictor.model import About, Model, Signature, Wanted, signature
 from fededge.predictor.prediction import Prediction
 from fededge.predictor.texts import prepare_texts
 
@@ -77,7 +77,7 @@ class Predictor:
         self._wanted, self._resize = Wanted(provider, variant, threads, key, cache), resize
         self._next_look = 0.0
         self._prepare_locks()
-        self._start_with(self._real())
+        self._seen, self._model = self._loaded(self._real())
         self._forked = False
         _ALIVE.add(self)
         log.info("%s; version %s", self._model.about.provider, self.version)
@@ -172,9 +172,9 @@ class Predictor:
             if self._forked:
                 _PARENTS.append(self._model)
                 try:
-                    self._start_with(self._model.about.folder)
+                    self._seen, self._model = self._loaded(self._model.about.folder)
                 except FedEdgeError:
-                    self._start_with(self._real())
+                    self._seen, self._model = self._loaded(self._real())
                 self._forked = False
 
     def _follow(self) -> None:
@@ -220,9 +220,9 @@ class Predictor:
     def _load(self, folder: Path) -> Model:
         return Model.load(folder, self._wanted)
 
-    def _start_with(self, folder: Path) -> None:
-        self._seen = signature(folder)
-        self._model = self._load(folder)
+    def _loaded(self, folder: Path) -> tuple[Signature | None, Model]:
+        seen = signature(folder)  # before it is read: what changes meanwhile is looked at again
+        return seen, self._load(folder)
 
 
 _ALIVE: weakref.WeakSet[Predictor] = weakref.WeakSet()
