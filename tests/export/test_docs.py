@@ -4,13 +4,16 @@ import re
 import shlex
 from pathlib import Path
 
+import msgspec
 import pytest
 from torch import Tensor, nn
 
 from fededge.cli import main
+from fededge.config import ExportConfig, RolloutConfig
 from fededge.export import Manifest, Models, Origin, Template
 from fededge.flat import FlatModel
 from fededge.spec import ModelSpec
+from tests.pages import blocks
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "onnx.md").read_text("utf-8")
 
@@ -72,3 +75,11 @@ def test_the_commands_of_the_page_run_as_they_stand(
         current.append(models.number())
     assert current == [42, 41, 41, 41, 40]
     assert "model 41 is bad and not used again" in capsys.readouterr().out
+
+
+def test_the_settings_of_the_page_are_those_that_there_are() -> None:
+    export, rollout = (msgspec.toml.decode(block) for block in blocks(PAGE, "toml"))
+    assert msgspec.convert(export["export"], ExportConfig).prefer == "int8"
+    assert msgspec.convert(rollout["rollout"], RolloutConfig).abort == 0.2
+    assert export["export"].keys() == set(ExportConfig.__struct_fields__)
+    assert rollout["rollout"].keys() == set(RolloutConfig.__struct_fields__)
