@@ -8,6 +8,9 @@ import math
 from datetime import datetime, timezone
 from pathlib import Path
 
+import torch
+from torch import Tensor
+
 from fededge.config import AgentConfig
 from fededge.errors import ExportError, StoreError
 from fededge.export import Draft, Origin, Samples, Template, compared, predict_all
@@ -30,6 +33,13 @@ COMPARED_NUMBERS = 4_000_000
 
 CALIBRATED = 256
 """Training samples on which the activations of an int8 model are measured."""
+
+
+def spread(inputs: Tensor, count: int) -> Tensor:
+    """So many of the inputs, evenly from first to last: a folder's come class after class."""
+    if len(inputs) <= count:
+        return inputs
+    return inputs[torch.arange(count) * len(inputs) // count]
 
 
 class Exporting:
@@ -65,7 +75,7 @@ class Exporting:
         data = self.trainer.data
         inputs = data.held_x if len(data.held_x) else data.x
         count = COMPARED_NUMBERS // max(1, self.template.layout.size)
-        inputs = inputs[: max(LEAST_COMPARED, min(MOST_COMPARED, count))]
+        inputs = spread(inputs, max(LEAST_COMPARED, min(MOST_COMPARED, count)))
         before = self.net.swap(answer.personal)
         try:
             draft = compared(self.net, self.template, self._origin(answer, task, state), inputs)
@@ -96,7 +106,7 @@ class Exporting:
         config, data = self.config.export, self.trainer.data
         if config.made:
             weights = [entry.name for entry in self.template.layout.entries]
-            samples = Samples(data.x[:CALIBRATED], data.held_x, data.held_y)
+            samples = Samples(spread(data.x, CALIBRATED), data.held_x, data.held_y)
             draft = draft.with_variants(config.made, weights, samples)
         draft = draft.preferring(config.prefer, config.max_drop)
         return draft if self.key is None else draft.signed(self.key)

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import fededge
+from fededge.errors import DataError, FedEdgeError
 
 PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".ppm")
 UNSURE = 0.5
@@ -22,7 +23,11 @@ def label_new(predictor: fededge.Predictor, folder: Path, done: set[Path]) -> No
     for picture in sorted(set(folder.iterdir()) - done):
         done.add(picture)
         if picture.suffix.lower() in PICTURES:
-            answer = predictor.predict(picture)
+            try:
+                answer = predictor.predict(picture)
+            except DataError as error:  # the next picture may be a better one
+                print(error)
+                continue
             doubt = " (unsure)" if answer.probability < UNSURE else ""
             print(f"{picture.name}: {answer.label} {answer.probability:.4f}{doubt}")
 
@@ -33,7 +38,10 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--once", action="store_true", help="do not wait for more pictures")
     options = parser.parse_args()
-    predictor, done = fededge.Predictor(options.state), set[Path]()
+    try:
+        predictor, done = fededge.Predictor(options.state), set[Path]()
+    except FedEdgeError as error:  # there is no model yet, ONNX Runtime is missing, …
+        raise SystemExit(f"python_app.py: {error}") from None
     print(f"{predictor.about.provider}; version {predictor.version}")
     while True:
         label_new(predictor, options.folder, done)

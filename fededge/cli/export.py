@@ -15,6 +15,7 @@ from rich.table import Table
 from fededge.config import AgentConfig, load
 from fededge.errors import ConfigError, StoreError
 from fededge.export import Manifest, Models, Record
+from fededge.predictor.manifest import MANIFEST
 
 __all__ = ["add_to"]
 
@@ -26,6 +27,7 @@ bad is never used again.
 
 examples:
   fededge export state                       # the models, the current one marked
+  fededge export --list                      # of the agent in this folder
   fededge export --list --config agent.toml --json
   fededge export state --rollback            # to the model before the current one
   fededge export state --pin 41              # apps get 41, whatever is trained meanwhile
@@ -41,7 +43,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         type=Path,
         nargs="?",
         metavar="STATE",
-        help="an agent's state folder, or its models folder",
+        help="an agent's state folder, or its models folder (default: where you are)",
     )
     parser.add_argument(
         "--config", type=Path, metavar="FILE", help="instead: the agent's TOML file"
@@ -70,15 +72,17 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _given(options: argparse.Namespace) -> Path:
-    if (options.state is None) == (options.config is None):
-        raise ConfigError("which device? Give its state folder, or --config with its TOML file")
-    return options.state or Path(load(options.config, AgentConfig).state)
+    if options.config is None:
+        return options.state or Path()
+    if options.state is not None:
+        raise ConfigError("which device? Give its state folder, or --config, and not both")
+    return Path(load(options.config, AgentConfig).state)
 
 
 def _folder(given: Path) -> Path:
-    """The models of a device, from its state folder, theirs, or the link itself."""
-    for folder in (given / "models", given, given.parent):
-        if Models(folder).numbers():
+    """The models of a device, from its state folder or the one around it, theirs, or the link."""
+    for folder in (given / "models", given / "state" / "models", given, given.parent):
+        if any((folder / str(number) / MANIFEST).exists() for number in Models(folder).numbers()):
             return folder
     raise StoreError(
         f"{given}: there are no exported models here; give an agent's state folder, after its "

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fededge.errors import ExportError
 from fededge.export.half import halved
-from fededge.export.manifest import Facts, Manifest, Origin, Variant
+from fededge.export.manifest import Facts, Manifest, Origin, Variant, as_text
 from fededge.export.parity import Parity, check, predict_all
 from fededge.export.quantisation import quantised
 from fededge.export.template import Template
@@ -70,7 +70,7 @@ class Draft:
         self, names: Sequence[str], weights: Sequence[str], samples: Samples
     ) -> Draft:
         """Add these variants; one that cannot be made, or does not run, is left out with a line."""
-        draft, reference = self, self._answers(MODEL, samples)
+        draft, reference = self, _answers(self.files[MODEL], samples)
         for name in names:
             try:
                 data = _variant(name, self.files[MODEL], weights, samples.training)
@@ -100,27 +100,23 @@ class Draft:
         manifest = msgspec.structs.replace(self.manifest, signature=signature)
         return replace(self, manifest=manifest)
 
-    def _answers(self, file: str, samples: Samples) -> Tensor:
-        """What a file says about the held-out data; about the training data if there is none."""
-        inputs = samples.held_x if len(samples.held_x) else samples.training
-        return predict_all(self.files[file], inputs)
-
     def _with(self, name: str, data: bytes, reference: Tensor, samples: Samples) -> Draft:
-        file = f"model.{name}.onnx"
-        draft = replace(self, files={**self.files, file: data})
-        answers = draft._answers(file, samples)
+        answers = _answers(data, samples)
         difference = (answers - reference).abs().max().item()
         if not difference <= 1:
             raise ExportError("its probabilities are not finite")
+        accuracy = _accuracy(answers, samples.held_y)
+        data = _saying(data, "accuracy", as_text(accuracy))
         about = Variant(
-            file=file,
+            file=f"model.{name}.onnx",
             sha256=hashlib.sha256(data).hexdigest(),
             size=len(data),
-            accuracy=_accuracy(answers, samples.held_y),
+            accuracy=accuracy,
             difference=difference,
         )
         variants = {**self.manifest.variants, name: about}
-        return replace(draft, manifest=msgspec.structs.replace(self.manifest, variants=variants))
+        manifest = msgspec.structs.replace(self.manifest, variants=variants)
+        return Draft(manifest, {**self.files, about.file: data})
 
 
 def compared(flat: FlatModel, template: Template, origin: Origin, inputs: Tensor) -> Draft:
@@ -138,6 +134,23 @@ def _variant(name: str, model: bytes, weights: Sequence[str], training: Tensor) 
         onnx.checker.check_model(data, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         raise ExportError(f"its graph is invalid ({error})") from error
+    return data
+
+
+def _answers(model: bytes, samples: Samples) -> Tensor:
+    """What a file says about the held-out data; about the training data if there is none."""
+    return predict_all(model, samples.held_x if len(samples.held_x) else samples.training)
+
+
+def _saying(model: bytes, key: str, text: str) -> bytes:
+    """The same model with another value in its metadata."""
+    import onnx
+
+    proto = onnx.load_model_from_string(model)
+    for entry in proto.metadata_props:
+        if entry.key == key:
+            entry.value = text
+    data: bytes = proto.SerializeToString()
     return data
 
 

@@ -15,14 +15,15 @@ from fededge.errors import StoreError
 from fededge.export.tracing import input_name
 from fededge.files import read_bounded
 from fededge.flat import Layout
-from fededge.predictor.manifest import LARGEST_MANIFEST
+from fededge.predictor.manifest import FILE_NAME, LARGEST_MANIFEST
 from fededge.spec import ModelSpec
 
-__all__ = ["Facts", "Input", "Manifest", "Origin", "Variant"]
+__all__ = ["Facts", "Input", "Manifest", "Origin", "Variant", "as_text"]
 
 Count = Annotated[int, Meta(ge=0)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+FileName = Annotated[str, Meta(pattern=rf"^{FILE_NAME.pattern}$")]
 
 
 class Origin(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -79,10 +80,7 @@ class Facts(Origin, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def metadata(self) -> dict[str, str]:
         """For ONNX's `metadata_props`: texts as they are, everything else as JSON."""
-        values = msgspec.to_builtins(self)
-        return {
-            key: value if isinstance(value, str) else _json(value) for key, value in values.items()
-        }
+        return {key: as_text(value) for key, value in msgspec.to_builtins(self).items()}
 
 
 class Variant(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -91,7 +89,7 @@ class Variant(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     `difference` is the largest one of a probability to the float32 file, on held-out data.
     """
 
-    file: str
+    file: FileName
     sha256: Sha256
     size: Count
     accuracy: Share | None
@@ -122,5 +120,6 @@ class Manifest(Facts, frozen=True, kw_only=True, forbid_unknown_fields=True):
             raise StoreError(f"{path}: not a manifest of an exported model ({error})") from error
 
 
-def _json(value: object) -> str:
-    return msgspec.json.encode(value).decode()
+def as_text(value: object) -> str:
+    """How a value stands in the metadata of an ONNX file."""
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()

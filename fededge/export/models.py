@@ -6,8 +6,6 @@ import contextlib
 import fcntl
 import json
 import logging
-import os
-import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,19 +13,20 @@ from pathlib import Path
 import msgspec
 from torch import Tensor
 
-from fededge.errors import ExportError, StoreError
+from fededge.errors import StoreError
+from fededge.export import shelf
 from fededge.export.draft import MODEL, Draft, compared
 from fededge.export.manifest import Manifest, Origin
 from fededge.export.record import Answered, Event, Record
 from fededge.export.template import Template
-from fededge.files import disk_error, fsync_folder, read_bounded, replace_file, stream_sha256
+from fededge.files import disk_error, read_bounded, stream_sha256
 from fededge.flat import FlatModel
 
 __all__ = ["Models"]
 
 log = logging.getLogger(__name__)
 
-MANIFEST, CURRENT, INDEX, BAD = "manifest.json", "current", "index.json", "bad.json"
+MANIFEST, INDEX, BAD = "manifest.json", "index.json", "bad.json"
 LARGEST_REPORT = 1 << 16
 # The current model, and the one that a rollback leads to.
 STEPS_BACK = 2
@@ -45,7 +44,7 @@ def _usable(manifest: Manifest, record: Record, fits: Fits) -> bool:
 
 def _refuse_bad(record: Record, number: int, manifest: Manifest) -> None:
     if manifest.weights in record.bad:
-        raise ExportError(f"model {number} was reported bad: it is not made current again")
+        raise StoreError(f"model {number} was reported bad: it is not made current again")
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ class Models:
     def number(self) -> int | None:
         """Where `current` leads."""
         try:
-            return int((self.folder / CURRENT).readlink().name)
+            return int((self.folder / shelf.CURRENT).readlink().name)
         except (OSError, ValueError):
             return None
 
@@ -85,10 +84,7 @@ class Models:
 
     def numbers(self) -> list[int]:
         """The models that are kept, oldest first."""
-        if not self.folder.is_dir():
-            return []
-        names = (path.name for path in self.folder.iterdir())
-        return sorted(int(name) for name in names if name.isascii() and name.isdecimal())
+        return shelf.numbers(self.folder)
 
     def manifests(self) -> dict[int, Manifest]:
         """The models by number, oldest first; a damaged one is left out: nobody can use it."""
@@ -105,6 +101,8 @@ class Models:
         for name, sha256 in hashes.items():
             path = self.path(number) / name
             try:
+                if path.is_fifo():  # it would wait for its writer, and all others for the lock
+                    raise StoreError(f"{path}: damaged, it is a pipe")
                 with path.open("rb") as file:
                     same = stream_sha256(file) == sha256
             except OSError as error:
@@ -156,21 +154,14 @@ class Models:
             if record.pinned not in (None, number):
                 self._note("held", number, f"current is pinned to {record.pinned}")
                 return False
-            self._swap(number)
+            shelf.point(self.folder, number)
             self._note("promoted", number, reason)
         return True
 
     def roll_back(self, reason: str = "", fits: Fits = _any) -> int | None:
         """Make the last model before the current one current; None if none is left that fits."""
         with self._changing():
-            record, kept = msgspec.structs.replace(self.record(), pinned=None), self.manifests()
-            for number in reversed(record.trail[:-1]):
-                usable = number in kept and _usable(kept[number], record, fits)
-                if usable and self.is_whole(number):
-                    self._swap(number)
-                    record.noting("rolled back", number, reason).at(number).write(self._index)
-                    return number
-        return None
+            return self._roll_back(reason, fits)
 
     def mark_bad(self, number: int, reason: str, fits: Fits = _any) -> int | None:
         """Never promote a model again; if it is current, roll back. Where `current` leads then.
@@ -183,9 +174,9 @@ class Models:
             pinned = None if record.pinned == number else record.pinned
             marked = msgspec.structs.replace(record, bad=bad, pinned=pinned)
             marked.noting("bad", number, reason).write(self._index)
-        if self.number() == number:
-            self.roll_back(reason, fits)
-        return self.number()
+            if self.number() == number:
+                self._roll_back(reason, fits)
+            return self.number()
 
     def pin(self, number: int) -> None:
         """Make a model current, and keep it so until it is unpinned or reported bad."""
@@ -193,7 +184,7 @@ class Models:
             record = self.record()
             _refuse_bad(record, number, self.manifest(number))
             self.check(number)
-            self._swap(number)
+            shelf.point(self.folder, number)
             pinned = msgspec.structs.replace(record, pinned=number)
             pinned.noting("pinned", number).at(number).write(self._index)
 
@@ -228,9 +219,10 @@ class Models:
 
     def heal(self) -> None:
         """Finish a rollback that a crash cut short: the model is marked, and still current."""
-        manifest = self.manifests().get(self.number() or 0)
-        if manifest is not None and self.is_bad(manifest.weights):
-            self.roll_back("it was reported bad")
+        if self._current_is_bad():
+            with self._changing():
+                if self._current_is_bad():
+                    self._roll_back("it was reported bad", _any)
 
     # Files
 
@@ -249,6 +241,20 @@ class Models:
         except OSError as error:
             raise disk_error(self.folder, error) from error
 
+    def _current_is_bad(self) -> bool:
+        manifest = self.manifests().get(self.number() or 0)
+        return manifest is not None and self.is_bad(manifest.weights)
+
+    def _roll_back(self, reason: str, fits: Fits) -> int | None:
+        record, kept = msgspec.structs.replace(self.record(), pinned=None), self.manifests()
+        for number in reversed(record.trail[:-1]):
+            usable = number in kept and _usable(kept[number], record, fits)
+            if usable and self.is_whole(number):
+                shelf.point(self.folder, number)
+                record.noting("rolled back", number, reason).at(number).write(self._index)
+                return number
+        return None
+
     def _note(self, event: Event, number: int, reason: str = "") -> None:
         self.record().noting(event, number, reason).write(self._index)
 
@@ -262,35 +268,14 @@ class Models:
             return None
 
     def _write(self, draft: Draft) -> int:
-        """Write all files into a new numbered folder, which appears complete or not at all."""
-        new = self.folder / ".new"
-        shutil.rmtree(new, ignore_errors=True)
-        try:
-            for name, data in draft.files.items():
-                replace_file(new / name, data)
-            replace_file(new / MANIFEST, draft.manifest.encode())
-            used = (entry.number for entry in self.record().history)
-            number = max([*self.numbers(), *used], default=0) + 1
-            new.rename(self.path(number))
-        finally:
-            shutil.rmtree(new, ignore_errors=True)
-        fsync_folder(self.folder)
+        used = (entry.number for entry in self.record().history)
+        number = max([*shelf.taken(self.folder), *used], default=0) + 1
+        files = {**draft.files, MANIFEST: draft.manifest.encode()}
+        shelf.place(self.folder, number, files)
         return number
-
-    def _swap(self, number: int) -> None:
-        link = self.folder / ".current.new"
-        link.unlink(missing_ok=True)
-        link.symlink_to(str(number))
-        os.replace(link, self.folder / CURRENT)
-        fsync_folder(self.folder)
 
     def _prune(self, spare: Iterable[int]) -> None:
         """Remove old models; an app that has just followed `current` still finds its files."""
         record = self.record()
         kept = {*self.numbers()[-self.keep :], *record.trail[-STEPS_BACK:], record.pinned, *spare}
-        for number in set(self.numbers()) - kept:
-            # Renamed first, so that no numbered folder is ever half there.
-            old = self.folder / ".old"
-            shutil.rmtree(old, ignore_errors=True)
-            self.path(number).rename(old)
-            shutil.rmtree(old)
+        shelf.discard(self.folder, set(self.numbers()) - kept)

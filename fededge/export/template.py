@@ -138,7 +138,8 @@ class Template:
     def cached(cls, folder: Path, module: nn.Module, spec: ModelSpec) -> Template:
         """The template of an earlier run, or else a new one, kept for the next run.
 
-        A file that is damaged, or no longer stands for this module, is traced anew.
+        A file that is damaged, or no longer stands for this module, is traced anew; one that cannot
+        be written, on a full disk, costs the next run its time and nothing else.
         """
         layout = Layout.of(module)
         path = folder / f"{layout.hash}.template"
@@ -148,7 +149,10 @@ class Template:
             except (StoreError, ExportError) as error:
                 log.warning("the network is traced again: %s", error)
         template = cls.trace(module, spec)
-        template.save(path)
+        try:
+            template.save(path)
+        except StoreError as error:
+            log.warning("the traced network is not kept: %s", error)
         return template
 
     @classmethod

@@ -38,8 +38,8 @@ __all__ = [
 
 INPUT, TOKENS, OUTPUT, BATCH = "image", "tokens", "probabilities", "batch"
 
-# 17 is the last opset that TensorRT 8.6 reads (the one of JetPack 6.0), and IR 8 belongs to it:
-# ONNX Runtime has read both since 2022. Later opsets add nothing that an image classifier uses.
+# 17 is the last opset that TensorRT 8.5 and 8.6 read (those of JetPack 5.1 and 6.0), and IR 8
+# belongs to it: ONNX Runtime has read both since 2022. Later ones add nothing that is used here.
 OPSET, IR_VERSION = 17, 8
 
 

@@ -18,7 +18,7 @@ from fededge.errors import ConfigError, FedEdgeError, StoreError
 from fededge.files import replace_file
 from fededge.predictor.inputs import prepare
 from fededge.predictor.manifest import MANIFEST, MODEL, Input
-from fededge.predictor.model import About, Model, Wanted, signature
+from fededge.predictor.model import About, Model, Signature, Wanted, signature
 from fededge.predictor.prediction import Prediction
 from fededge.predictor.texts import prepare_texts
 
@@ -77,9 +77,7 @@ class Predictor:
         self._wanted, self._resize = Wanted(provider, variant, threads, key, cache), resize
         self._next_look = 0.0
         self._prepare_locks()
-        folder = self._real()
-        self._seen = signature(folder)
-        self._model = self._load(folder)
+        self._seen, self._model = self._loaded(self._real())
         self._forked = False
         _ALIVE.add(self)
         log.info("%s; version %s", self._model.about.provider, self.version)
@@ -165,11 +163,19 @@ class Predictor:
         self._forked = True
 
     def _load_after_fork(self) -> None:
-        """A model of this process's own: ONNX Runtime's threads do not outlive a fork."""
+        """A model of this process's own: ONNX Runtime's threads do not outlive a fork.
+
+        The parent's is known to be good; what is newer takes over as ever. Where neither can be
+        loaded the call fails: a session that waits for threads of the parent would wait for ever.
+        """
         with self._loading:
             if self._forked:
-                self._forked, self._seen = False, None
-                self._take_over()
+                _PARENTS.append(self._model)
+                try:
+                    self._seen, self._model = self._loaded(self._model.about.folder)
+                except FedEdgeError:
+                    self._seen, self._model = self._loaded(self._real())
+                self._forked = False
 
     def _follow(self) -> None:
         """If the model has changed, and nobody is at it, have it loaded."""
@@ -214,8 +220,14 @@ class Predictor:
     def _load(self, folder: Path) -> Model:
         return Model.load(folder, self._wanted)
 
+    def _loaded(self, folder: Path) -> tuple[Signature | None, Model]:
+        seen = signature(folder)  # before it is read: what changes meanwhile is looked at again
+        return seen, self._load(folder)
+
 
 _ALIVE: weakref.WeakSet[Predictor] = weakref.WeakSet()
+# Of a forked process: ONNX Runtime ends a session by waiting for its threads, which are not here.
+_PARENTS: list[Model] = []
 
 
 def _forked() -> None:

@@ -119,9 +119,9 @@ class Model:
         return np.concatenate([np.empty((0, len(self.about.labels)), np.float32), *parts])
 
     def _run(self, batch: np.ndarray) -> np.ndarray:
+        """A copy: the array of ONNX Runtime keeps the memory of its session for as long."""
         (probabilities,) = self.session.run([self.output], {self.about.input.name: batch})
-        rows: np.ndarray = probabilities
-        return rows
+        return np.array(probabilities)
 
     def _try(self, path: Path) -> None:
         """One black image, or one empty text: shows a model that does not fit, and warms it up."""

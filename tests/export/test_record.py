@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
@@ -16,7 +17,7 @@ import pytest
 from torch import Tensor, nn
 
 from fededge.cli import main
-from fededge.errors import ExportError, StoreError
+from fededge.errors import StoreError
 from fededge.export import Draft, Models, Origin, Template, compared
 from fededge.flat import FlatModel
 from fededge.spec import ModelSpec
@@ -80,9 +81,9 @@ def test_a_bad_model_is_rolled_back_and_its_weights_are_never_promoted_again(
     """Written again, in another round, the file has another hash: the weights are the same."""
     assert models.mark_bad(3, "all trucks") == 2
     number = models.add(shelf.draft(3, images[:4], round=9))
-    with pytest.raises(ExportError, match=f"model {number} was reported bad"):
+    with pytest.raises(StoreError, match=f"model {number} was reported bad"):
         models.promote(number)
-    with pytest.raises(ExportError, match="was reported bad"):
+    with pytest.raises(StoreError, match="was reported bad"):
         models.pin(3)
     assert models.number() == 2
     assert models.mark_bad(2, "this one too") == 1
@@ -93,6 +94,44 @@ def test_a_rollback_passes_over_bad_models(models: Models) -> None:
     models.mark_bad(2, "not current, and yet bad")
     assert models.number() == 3
     assert models.roll_back() == 1
+
+
+def test_between_the_mark_and_the_rollback_nobody_else_changes_anything(
+    models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a model that was promoted in between would be rolled back in the bad one's place."""
+    roll_back, held = Models._roll_back, []
+
+    def watched(self: Models, reason: str, fits: Any) -> int | None:
+        with (self.folder / ".lock").open("w") as lock, pytest.raises(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        held.append(reason)
+        return roll_back(self, reason, fits)
+
+    monkeypatch.setattr(Models, "_roll_back", watched)
+    assert models.mark_bad(3, "all trucks") == 2
+    assert models.roll_back("by hand") == 1
+    assert held == ["all trucks", "by hand"]
+
+
+def test_a_pipe_in_the_place_of_a_model_keeps_nobody_waiting(models: Models) -> None:
+    (models.path(2) / "model.onnx").unlink()
+    os.mkfifo(models.path(2) / "model.onnx")
+    assert models.roll_back() == 1
+    with pytest.raises(StoreError, match=r"2/model\.onnx: damaged, it is a pipe"):
+        models.pin(2)
+
+
+def test_a_manifest_names_files_beside_it_and_no_others(models: Models) -> None:
+    path = models.path(3) / "manifest.json"
+    about = json.loads(path.read_bytes())
+    about["variants"] = {
+        "int8": {"file": "../2/model.onnx", "sha256": about["sha256"], "size": 1}
+        | {"accuracy": None, "difference": 0}
+    }
+    path.write_text(json.dumps(about))
+    with pytest.raises(StoreError, match=r"not a manifest .*file"):
+        models.check(3)
 
 
 def test_the_only_model_stays_current_though_it_is_bad(shelf: Shelf, images: Tensor) -> None:
@@ -289,18 +328,33 @@ def test_a_damaged_model_is_listed_as_such_beside_the_others(
     assert "manifest.json: not a manifest" in shown[0]["error"]
 
 
+def test_the_device_is_that_of_the_folder_where_the_command_is_run(
+    models: Models, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside agent.toml, in the state folder, or in that of the models."""
+    state = models.folder.parent.rename(models.folder.parent.with_name("state"))
+    (state.parent / "2024").mkdir()  # a number too, and no model
+    for number, place in ((2, state.parent), (1, state), (3, state / "models")):
+        monkeypatch.chdir(place)
+        assert main(["export", "--pin", str(number)]) == 0
+        assert f"current is model {number}" in capsys.readouterr().out
+    monkeypatch.chdir(models.folder.anchor)
+    assert main(["export", "--list"]) == 2
+    assert "there are no exported models here" in capsys.readouterr().err
+
+
 def test_mistakes_are_one_sentence(models: Models, capsys: pytest.CaptureFixture[str]) -> None:
     state = str(models.folder.parent)
     models.mark_bad(3, "bad")
     wrong = {
         ("export", "/nowhere"): "there are no exported models here",
-        ("export", "--list"): "which device? Give its state folder, or --config",
+        ("export", state, "--config", "x"): "which device? Give its state folder, or --config",
         ("export", state, "--pin", "77"): "there is no model 77; there are: 1, 2, 3",
         ("export", state, "--pin", "3"): "model 3 was reported bad",
         ("export", state, "--bad", " "): "--bad needs a reason",
     }
     for arguments, sentence in wrong.items():
-        assert main(arguments) != 0
+        assert main(arguments) == 2
         error = capsys.readouterr().err
         assert sentence in error
         assert error.count("\n") == 1

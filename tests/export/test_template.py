@@ -231,3 +231,14 @@ def test_a_template_for_other_pixels_is_traced_anew(
     Template.cached(tmp_path, network, spec)
     assert Template.cached(tmp_path, network, other).spec == other
     assert len(traces) == 2
+
+
+def test_a_template_that_cannot_be_kept_is_used_all_the_same(
+    network: nn.Module, spec: ModelSpec, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As on a full disk: the next start traces again, and nothing ends."""
+    (tmp_path / "templates").write_text("a file where the folder belongs")
+    template = Template.cached(tmp_path / "templates", network, spec)
+    assert template == Template.trace(network, spec)
+    (record,) = caplog.records
+    assert "the traced network is not kept: " in record.getMessage()

@@ -101,11 +101,16 @@ def parsed(output: str) -> Answers:
     return {Path(name).name: (label, float(p)) for name, label, p in found}
 
 
-def python_app(state: Path, folder: Path) -> Answers:
+def run_python(state: Path, folder: Path) -> tuple[int, str, str]:
     code = "import runpy; runpy.run_path(sys.argv.pop(1), run_name='__main__')"
     process = bare(code, EXAMPLES / "python_app.py", state, folder, "--once")
     out, err = process.communicate(timeout=60)
-    assert (process.returncode, err) == (0, "")
+    return process.returncode, out, err
+
+
+def python_app(state: Path, folder: Path) -> Answers:
+    code, out, err = run_python(state, folder)
+    assert (code, err) == (0, "")
     return parsed(out)
 
 
@@ -217,6 +222,18 @@ def test_the_python_app_says_what_the_predictor_says(device: Path, pictures: Pat
     expected = {p.name: predictor.predict(p) for p in pictures.iterdir()}
     assert answers == {n: (e.label, round(e.probability, 4)) for n, e in expected.items()}
     assert len(answers) == 11
+
+
+def test_the_python_app_goes_on_after_a_picture_that_is_none(fashion: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_text("no picture")
+    PIL.Image.new("L", (28, 28)).save(tmp_path / "b.png")
+    code, out, err = run_python(fashion, tmp_path)
+    assert (code, err, len(out.splitlines())) == (0, "", 3)
+    assert "a.png: not a readable image" in out
+    assert set(parsed(out)) == {"b.png"}
+    code, out, err = run_python(tmp_path, tmp_path)
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert err.startswith(f"python_app.py: {tmp_path}: there is no model here")
 
 
 def test_the_clothes_are_told_apart(fashion: Path) -> None:

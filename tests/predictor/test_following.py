@@ -355,13 +355,13 @@ import fededge
 predictor = fededge.Predictor(sys.argv[1], threads=2)
 image = np.zeros((8, 10, 3), np.uint8)
 before = predictor.predict(image)
-session = predictor._model.session
+session = id(predictor._model.session)  # nothing else than the predictor keeps it
 predictor._loading.acquire()  # as if the loading of a new model were under way
 if (child := os.fork()) == 0:
     signal.alarm(30)
     after = predictor.predict(image)
     assert (after.version, after.probability) == (before.version, before.probability)
-    assert predictor._model.session is not session
+    assert id(predictor._model.session) != session
     os.replace(sys.argv[2], sys.argv[3])
     assert predictor.refresh()
     assert predictor.version != before.version
@@ -376,6 +376,39 @@ def test_a_child_of_a_fork_has_a_model_of_its_own_and_follows(two: Path) -> None
     process = bare(FORK, two / "current", two / ".next", two / "current")
     out, err = process.communicate(timeout=60)
     assert out.strip() == "0", err
+
+
+FORKED = """
+import os, shutil, signal
+import numpy as np
+import fededge
+predictor = fededge.Predictor(sys.argv[1], threads=2)
+image = np.zeros((8, 10, 3), np.uint8)
+before = predictor.predict(image)
+os.replace(sys.argv[2], sys.argv[3])  # `current` leads to a damaged model
+if sys.argv[4] == "gone":
+    shutil.rmtree(before.about.folder)
+if (child := os.fork()) == 0:
+    signal.alarm(30)
+    try:
+        os._exit(0 if predictor.predict(image).version == before.version else 1)
+    except fededge.errors.StoreError:
+        os._exit(2)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), predictor.predict(image).label)
+"""
+
+
+@pytest.mark.parametrize(("parents", "code"), [("there", "0"), ("gone", "2")])
+def test_a_child_of_a_fork_goes_on_with_its_parents_model_or_says_what_is_wrong(
+    two: Path, parents: str, code: str
+) -> None:
+    """The new one is damaged; the parent's session would wait for threads that are not there."""
+    damage(two / "2")
+    (two / ".next").symlink_to("2")
+    process = bare(FORKED, two / "current", two / ".next", two / "current", parents)
+    out, err = process.communicate(timeout=60)
+    assert out.split()[:1] == [code], err
+    assert len(out.split()) == 2, err  # the parent's answer, from memory
 
 
 def test_where_no_thread_can_be_had_the_old_model_answers(
@@ -411,10 +444,21 @@ def test_a_folder_that_the_app_may_not_read_is_said_so(
 
 
 def test_a_result_keeps_no_old_model_in_memory(two: Path, pixels: np.ndarray, point: Point) -> None:
-    """An app may keep its results: they name the model, and do not hold the loaded one."""
+    """An app may keep its results: they name the model, and do not hold the loaded one.
+
+    ONNX Runtime's own arrays do: they are views of memory that lives as long as its session.
+    """
     predictor = Predictor(two)
-    result = predictor.predict(pixels)
-    assert predictor._model.session not in vars(result.about).values()
+    (row,) = predictor._model.session.run(None, {"image": pixels[None]})
+    assert not owner(row).flags.owndata
+    for result in (predictor.predict(pixels), *predictor.predict([pixels] * 70)):
+        assert predictor._model.session not in vars(result.about).values()
+        assert owner(result.probabilities).flags.owndata
+
+
+def owner(array: np.ndarray) -> np.ndarray:
+    """The array whose memory this one is a view of."""
+    return owner(array.base) if isinstance(array.base, np.ndarray) else array
 
 
 def test_a_bad_model_is_reported_beside_it(two: Path, pixels: np.ndarray, point: Point) -> None:
