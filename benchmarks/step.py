@@ -30,6 +30,7 @@ from unittest import mock
 import torch
 from torch import nn
 
+from fededge import ops
 from fededge.flat import FlatModel
 from fededge.methods import Hyper, Private, method
 from fededge.methods.ala import Mixture
@@ -112,7 +113,7 @@ class Device:
         clock.append(time.perf_counter())
         for model in step.models:
             model.zero_grad()
-        loss.backward()
+        ops.backward(loss)
         clock.append(time.perf_counter())
         stack.observe(turn, out, batch)
         float(loss.detach())
