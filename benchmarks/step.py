@@ -1,18 +1,20 @@
 """What a method adds to local training: the time of a step, relative to FedAvg's.
 
-python benchmarks/step.py [--models lenet] [--methods fedacd lfd] [--rounds 31] [--json FILE]
+python benchmarks/step.py [--models lenet] [--methods fedacd lfd] [--batch 64] [--held-out 0]
+                          [--rounds 31] [--json FILE]
 
 Every method takes its third turn (private state is there and settled, targets are cached), on
-random images and batches of 64. A step is forward, loss, backward and the optimiser's step with
-what the method notes of it; the ratio is the median over rounds in which it and FedAvg take
-turns, so that a busy machine disturbs both alike; with one thread the processor's time is
-counted. The process is prepared as an agent's is.
+random images and batches of 64, or of --batch: FedALA's paper has 10. A step is forward, loss,
+backward and the optimiser's step with what the method notes of it; the ratio is the median over
+rounds in which it and FedAvg take turns, so that a busy machine disturbs both alike; with one
+thread the processor's time is counted. The process is prepared as an agent's is.
 
 FedALA's steps are FedAvg's: it works before them, and its ratio is that of a device's whole turn,
-one epoch over 640 images, without the exchange with the coordinator. Nothing is held out: the
-evaluation that ends a turn is the same for both, and would bring them closer. A second row is the
-device's second turn, in which the weights start and are learned until they settle; how many
-passes that took is in the last column.
+one epoch over 640 images, without the exchange with the coordinator. Nothing is held out, unless
+--held-out says how many images more a device has, on which its turn ends with an evaluation: that
+is about the same for both, and brings them closer. A second row is the device's second turn, in
+which the weights start and are learned until they settle; how many passes that took is in the
+last column.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from unittest import mock
 import torch
 from torch import nn
 
+from fededge import ops
 from fededge.flat import FlatModel
 from fededge.methods import Hyper, Private, method
 from fededge.methods.ala import Mixture
@@ -48,7 +51,6 @@ METHODS = (
     *("fedacd+mixup", "fedala", "fedbalance", "map", "lfd"),
 )
 PIECES = ("forward", "loss", "backward", "step")
-BATCH = 64
 EXAMPLES = 640
 CLASSES = 10
 
@@ -66,23 +68,33 @@ class Row:
     split: dict[str, float] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Setting:
+    """The network, the size of a batch, and how many images a device has beside its 640."""
+
+    model: str
+    batch: int
+    held_out: int
+
+
 class Device:
     """A device in a turn under one method: its third, unless told otherwise."""
 
-    def __init__(self, model: str, text: str, head: str = "linear", turns: int = 3) -> None:
-        shape = MODELS[model]
+    def __init__(self, setting: Setting, text: str, head: str = "linear", turns: int = 3) -> None:
+        model, self.batch = setting.model, setting.batch
+        shape, count = MODELS[model], EXAMPLES + setting.held_out
         draw = torch.Generator().manual_seed(0)
-        x = torch.randint(0, 256, (EXAMPLES, *shape), generator=draw, dtype=torch.uint8)
+        x = torch.randint(0, 256, (count, *shape), generator=draw, dtype=torch.uint8)
         # Two classes are missing, as on devices with skewed labels.
-        y = torch.randint(0, CLASSES - 2, (EXAMPLES,), generator=draw)
-        data = Examples(x, y, x[:0], y[:0], CLASSES)
+        y = torch.randint(0, CLASSES - 2, (count,), generator=draw)
+        data = Examples(x[:EXAMPLES], y[:EXAMPLES], x[EXAMPLES:], y[EXAMPLES:], CLASSES)
         net = FlatModel(build(model, CLASSES, shape, 0, head=head))
         stack = method(text)
         self.trainer = Trainer("device", net, Scale(), data, stack)
         sent = dict(stack.send(stack.initial(net.layout)))
         self.private, received = Private(), net.vector.clone()
         for number in range(turns):
-            self.task = Task(0, number, Hyper(batch_size=BATCH), received, sent)
+            self.task = Task(0, number, Hyper(batch_size=self.batch), received, sent)
             if number < turns - 1:
                 self.private = self.trainer.turn(self.task, self.private).private
                 received = received + 1e-3 * torch.randn(net.layout.size, generator=draw)
@@ -96,7 +108,7 @@ class Device:
         stack = self.trainer.method
         turn.phase = stack.phases(turn)[0]
         turn.net.load(stack.begin(turn))
-        order = torch.arange(EXAMPLES).split(BATCH)
+        order = torch.arange(EXAMPLES).split(self.batch)
         self.step = LocalStep(stack, turn, ((order[i % len(order)], False) for i in range(1 << 40)))
         turn.net.module.train()
         self.take_step()
@@ -112,7 +124,7 @@ class Device:
         clock.append(time.perf_counter())
         for model in step.models:
             model.zero_grad()
-        loss.backward()
+        ops.backward(loss)
         clock.append(time.perf_counter())
         stack.observe(turn, out, batch)
         float(loss.detach())
@@ -138,26 +150,26 @@ def seconds(work: Callable[[], object], repeats: int) -> float:
     return (clock() - start) / repeats
 
 
-def compare_steps(model: str, text: str, rounds: int) -> Row:
+def compare_steps(setting: Setting, text: str, rounds: int) -> Row:
     head = "cosine:0.1" if text.startswith("lfd") else "linear"
-    ours, base = Device(model, text, head), Device(model, "fedavg", head)
+    ours, base = Device(setting, text, head), Device(setting, "fedavg", head)
     ours.begin()
     base.begin()
     ratios = interleaved(ours.take_step, base.take_step, rounds, repeats=4)
-    return Row(model, text, *ratios, "step", pieces(ours, rounds))
+    return Row(setting.model, text, *ratios, "step", pieces(ours, rounds))
 
 
-def compare_turns(model: str, text: str, rounds: int, turns: int) -> Row:
-    ours, base = Device(model, text, turns=turns), Device(model, "fedavg", turns=turns)
+def compare_turns(setting: Setting, text: str, rounds: int, turns: int) -> Row:
+    ours, base = Device(setting, text, turns=turns), Device(setting, "fedavg", turns=turns)
     split: dict[str, float] = {"passes": passes(ours)} if turns == 2 else {}
     ratios = interleaved(ours.turn, base.turn, rounds)
-    return Row(model, text, *ratios, "start" if turns == 2 else "round", split)
+    return Row(setting.model, text, *ratios, "start" if turns == 2 else "round", split)
 
 
-def compare(model: str, text: str, rounds: int) -> list[Row]:
+def compare(setting: Setting, text: str, rounds: int) -> list[Row]:
     if "ala" in re.split(r"\W+", text.replace("fedala", "ala")):
-        return [compare_turns(model, text, rounds, turns) for turns in (3, 2)]
-    return [compare_steps(model, text, rounds)]
+        return [compare_turns(setting, text, rounds, turns) for turns in (3, 2)]
+    return [compare_steps(setting, text, rounds)]
 
 
 def interleaved(
@@ -196,6 +208,8 @@ def main() -> None:
     )
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--methods", nargs="+", default=list(METHODS))
+    parser.add_argument("--batch", type=int, default=64, help="default: 64")
+    parser.add_argument("--held-out", type=int, default=0, metavar="IMAGES", help="default: 0")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=31, help="default: 31")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows here")
@@ -205,7 +219,7 @@ def main() -> None:
     rows = []
     for model in args.models:
         for text in args.methods:
-            found = compare(model, text, args.rounds)
+            found = compare(Setting(model, args.batch, args.held_out), text, args.rounds)
             rows += found
             for row in found:
                 show(row)

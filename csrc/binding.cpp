@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "backward.h"
 #include "buffers.h"
 #include "cpu/simd.h"
 #include "cpu/spans.h"
@@ -56,5 +57,6 @@ PYBIND11_MODULE(_C, m) {
   m.def("limit_simd", &fededge::cpu::limit_simd, py::arg("level"),
         "Use this instruction set, one of facts()['simd_levels'], from now on.");
   fededge::add_direct(m);
+  fededge::add_backward(m);
   fededge::add_buffers(m);
 }

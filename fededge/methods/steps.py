@@ -50,7 +50,7 @@ class LocalStep:
             raise MethodError(f"phase '{self.turn.phase.name}' has nothing to train: all is frozen")
         for model in self.models:
             model.zero_grad()
-        loss.backward()
+        ops.backward(loss)
         if self.turn.hyper.clip_norm:
             for model in self.models:
                 clip_(model.grad, self.turn.hyper.clip_norm)

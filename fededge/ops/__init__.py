@@ -7,13 +7,20 @@ Every op exists twice with the same meaning: in C++ (`csrc/`) and in `fededge.op
 from __future__ import annotations
 
 from fededge.ops._backend import facts
-from fededge.ops.losses import distillation, label_loss, probability_sums_, soft_cross_entropy
+from fededge.ops.losses import (
+    backward,
+    distillation,
+    label_loss,
+    probability_sums_,
+    soft_cross_entropy,
+)
 from fededge.ops.vectors import accumulate_, accumulate_int8_, ala_step_, ema_, sgd_step_
 
 __all__ = [
     "accumulate_",
     "accumulate_int8_",
     "ala_step_",
+    "backward",
     "distillation",
     "ema_",
     "facts",

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from fededge.ops import reference
 from fededge.ops._backend import kernels
 from fededge.ops._check import check_labels
 
-__all__ = ["distillation", "label_loss", "probability_sums_", "soft_cross_entropy"]
+__all__ = ["backward", "distillation", "label_loss", "probability_sums_", "soft_cross_entropy"]
 
 ONE = (1.0,)
 
@@ -92,3 +93,16 @@ def probability_sums_(
     if implementation is reference:
         check_labels("probability_sums_", z, labels)
     implementation.probability_sums_(num, den, z, labels, shares)
+
+
+def backward(loss: Tensor) -> None:
+    """Add a loss's gradient to the `.grad` of all that it was computed from, as its method does.
+
+    `loss.backward()` spends more time in Python than a small loss takes altogether.
+    """
+    if loss.numel() != 1:
+        raise ValueError(f"backward: the loss has shape {list(loss.shape)}, it must be one number")
+    if not loss.requires_grad:
+        raise ValueError("backward: nothing that the loss was computed from requires a gradient")
+    implementation = reference if torch.compiler.is_compiling() else kernels(loss)
+    implementation.backward(loss)

@@ -16,6 +16,7 @@ __all__ = [
     "accumulate_",
     "accumulate_int8_",
     "ala_step_",
+    "backward",
     "distillation",
     "ema_",
     "label_loss",
@@ -122,6 +123,10 @@ def probability_sums_(
     for y, share in zip(labels, shares, strict=True):
         num.index_add_(0, y, p, alpha=share)
         den.index_add_(0, y, den.new_full((len(y),), share))
+
+
+def backward(loss: Tensor) -> None:
+    loss.backward()
 
 
 def _wide(z: Tensor) -> Tensor:

@@ -86,9 +86,8 @@ def flattened(z: Tensor, y: Tensor) -> Tensor:
 
 
 def divergence(z: Tensor, teacher: Tensor, T: float) -> Tensor:
-    p = softmax(teacher / T)
-    log_q = z / T - log_sum(z / T)[:, None]
-    return T**2 * (p * (p.log() - log_q)).sum(1).mean()
+    log_p, log_q = (x / T - log_sum(x / T)[:, None] for x in (teacher, z))
+    return T**2 * (log_p.exp() * (log_p - log_q)).sum(1).mean()
 
 
 class Wide:

@@ -1,0 +1,52 @@
+// loss.backward() without its Python code, which takes twice as long as the engine that it calls.
+#include "backward.h"
+
+#include <ATen/PythonTorchFunctionTLS.h>
+#include <ATen/ScalarOps.h>
+#include <ATen/TensorSubclassLikeUtils.h>
+#include <ATen/ops/ones_like.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+namespace fededge {
+namespace {
+
+using at::Tensor;
+
+// What a mode of torch watches, what is traced, and what another device's threads go back through,
+// is left to torch.
+bool is_plain(PyObject* loss) {
+  if (!THPVariable_CheckExact(loss) || at::impl::torch_function_mode_enabled()) return false;
+  const Tensor& value = THPVariable_Unpack(loss);
+  return value.device().is_cpu() && !at::isTensorSubclassLike(value);
+}
+
+// The slope of the loss by itself: a tensor of its own each time, because a hook may change it.
+Tensor one_like(const Tensor& loss) {
+  if (loss.dim() > 0) return at::ones_like(loss);
+  return at::detail::scalar_tensor_static(1, loss.scalar_type(), at::kCPU);
+}
+
+PyObject* backward(PyObject*, PyObject* loss) {
+  HANDLE_TH_ERRORS
+  if (!is_plain(loss)) return PyObject_CallMethod(loss, "backward", nullptr);
+  const Tensor root = THPVariable_Unpack(loss);
+  {
+    // The engine takes Python's lock for nodes that are written in Python, and for no others.
+    const pybind11::gil_scoped_release unlocked;
+    torch::autograd::backward({root}, {one_like(root)});
+  }
+  Py_RETURN_NONE;
+  END_HANDLE_TH_ERRORS
+}
+
+PyMethodDef methods[] = {{"backward", &backward, METH_O, nullptr}, {}};
+
+}  // namespace
+
+void add_backward(pybind11::module_& m) {
+  if (PyModule_AddFunctions(m.ptr(), methods) != 0) throw pybind11::error_already_set();
+}
+
+}  // namespace fededge

@@ -1,0 +1,68 @@
+"""The C++ that faces torch, with every access of its own watched: under `make sanitize` alone.
+
+It is compiled once more, and the tests of the ops run with it. The row loops behind it are compiled
+as they are shipped: `test_loops.py` watches those, without torch.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import sysconfig
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils import cpp_extension
+
+from tests.ops.playing import ROOT
+
+pytestmark = pytest.mark.timeout(2400)
+
+SANITIZERS = shlex.split(os.environ.get("CXXFLAGS", ""))
+CXX = shlex.split(os.environ.get("CXX", "c++"))
+FLAGS = ("-std=c++20", "-O1", "-g1", "-fPIC", "-fopenmp", "-ffp-contract=off", "-Wno-psabi")
+TESTS = ("buffers", "backward", "losses", "compiled_losses", "accumulate", "vectors")
+# Plain torch has no C++ of ours in it; to trace and compile takes long and checks other things.
+LEFT_OUT = "not reference and not understands and not compiled_step and not compiled_function"
+
+
+def environment(**more: str) -> dict[str, str]:
+    return {**{k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}, **more}
+
+
+def compile_watched(folder: Path) -> Path:
+    pybind11 = pytest.importorskip("pybind11")
+    found = [*cpp_extension.include_paths(), pybind11.get_include()]
+    found += [str(ROOT / "csrc"), sysconfig.get_path("include")]
+    includes = [f"-I{path}" for path in found]
+    names = ('-DFEDEDGE_CXX_FLAGS="watched"', "-DTORCH_EXTENSION_NAME=_C")
+
+    def compiled(source: Path) -> str:
+        out = folder / f"{source.parent.name}_{source.stem}.o"
+        watched = [] if source.stem.startswith("rows_") else SANITIZERS
+        command = [*CXX, *watched, *FLAGS, *names, *includes, "-c", str(source), "-o", str(out)]
+        subprocess.run(command, env=environment(), check=True)
+        return str(out)
+
+    sources = [*(ROOT / "csrc").glob("*.cpp"), *(ROOT / "csrc" / "cpu").glob("*.cpp")]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        objects = list(pool.map(compiled, sources))
+    module = folder / "_C.so"
+    libraries = [f"-L{Path(torch.__file__).parent / 'lib'}", "-lc10", "-ltorch", "-ltorch_cpu"]
+    link = [*CXX, *SANITIZERS, "-shared", "-fopenmp", *objects, *libraries, "-ltorch_python"]
+    subprocess.run([*link, "-o", str(module)], env=environment(), check=True)
+    return module
+
+
+@pytest.mark.skipif("-fsanitize" not in " ".join(SANITIZERS), reason="only under make sanitize")
+def test_the_ops_tests_run_watched(tmp_path: Path) -> None:
+    watched = str(compile_watched(tmp_path))
+    files = [f"tests/ops/test_{name}.py" for name in TESTS]
+    command = [sys.executable, "-m", "pytest", "-p", "tests.ops.watched", "-p", "no:cacheprovider"]
+    command += ["--capture=sys", "-q", "-k", LEFT_OUT, *files]
+    # A report of what was found goes to the terminal, and ends the process.
+    subprocess.run(command, cwd=ROOT, env={**os.environ, "FEDEDGE_WATCHED": watched}, check=True)
