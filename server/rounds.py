@@ -320,8 +320,13 @@ class Rounds:
         begun, self.memory = self.memory.invited, Memory()
         chosen = begun or self._choose(self._fit(now))
         self.invited = self.stored.keys() | chosen
+        self.failed = self._sitting_out(now)
         self.phase, self.deadline = "open", now + self.config.deadline
-        return self._ask(self.invited & self.present.keys() - self.stored.keys())
+        return self._ask(self.invited & self.present.keys() - self.stored.keys() - self.failed)
+
+    def _sitting_out(self, now: float) -> set[str]:
+        """Of those whom the round has asked: who was put in quarantine since."""
+        return {device for device in self.invited if self.fitness.out(device, now)}
 
     def _choose(self, fit: list[str]) -> list[str]:
         heard = {device: report.round for device, report in self.accepted.items()}
@@ -372,7 +377,7 @@ class Rounds:
     def _extend(self, now: float) -> list[Command]:
         """The deadline came without a quorum: keep what has come, ask all who are there again."""
         self.deadline = now + self.config.deadline
-        self.failed.clear()
+        self.failed = self._sitting_out(now)
         again = set(self._fit(now)) - self.stored.keys() - self.transfers.open.keys()
         self.invited |= again
         note = Note(

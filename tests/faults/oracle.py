@@ -41,16 +41,18 @@ class Oracle:
     """Where updates may be folded, they may be of an earlier version than the round's.
 
     `excused` are updates whose file was damaged on the coordinator's disk: no other one has them.
+    Where files rot, private state may be one turn behind too.
     """
 
     folds: bool = False
+    rots: bool = False
     progress: Progress | None = None
     merges: list[Merge] = field(default_factory=list)
     reports: dict[Turn, Report] = field(default_factory=dict)
     turns: Counter[Turn] = field(default_factory=Counter)
     acknowledged: set[Turn] = field(default_factory=set)
     merged: dict[Turn, str] = field(default_factory=dict)
-    refused: Counter[str] = field(default_factory=Counter)
+    refused: set[Turn] = field(default_factory=set)
     excused: set[Turn] = field(default_factory=set)
     torn: list[str] = field(default_factory=list)
 
@@ -64,10 +66,15 @@ class Oracle:
         """Updates that went into a later round than their own."""
         return sum(b != merge.base for merge in self.merges for b, _ in merge.updates.values())
 
-    def trained(self, report: Report) -> None:
-        """An agent has saved a turn."""
+    def trained(self, report: Report, earlier: float) -> None:
+        """An agent has saved a turn; by its private state so many were accepted before it."""
         self.turns[report.device, report.version] += 1
         self.reported(report)
+        heard = sum(device == report.device for device, _ in self.acknowledged)
+        _require(
+            earlier == heard or self.rots,
+            f"{report.device}'s private state knows of {earlier:.0f} turns, accepted were {heard}",
+        )
 
     def reported(self, report: Report) -> None:
         """An agent has a turn. The same turn again must be the same: it was seeded."""
@@ -80,7 +87,7 @@ class Oracle:
         if reply.kind == "accepted":
             self._acknowledge((device, reply.version))
         elif reply.kind == "refused":
-            self.refused[reply.reason] += 1
+            self.refused.add((device, reply.version))
             if "manifest" in reply.reason:
                 self.torn.append(f"{device}'s update: {reply.reason}")
 
@@ -95,9 +102,25 @@ class Oracle:
         if turn[1] in over and not self.folds:
             _require(turn in self.merged, f"{turn} was acknowledged after a merge without it")
 
+    @property
+    def outstanding(self) -> set[Turn]:
+        """Turns that were acknowledged, and are in no version yet."""
+        return self.acknowledged - self.merged.keys() - self.excused
+
+    def kept(self, turn: Turn, sha256: str) -> None:
+        """Of this update the coordinator's disk holds so much that no power cut can take it."""
+        _require(
+            self.reports[turn].manifest.sha256 == sha256,
+            f"{turn} was acknowledged, and is not durable",
+        )
+
+    def asked(self, device: str, quarantined: Collection[str]) -> None:
+        """The coordinator asks a device for a turn."""
+        _require(device not in quarantined, f"{device} is in quarantine, and is asked")
+
     def resumed(self, stored: Collection[str]) -> None:
         """A coordinator has started again: what it had acknowledged must still be there."""
-        for device, _ in self.acknowledged - self.merged.keys() - self.excused:
+        for device, _ in self.outstanding:
             _require(device in stored, f"{device}'s update was acknowledged, and is lost")
 
     def advanced(
@@ -131,6 +154,7 @@ class Oracle:
                 f"{version} has an update of {device} that was not trained from {base}"
             )
         _require(turn not in self.merged, f"{turn} is in two merges")
+        _require(turn not in self.refused, f"{turn} was refused, and is in {version}")
         _require(
             scalars == report.scalars, f"{turn} counts {scalars}, it reported {report.scalars}"
         )

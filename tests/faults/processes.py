@@ -7,8 +7,11 @@ arithmetic that depends on everything a real one depends on.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-from collections.abc import Callable
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -17,7 +20,7 @@ from torch import Tensor, nn
 
 from fededge import methods
 from fededge.config import AgentConfig, CoordinatorConfig
-from fededge.errors import StoreError
+from fededge.errors import DiskFullError
 from fededge.flat import FlatModel
 from fededge.methods import Private
 from fededge.spec import ModelSpec
@@ -31,6 +34,7 @@ from fededge_agent import events as life
 from fededge_agent.work import Trained, Work
 from fededge_server import app as server_app
 from fededge_server import events as rounds
+from fededge_server.store import Store
 from fededge_server.versions import Versions
 from tests.faults.network import Link, Packet
 
@@ -90,16 +94,16 @@ class Process:
     def start(self) -> None:
         self.offset = self.world.rng.uniform(0.0, 1e6)
         self.service = self.make()
-        self.guarded(self.service.begin)
+        self.guarded(self.service.begin, starts=True)
 
-    def guarded(self, action: Callable[[], None]) -> bool:
-        """Whether the action was survived. A full disk ends a process, which is then restarted."""
+    def guarded(self, action: Callable[[], None], starts: bool = False) -> bool:
+        """Whether the action was survived. A full disk ends only a process that starts."""
         try:
             action()
         except KilledError:
             self.die(self.world.chance(0.5))
-        except StoreError as error:
-            if "the disk is full" not in str(error):
+        except DiskFullError as error:
+            if not starts:
                 raise
             why = str(error).replace(f"{self.world.disk.root}/", "")  # of this run alone
             self.world.tell(f"{self.name} stops: {why}")
@@ -194,15 +198,20 @@ class SimulatedCoordinator(Process):
             **config,
         )
         self.done = False
+        self.making: tuple[Any, Any] = ({}, {})
 
     def make(self) -> Service:
         return CoordinatorService(self)
+
+    def spooled(self, device: str, version: str) -> Path:
+        return self.folder / "spool" / version / f"{device}.safetensors"
 
 
 class CoordinatorService(Service, server_app.Coordinator):
     def __init__(self, process: SimulatedCoordinator) -> None:
         server_app.Coordinator.__init__(self, process.config, process.clock, process.wall)
         self.process: SimulatedCoordinator = process
+        self.store: WatchedStore = WatchedStore(process)
         self.link = None
         self.waiting = []
         self.read: dict[str, tuple[str, str]] = {}
@@ -210,6 +219,8 @@ class CoordinatorService(Service, server_app.Coordinator):
     def begin(self) -> None:
         self._prepare()
         self.store.open()
+        if self.store.progress() is not None:
+            self.tell_version()  # whoever wrote it may have had no time to
         self._resume()
         self.process.world.oracle.resumed(self.rounds.stored)
         self._connect()
@@ -233,7 +244,16 @@ class CoordinatorService(Service, server_app.Coordinator):
     def _do(self, command: rounds.Command) -> None:
         world = self.process.world
         world.boundary(self.process, command)
+        if isinstance(command, rounds.Invite):
+            world.oracle.asked(command.device, self.store.memory().quarantined)
         super()._do(command)
+
+    def tell_version(self) -> None:
+        """The oracle hears of the version that the journal names, if it has not."""
+        oracle, progress = self.process.world.oracle, self.store.progress()
+        assert progress is not None
+        if progress != oracle.progress:
+            oracle.advanced(progress, *self.process.making)
 
     def _merge(self, command: rounds.Merge) -> None:
         """The same, with a look over its shoulder at the files that it reads."""
@@ -253,6 +273,27 @@ class CoordinatorService(Service, server_app.Coordinator):
             self.store.close()
 
 
+class WatchedStore(Store):
+    """A process may be killed before a transaction and after it, or find the disk full."""
+
+    def __init__(self, process: SimulatedCoordinator) -> None:
+        super().__init__(process.folder)
+        self.process = process
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        world, changes = self.process.world, False
+        with super()._transaction() as journal:
+            yield journal
+            changes = journal.in_transaction
+            if changes and self.process.name in world.disk.full:
+                raise sqlite3.OperationalError("database or disk is full")
+            if changes:
+                world.write()
+        if changes:
+            world.write()
+
+
 class WatchedVersions(Versions):
     def __init__(self, service: CoordinatorService) -> None:
         super().__init__(service.config, service.store)
@@ -266,9 +307,9 @@ class WatchedVersions(Versions):
         self.net = NETWORK.clone()
 
     def advance(self, *arguments: Any) -> None:
+        self.service.process.making = arguments[3], self.service.read
         super().advance(*arguments)
-        service = self.service
-        service.process.world.oracle.advanced(self.progress, arguments[3], service.read)
+        self.service.tell_version()
 
 
 class SimulatedAgent(Process):
@@ -302,7 +343,7 @@ class AgentService(Service, agent_app.Agent):
         self._take(event)
 
     def tick(self) -> None:
-        self._handle(life.Tick())
+        self._tick()
 
     def _handle(self, event: life.Event) -> None:
         if isinstance(event, life.Spoiled):
@@ -334,7 +375,7 @@ class SimulatedWork(Work):
     def __init__(self, service: AgentService) -> None:
         super().__init__(service.config, service.store)
         self.process = service.process
-        self.saved: list[Report] = []
+        self.saved: list[tuple[Report, float]] = []
 
     @property
     def examples(self) -> int:
@@ -342,29 +383,43 @@ class SimulatedWork(Work):
 
     def prepare(self, state: State) -> None:
         self.encoding = Encoding.parse(state.encoding)
-        self.trainer = FakeTrainer(self.process.name)  # type: ignore[assignment]
+        hostile = self.process.name == self.process.world.hostile
+        self.trainer = FakeTrainer(self.process.name, hostile)  # type: ignore[assignment]
 
     def train(self, task: TaskMessage, state: State) -> Trained:
+        before = self.store.private(state.run)
         trained = super().train(task, state)
         turn = self.store.index.turn
         assert turn is not None
-        self.saved.append(turn.report)
+        self.saved.append((turn.report, own_of(before)[1]))
         return trained
 
     def tell(self) -> None:
         """Not from within the job: the agent takes what is raised there for a bug of a method."""
         while self.saved:
-            self.process.world.oracle.trained(self.saved.pop())
+            self.process.world.oracle.trained(*self.saved.pop())
 
     def follow_up(self, trained: Trained) -> None:
         """No export, no metrics."""
 
 
-class FakeTrainer:
-    """A turn that depends on device, round, model, SCAFFOLD's c and the device's own c_i."""
+def own_of(private: Private) -> tuple[Tensor, float]:
+    """A device's c_i, and behind it the number of accepted turns that it comes from."""
+    own = private.get("scaffold.c_i")
+    if not isinstance(own, Tensor):
+        return torch.zeros(NETWORK.layout.size), 0.0
+    return own[:-1], float(own[-1])
 
-    def __init__(self, device: str) -> None:
+
+class FakeTrainer:
+    """A turn that depends on device, round, model, SCAFFOLD's c and the device's own c_i.
+
+    What a hostile one sends is a thousand times as far from the model as it may be.
+    """
+
+    def __init__(self, device: str, hostile: bool) -> None:
         self.device = device
+        self.hostile = hostile
         self.net = NETWORK
         self.method = methods.method(METHOD)
 
@@ -372,10 +427,12 @@ class FakeTrainer:
         seed = hashlib.sha256(f"{self.device}/{task.number}".encode()).digest()[:7]
         generator = torch.Generator().manual_seed(int.from_bytes(seed, "big"))
         noise = torch.randn(task.received.shape, generator=generator)
-        own = private.get("scaffold.c_i")
-        c_i = own if isinstance(own, Tensor) else torch.zeros_like(noise)
+        c_i, turns = own_of(private)
         c = task.sent["scaffold.c"]
         upload = 0.9 * task.received + 0.1 * noise + 0.01 * (c_i - c)
-        after = Private({"scaffold.c_i": c_i - c + (task.received - upload)})
+        if self.hostile:
+            upload = upload + 1000.0
+        own = torch.cat((c_i - c + (task.received - upload), torch.tensor([turns + 1])))
+        after = Private({"scaffold.c_i": own})
         scalars = {"examples": 10.0, "steps": 1.0, "loss": 0.5, "slope": 1.0}
         return Answer(upload, scalars, after, upload, 0.5)

@@ -7,6 +7,7 @@ or two writes, with and without the loss of what was not synced, disks full, clo
 
 from __future__ import annotations
 
+import hashlib
 import random
 import uuid
 from collections import Counter
@@ -67,12 +68,13 @@ class World:
     config: dict[str, Any]
     faults: Faults = NONE
     trace: Callable[[str], None] | None = None
+    hostile: str = ""
     now: float = 0.0
     counts: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
-        self.oracle = Oracle(self.config["rounds"].folds)
+        self.oracle = Oracle(self.config["rounds"].folds, bool(self.faults.rot))
         self.broker = Broker(self.carried)
         self.topics = Topics(FEDERATION)
         self.disk = Disk(self.rng, self.write)
@@ -107,11 +109,13 @@ class World:
             if self.coordinator.done:
                 break
             self.step()
+            self.look()
         self.calm_down()
         for _ in range(PATIENCE):
             if self.at_rest:
                 break
             self.calm_step()
+            self.look()
         else:
             raise BrokenError("the federation does not finish")
         assert self.oracle.progress is not None
@@ -124,6 +128,12 @@ class World:
             process.jobs or self.broker.queues.get(process.name) or self.outgoing(process)
             for process in self.processes
         )
+
+    def look(self) -> None:
+        """After every event: what was acknowledged is where no power cut can reach it."""
+        for device, version in self.oracle.outstanding:
+            content = self.disk.durable(self.coordinator.spooled(device, version))
+            self.oracle.kept((device, version), hashlib.sha256(content or b"").hexdigest())
 
     # What is told
 
@@ -148,7 +158,7 @@ class World:
             raise KilledError
 
     def write(self) -> None:
-        """Before a write becomes durable."""
+        """Before and after a transaction, and before anything else that changes a disk."""
         if self.chance(self.faults.kill_at_boundary):
             self.count("kill at a write")
             raise KilledError

@@ -678,6 +678,16 @@ def test_a_quarantine_outlives_the_coordinator() -> None:
     assert asked(driven(status("a"))) == []
 
 
+def test_who_is_in_quarantine_is_not_asked_again_by_a_restart_nor_at_the_deadline() -> None:
+    """And no round waits for it."""
+    memory = Memory(invited=frozenset("ab"), quarantined=frozenset("a"))
+    driven = Driven(memory, min_devices=1)
+    assert asked(driven(status("a"), status("b"))) == ["b"]
+    assert asked(driven(Tick(), at=60.0)) == ["b"], "the deadline came without a quorum"
+    assert asked(driven(status("a"))) == []
+    assert only(driven.deliver("b"), Merge)
+
+
 # Who is late
 
 
