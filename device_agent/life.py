@@ -325,8 +325,8 @@ class Life:
         saved = self.pending or self.settled
         if saved is None or reply.version != saved.version:
             return []
-        if saved == self.training:
-            return []  # taken again from where it began: private state must not go on meanwhile
+        if self.training is not None and self.pending is not None:
+            return []  # it was lost: private state, and its file, must not change meanwhile
         if reply.kind == "resend":
             return self._say(SendUpdate(reply.chunks), now) if reply.chunks else []
         if self.task is not None and self.task.version == reply.version:

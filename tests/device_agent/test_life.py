@@ -462,6 +462,15 @@ def test_nothing_is_settled_while_a_turn_is_taken_again(kind: str) -> None:
     assert len(only(driven(reply(kind)), Settle)) == 1
 
 
+def test_nothing_is_settled_while_the_turn_after_a_lost_one_is_taken() -> None:
+    """The worker has read private state, and is about to write it."""
+    driven = trained()
+    driven.life.held = V1
+    driven(StateCame(NEXT), task(V1))
+    assert only(driven(TurnLost()), Train) == [Train(task(V1).task, NEXT)]
+    assert driven(reply("accepted"), reply("resend", chunks=(0,)), reply("late")) == []
+
+
 @pytest.mark.parametrize("kind", ["late", "refused"])
 def test_a_late_or_refused_update_is_dropped_and_the_task_with_it(kind: str) -> None:
     driven = trained()

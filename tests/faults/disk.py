@@ -52,7 +52,7 @@ class Disk:
         """The disk is there; afterwards nothing of it is left."""
         root = SHARED_MEMORY if SHARED_MEMORY.is_dir() else None
         self.root = Path(tempfile.mkdtemp(prefix="fededge-faults-", dir=root))
-        self.copy = self.rng.choice(("spool/*/*.safetensors", "private/*.update"))
+        self.copy = self.rng.choice(("state/spool/*/*.safetensors", "state/private/*.update"))
         self._replace, self._unlink = os.replace, os.unlink
         self._pwrite, self._write = os.pwrite, os.write
         watched: dict[str, Any] = {
@@ -130,7 +130,7 @@ class Disk:
 
         Which, if any is there. Of updates, those of one side: the other side has the other copy.
         """
-        kinds = ("private/*.safetensors", self.copy)
+        kinds = ("state/private/*.safetensors", self.copy)
         found = sorted(path for kind in kinds for path in (self.root / name).glob(kind))
         if not found:
             return None

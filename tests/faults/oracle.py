@@ -23,6 +23,10 @@ Read = tuple[str, str]
 """The version that an update was trained from, and the SHA-256 of its bytes."""
 
 
+UNSEEN = ""
+"""What private state an update leaves, if its agent was killed as it had just saved it."""
+
+
 class BrokenError(AssertionError):
     """An invariant does not hold."""
 
@@ -41,7 +45,8 @@ class Oracle:
     """Where updates may be folded, they may be of an earlier version than the round's.
 
     `excused` are updates whose file was damaged on the coordinator's disk: no other one has them.
-    Where files rot, private state may be one turn behind too.
+    `learnt` is each device's private state after the last update of its that was accepted; where
+    files rot it may be one turn behind.
     """
 
     folds: bool = False
@@ -53,6 +58,8 @@ class Oracle:
     acknowledged: set[Turn] = field(default_factory=set)
     merged: dict[Turn, str] = field(default_factory=dict)
     refused: set[Turn] = field(default_factory=set)
+    leaves: dict[Turn, str] = field(default_factory=dict)
+    learnt: dict[str, str] = field(default_factory=dict)
     excused: set[Turn] = field(default_factory=set)
     torn: list[str] = field(default_factory=list)
 
@@ -66,15 +73,15 @@ class Oracle:
         """Updates that went into a later round than their own."""
         return sum(b != merge.base for merge in self.merges for b, _ in merge.updates.values())
 
-    def trained(self, report: Report, earlier: float) -> None:
-        """An agent has saved a turn; by its private state so many were accepted before it."""
-        self.turns[report.device, report.version] += 1
+    def trained(self, report: Report, before: str, after: str) -> None:
+        """An agent has saved a turn, with what it knew before, and knows if that is accepted."""
+        turn = (report.device, report.version)
+        self.turns[turn] += 1
         self.reported(report)
-        heard = sum(device == report.device for device, _ in self.acknowledged)
-        _require(
-            earlier == heard or self.rots,
-            f"{report.device}'s private state knows of {earlier:.0f} turns, accepted were {heard}",
-        )
+        known = self.learnt.setdefault(report.device, before)
+        same = known in (before, UNSEEN) or self.rots
+        _require(same, f"{turn} began from another private state")
+        self.leaves[turn] = after
 
     def reported(self, report: Report) -> None:
         """An agent has a turn. The same turn again must be the same: it was seeded."""
@@ -97,6 +104,8 @@ class Oracle:
 
     def _acknowledge(self, turn: Turn) -> None:
         _require(turn in self.reports, f"{turn} was acknowledged, but never trained")
+        if turn not in self.acknowledged:
+            self.learnt[turn[0]] = self.leaves.get(turn, UNSEEN)
         self.acknowledged.add(turn)
         over = {merge.base for merge in self.merges}
         if turn[1] in over and not self.folds:

@@ -71,7 +71,7 @@ class Process:
     def __init__(self, world: World, name: str, slowness: float = 1.0) -> None:
         self.world = world
         self.name = name
-        self.folder = world.disk.folder(name)
+        self.folder = world.disk.folder(name) / "state"  # the process makes it
         self.slowness = slowness
         self.service: Service | None = None
         self.offset = 0.0
@@ -375,7 +375,7 @@ class SimulatedWork(Work):
     def __init__(self, service: AgentService) -> None:
         super().__init__(service.config, service.store)
         self.process = service.process
-        self.saved: list[tuple[Report, float]] = []
+        self.saved: list[tuple[Report, str, str]] = []
 
     @property
     def examples(self) -> int:
@@ -387,11 +387,12 @@ class SimulatedWork(Work):
         self.trainer = FakeTrainer(self.process.name, hostile)  # type: ignore[assignment]
 
     def train(self, task: TaskMessage, state: State) -> Trained:
-        before = self.store.private(state.run)
+        before = digest(self.store.private(state.run))
         trained = super().train(task, state)
         turn = self.store.index.turn
         assert turn is not None
-        self.saved.append((turn.report, own_of(before)[1]))
+        after = digest(self.store._read_private(turn.private, bool))
+        self.saved.append((turn.report, before, after))
         return trained
 
     def tell(self) -> None:
@@ -403,12 +404,13 @@ class SimulatedWork(Work):
         """No export, no metrics."""
 
 
-def own_of(private: Private) -> tuple[Tensor, float]:
-    """A device's c_i, and behind it the number of accepted turns that it comes from."""
-    own = private.get("scaffold.c_i")
-    if not isinstance(own, Tensor):
-        return torch.zeros(NETWORK.layout.size), 0.0
-    return own[:-1], float(own[-1])
+def digest(private: Private) -> str:
+    """What a device has learnt, in a word."""
+    sha256 = hashlib.sha256()
+    for name, value in sorted(private.items()):
+        data = value.numpy().tobytes() if isinstance(value, Tensor) else repr(value).encode()
+        sha256.update(name.encode() + data)
+    return sha256.hexdigest()
 
 
 class FakeTrainer:
@@ -427,12 +429,12 @@ class FakeTrainer:
         seed = hashlib.sha256(f"{self.device}/{task.number}".encode()).digest()[:7]
         generator = torch.Generator().manual_seed(int.from_bytes(seed, "big"))
         noise = torch.randn(task.received.shape, generator=generator)
-        c_i, turns = own_of(private)
+        own = private.get("scaffold.c_i")
+        c_i = own if isinstance(own, Tensor) else torch.zeros_like(noise)
         c = task.sent["scaffold.c"]
         upload = 0.9 * task.received + 0.1 * noise + 0.01 * (c_i - c)
         if self.hostile:
             upload = upload + 1000.0
-        own = torch.cat((c_i - c + (task.received - upload), torch.tensor([turns + 1])))
-        after = Private({"scaffold.c_i": own})
+        after = Private({"scaffold.c_i": c_i - c + (task.received - upload)})
         scalars = {"examples": 10.0, "steps": 1.0, "loss": 0.5, "slope": 1.0}
         return Answer(upload, scalars, after, upload, 0.5)
