@@ -37,6 +37,7 @@ from fededge_server import events as rounds
 from fededge_server.store import Store
 from fededge_server.versions import Versions
 from tests.faults.network import Link, Packet
+from tests.faults.oracle import BrokenError
 
 if TYPE_CHECKING:
     from tests.faults.world import World
@@ -45,6 +46,9 @@ __all__ = ["KilledError", "Process", "SimulatedAgent", "SimulatedCoordinator"]
 
 FEDERATION = "test"
 METHOD = "scaffold"
+FULL = 2
+"""SQLite's `synchronous`: every transaction is on disk when it ends."""
+
 SPEC = ModelSpec("mlpnet", ("a", "b"), (1, 8, 8), (0.5,), (0.5,))
 
 
@@ -279,6 +283,13 @@ class WatchedStore(Store):
     def __init__(self, process: SimulatedCoordinator) -> None:
         super().__init__(process.folder)
         self.process = process
+
+    def open(self) -> None:
+        """SQLite's files survive every power cut here: so they must be synced at every commit."""
+        super().open()
+        (synced,) = self._journal.execute("PRAGMA synchronous").fetchone()
+        if synced < FULL:
+            raise BrokenError("the journal is not synced")
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
