@@ -242,11 +242,15 @@ class Coordinator:
             self._publish_presence()
 
     def _roll_out(self, event: events.StatusCame | events.Tick | RoundsDone) -> None:
-        if self.staging is None:
+        if self.staging is None or (self.rounds.full and isinstance(event, events.Tick)):
             return
+        before = self.staging.plan
         for command in self.staging.handle(event, self.clock()):
             if isinstance(command, Planned):
-                self.store.keep_plan(command.plan)
+                self.staging.plan = before  # nobody is told of what is not on disk
+                with self._unless_full():
+                    self.store.keep_plan(command.plan)
+                    self.staging.plan = command.plan
                 self.board.put_state()
             else:
                 self._do(command)

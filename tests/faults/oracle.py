@@ -46,11 +46,12 @@ class Oracle:
 
     `excused` are updates whose file was damaged on the coordinator's disk: no other one has them.
     `learnt` is each device's private state after the last update of its that was accepted; where
-    files rot it may be one turn behind.
+    files rot it may be one turn behind. What `hostile` sends must be in no version.
     """
 
     folds: bool = False
     rots: bool = False
+    hostile: str = ""
     progress: Progress | None = None
     merges: list[Merge] = field(default_factory=list)
     reports: dict[Turn, Report] = field(default_factory=dict)
@@ -163,7 +164,7 @@ class Oracle:
                 f"{version} has an update of {device} that was not trained from {base}"
             )
         _require(turn not in self.merged, f"{turn} is in two merges")
-        _require(turn not in self.refused, f"{turn} was refused, and is in {version}")
+        _require(device != self.hostile, f"{version} has an update that changes it too much")
         _require(
             scalars == report.scalars, f"{turn} counts {scalars}, it reported {report.scalars}"
         )

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from fededge.config import RobustConfig, RoundsConfig, TransferConfig
+from fededge.config import RobustConfig, RolloutConfig, RoundsConfig, TransferConfig
 from tests.faults.oracle import BrokenError
 from tests.faults.world import Faults, World
 
@@ -39,7 +39,10 @@ KINDS = {
     "three, compressed": config(
         "int8+delta+zstd", min_devices=3, participants=3, over_select=1.3, quorum=2
     ),
-    "any": config(min_devices=1, share=0.8, selection="round-robin"),
+    "any, models in stages": {
+        **config(min_devices=1, share=0.8, selection="round-robin"),
+        "rollout": RolloutConfig(stages=(0.5, 1.0), soak=30.0),
+    },
     "one is hostile": config(
         "float32",
         RobustConfig(max_norm=100.0, combine="krum", byzantine=0),

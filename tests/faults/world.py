@@ -74,7 +74,8 @@ class World:
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
-        self.oracle = Oracle(self.config["rounds"].folds, bool(self.faults.rot))
+        folds, rots = self.config["rounds"].folds, bool(self.faults.rot)
+        self.oracle = Oracle(folds, rots, self.hostile)
         self.broker = Broker(self.carried)
         self.topics = Topics(FEDERATION)
         self.disk = Disk(self.rng, self.write)
