@@ -107,11 +107,11 @@ def run_seed(seed: int, trace: Callable[[str], None] | None = None) -> Counter[s
     if kind in FIXED and last != expected:
         raise BrokenError(f"the last version is {last}, undisturbed it is {expected}")
     oracle = world.oracle
-    if oracle.repeated and not FAULTS[schedule].rot:
-        raise BrokenError(f"trained more than once: {oracle.repeated}")
     damaging = FAULTS[schedule].rot or FAULTS[schedule].fill_disk  # a piece may not be kept
     if oracle.torn and not damaging:
         raise BrokenError(f"put together wrongly: {oracle.torn}")
+    if oracle.repeated and not FAULTS[schedule].rot:
+        raise BrokenError(f"trained more than once: {oracle.repeated}")
     return world.counts + Counter(
         merges=len(oracle.merges),
         acknowledged=len(oracle.acknowledged),
