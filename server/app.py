@@ -166,7 +166,7 @@ class Coordinator:
     def _clear_previous(self) -> None:
         """A coordinator that was killed at the wrong moment left the version before behind."""
         for before in self.store.history()[-2:-1]:
-            self.board.clear(before.version, self.versions.most_chunks)
+            self.board.outdate(before.version, self.versions.most_chunks)
 
     def _session(self, name: str, will: Will) -> Session:
         return Session(self.config.broker, name, self.inbox, will, SESSION_KEPT)
@@ -350,7 +350,7 @@ class Coordinator:
         """From one version to the next."""
         commands = self.rounds.handle(events.Merged(self.versions.progress.version), self.clock())
         self._clean_up(reports)
-        self.board.clear(old, self.versions.most_chunks)
+        self.board.outdate(old, self.versions.most_chunks)
         self.board.put_model()
         if self.rounds.phase != "open":
             self.board.put_state()

@@ -56,6 +56,7 @@ class Board:
     looking: bool = True
     due: bool = False
     put_at: float | None = None
+    outdated: dict[str, int] = field(default_factory=dict)
 
     @property
     def settled(self) -> bool:
@@ -138,16 +139,25 @@ class Board:
         self.echoes.add(encode(state))
         self.session.publish(self.topics.state, encode(state), retain=True)
         self.announced = True
+        self._clear(state.version)
 
     def _note(self, name: str, value: str) -> None:
         with contextlib.suppress(DiskFullError):  # it helps a later process, and is not needed
             self.store.note(name, value)
 
-    def clear(self, version: str, count: int) -> None:
-        """Take a version's chunks down."""
+    def outdate(self, version: str, count: int) -> None:
+        """Take a version's chunks down, once there is a state that names another one.
+
+        Until then a device may come that has nothing but the state before to go by.
+        """
         self.session.drop(f"{self.topics.root}/model/{version}/")
-        for index in range(min(count, MOST_CLEARED)):
-            self.session.publish(self.topics.model(version, index), b"", retain=True)
+        self.outdated[version] = min(count, MOST_CLEARED)
+
+    def _clear(self, current: str) -> None:
+        outdated, self.outdated = self.outdated, {}
+        for version, count in outdated.items():
+            for index in range(count if version != current else 0):
+                self.session.publish(self.topics.model(version, index), b"", retain=True)
 
     # What others put up
 
@@ -158,7 +168,7 @@ class Board:
             return
         ours = self.describe()
         if state.version != ours.version:
-            self.clear(state.version, state.manifest.chunks)  # nobody else ever would
+            self.outdate(state.version, state.manifest.chunks)  # nobody else ever would
         if self.key is not None and signed_by(state, (self.key.public_key(),)):
             self.issued = max(self.issued, state.issued)  # ours, before our clock was set back
         if self.looking:

@@ -7,7 +7,7 @@ takes no part: no process reads anything from it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from fededge.wire.messages import Reply, Report
@@ -123,6 +123,15 @@ class Oracle:
             self.reports[turn].manifest.sha256 == sha256,
             f"{turn} was acknowledged, and is not durable",
         )
+
+    def announced(self, version: str, missing: int) -> None:
+        """The broker's state names a version, of which it has all chunks but so many."""
+        _require(not missing, f"{version} is announced, and the broker lacks {missing} chunks")
+
+    def wanted(self, who: str, chunks: Iterable[int], have: Collection[int]) -> None:
+        """Somebody asks for these chunks of a transfer, and has those on disk."""
+        again = [index for index in chunks if index in have]
+        _require(not again, f"{who} asks again for chunks that it has: {again}")
 
     def asked(self, device: str, quarantined: Collection[str]) -> None:
         """The coordinator asks a device for a turn."""

@@ -26,8 +26,9 @@ from fededge.methods import Private
 from fededge.spec import ModelSpec
 from fededge.training import Answer, Task
 from fededge.transport.session import Message, Will
+from fededge.wire import pieces
 from fededge.wire.encoding import Encoding
-from fededge.wire.messages import Report, State, TaskMessage
+from fededge.wire.messages import Manifest, Report, State, TaskMessage
 from fededge.wire.signing import read_signing_key
 from fededge_agent import app as agent_app
 from fededge_agent import events as life
@@ -46,6 +47,7 @@ __all__ = ["KilledError", "Process", "SimulatedAgent", "SimulatedCoordinator"]
 
 FEDERATION = "test"
 METHOD = "scaffold"
+ARRIVED = pieces.arrived
 FULL = 2
 """SQLite's `synchronous`: every transaction is on disk when it ends."""
 
@@ -54,6 +56,12 @@ SPEC = ModelSpec("mlpnet", ("a", "b"), (1, 8, 8), (0.5,), (0.5,))
 
 class KilledError(BaseException):
     """The process is gone, at whatever point this was raised."""
+
+
+def on_disk(path: Path, facts: Manifest) -> set[int]:
+    """The chunks of a transfer that are there: not of zeros, which a hole in a file has too."""
+    size, data = facts.chunk_bytes, path.read_bytes() if path.exists() else b""
+    return {i for i in ARRIVED(path, facts) if data[i * size : (i + 1) * size].strip(b"\0")}
 
 
 def network() -> FlatModel:
@@ -250,6 +258,10 @@ class CoordinatorService(Service, server_app.Coordinator):
         world.boundary(self.process, command)
         if isinstance(command, rounds.Invite):
             world.oracle.asked(command.device, self.store.memory().quarantined)
+        if isinstance(command, rounds.Answer) and command.device in self.rounds.transfers.open:
+            facts = self.rounds.transfers.open[command.device].report.manifest
+            path = self.process.spooled(command.device, command.reply.version)
+            world.oracle.wanted(self.process.name, command.reply.chunks, on_disk(path, facts))
         super()._do(command)
 
     def tell_version(self) -> None:
@@ -373,6 +385,9 @@ class AgentService(Service, agent_app.Agent):
     def _do(self, command: life.Command) -> None:
         world = self.process.world
         world.boundary(self.process, command)
+        if isinstance(command, life.Follow) and self.life.fetch is not None:
+            path, facts = self.store._part(command.version), self.life.fetch.assembly.facts
+            world.oracle.wanted(self.process.name, command.chunks, on_disk(path, facts))
         super()._do(command)
 
     def abandon(self) -> None:

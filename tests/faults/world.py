@@ -7,6 +7,7 @@ or two writes, with and without the loss of what was not synced, disks full, clo
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import random
 import uuid
@@ -17,7 +18,7 @@ from typing import Any
 from unittest import mock
 
 from fededge.transport.session import Delivered
-from fededge.wire.messages import Reply, Report, decode
+from fededge.wire.messages import Reply, Report, State, decode
 from fededge.wire.signing import make_keys
 from fededge.wire.topics import Topics
 from tests.faults.disk import Disk
@@ -57,6 +58,7 @@ class Faults:
 
 
 NONE = Faults(steps=0)
+FORGETS = "broker restart without memory"
 
 
 @dataclass
@@ -131,10 +133,19 @@ class World:
         )
 
     def look(self) -> None:
-        """After every event: what was acknowledged is where no power cut can reach it."""
+        """After every event: what was acknowledged is where no power cut can reach it.
+
+        And whoever reads the state finds the model, unless the broker has forgotten all.
+        """
         for device, version in self.oracle.outstanding:
             content = self.disk.durable(self.coordinator.spooled(device, version))
             self.oracle.kept((device, version), hashlib.sha256(content or b"").hexdigest())
+        announced = self.broker.retained.get(self.topics.state)
+        if announced is not None and not self.counts[FORGETS]:
+            state = decoded(announced.payload)
+            chunks = (self.topics.model(state.version, i) for i in range(state.manifest.chunks))
+            missing = sum(topic not in self.broker.retained for topic in chunks)
+            self.oracle.announced(state.version, missing)
 
     # What is told
 
@@ -194,7 +205,7 @@ class World:
             process.disconnect()
         elif self.chance(faults.restart_broker):
             forgets = self.chance(0.5)
-            self.count("broker restart without memory" if forgets else "broker restart")
+            self.count(FORGETS if forgets else "broker restart")
             self.restart_broker(forgets)
         elif self.chance(faults.fill_disk):
             self.count("disk full", process.name)
@@ -310,6 +321,11 @@ class World:
     def outgoing(self, process: Process) -> bool:
         link = None if process.service is None else process.service.link
         return link is None or bool(link.outgoing)
+
+
+@functools.lru_cache(maxsize=8)
+def decoded(payload: bytes) -> State:
+    return decode(payload, State)
 
 
 def describe(packet: Packet) -> str:
