@@ -238,6 +238,8 @@ class Agent:
             self._handle(events.StateCame(state))
         except DiskFullError:
             self.unkept = state  # to be tried again: there may be space then
+            if self.trust.problem != before:
+                log.error("%s", self.trust.problem)
         finally:
             if self.trust.problem != before:
                 self._do(events.Announce())

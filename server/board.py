@@ -61,7 +61,8 @@ class Board:
     @property
     def settled(self) -> bool:
         """Whether all that was to be put up is at the broker."""
-        return self.announced and self.session.idle and not self.due and not self.looking
+        waiting = self.outdated or self.due or self.looking
+        return self.announced and self.session.idle and not waiting
 
     # A connection begins: look what is there before anything is put up
 
@@ -139,14 +140,13 @@ class Board:
         self.echoes.add(encode(state))
         self.session.publish(self.topics.state, encode(state), retain=True)
         self.announced = True
-        self._clear(state.version)
 
     def _note(self, name: str, value: str) -> None:
         with contextlib.suppress(DiskFullError):  # it helps a later process, and is not needed
             self.store.note(name, value)
 
     def outdate(self, version: str, count: int) -> None:
-        """Take a version's chunks down, once there is a state that names another one.
+        """Take a version's chunks down, once the broker has a state that names another one.
 
         Until then a device may come that has nothing but the state before to go by.
         """
@@ -163,10 +163,12 @@ class Board:
 
     def came(self, payload: bytes, state: State, retained: bool) -> None:
         """A state is on the board. What is no echo of ours is a leftover or a forgery."""
+        ours = self.describe()
         if payload in self.echoes:
             self.echoes.discard(payload)
+            if state.version == ours.version:
+                self._clear(ours.version)
             return
-        ours = self.describe()
         if state.version != ours.version:
             self.outdate(state.version, state.manifest.chunks)  # nobody else ever would
         if self.key is not None and signed_by(state, (self.key.public_key(),)):

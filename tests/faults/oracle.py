@@ -66,8 +66,8 @@ class Oracle:
 
     @property
     def repeated(self) -> list[Turn]:
-        """Turns that were taken twice for nothing."""
-        return [turn for turn, count in self.turns.items() if count > 1]
+        """Turns that were taken twice for nothing; one that was refused for good reason may be."""
+        return [t for t, count in self.turns.items() if count > 1 and t[0] != self.hostile]
 
     @property
     def folded(self) -> int:

@@ -114,6 +114,9 @@ def test_a_version_stays_until_a_state_names_the_next_one(boards: Make) -> None:
     link = cast(Link, board.session)
     board.outdate(old, 2)
     connected(board)
+    state = arrive(board)
     assert not any(old in topic for topic in link.topics)
-    arrive(board)
-    assert link.topics[-3:] == [board.topics.state, *(board.topics.model(old, i) for i in (0, 1))]
+    assert not board.settled
+    board.came(state, msgspec.json.decode(state, type=State), retained=False)
+    assert link.topics[-2:] == [board.topics.model(old, index) for index in (0, 1)]
+    assert board.settled
