@@ -83,6 +83,7 @@ class Agent:
         self.store = AgentStore(Path(config.state))
         self.work = Work(config, self.store)
         self.trust = Trust(config)
+        self.unkept: State | None = None
         self.stopping = False
 
     def stop(self) -> None:
@@ -180,9 +181,14 @@ class Agent:
                 self._take(self.inbox.get(timeout=max(0.0, next_tick - self.clock())))
             if self.clock() >= next_tick:
                 next_tick = self.clock() + TICK
-                if self.work.promotion.look():  # an app's word need not wait for a training
-                    self._do(events.Announce())
-                self._handle(events.Tick())
+                self._tick()
+
+    def _tick(self) -> None:
+        if self.unkept is not None:
+            self._believe(self.unkept)
+        if self.work.promotion.look():  # an app's word need not wait for a training
+            self._do(events.Announce())
+        self._handle(events.Tick())
 
     def _take(self, event: Any) -> None:
         match event:
@@ -225,11 +231,15 @@ class Agent:
 
     def _believe(self, state: State) -> None:
         """Go by a state that is to be trusted; of another one, the status tells."""
-        before = self.trust.problem
+        before, self.unkept = self.trust.problem, None
         try:
             self.trust.check(state)
             self._follow_rollout(state)
             self._handle(events.StateCame(state))
+        except DiskFullError:
+            self.unkept = state  # to be tried again: there may be space then
+            if self.trust.problem != before:
+                log.error("%s", self.trust.problem)
         finally:
             if self.trust.problem != before:
                 self._do(events.Announce())
@@ -274,10 +284,8 @@ class Agent:
                 self._job(lambda: self._train(task, state))
             case events.SendUpdate(chunks):
                 self._send(chunks)
-            case events.Settle(accepted, late):
-                self.egress.drop()
-                self.store.settle(accepted, late)
-                log.info("update %s", "accepted" if accepted else "dropped")
+            case events.Settle():
+                self._settle(command)
             case events.Halt(reason):
                 raise RefusedError(f"the federation refuses this agent: {reason}")
             case events.Note(text):
@@ -291,6 +299,17 @@ class Agent:
                 self._handle(events.Spoiled(command.version, str(error)))
             else:
                 self._handle(events.Fetched(command.version))
+
+    def _settle(self, decision: events.Settle) -> None:
+        """Keep or drop what follows the update. Nothing else may begin before that is on disk."""
+        self.egress.drop()
+        try:
+            self.store.settle(decision.accepted, decision.late)
+        except DiskFullError as error:
+            self._handle(events.Unsettled(_line(str(error))))
+        else:
+            log.info("update %s", "accepted" if decision.accepted else "dropped")
+            self._handle(events.Settled(decision))
 
     @contextlib.contextmanager
     def _unless_full(self, version: str) -> Iterator[None]:

@@ -28,6 +28,7 @@ __all__ = [
     "ReplyCame",
     "SendUpdate",
     "Settle",
+    "Settled",
     "Spoiled",
     "StateCame",
     "TaskCame",
@@ -38,6 +39,7 @@ __all__ = [
     "TurnLost",
     "Unable",
     "Unfollow",
+    "Unsettled",
 ]
 
 Activity = Literal["starting", "unable", "ready", "fetching", "training", "failed"]
@@ -144,6 +146,20 @@ class TurnFailed:
 
 
 @dataclass(frozen=True)
+class Settled:
+    """What the coordinator has decided is on disk."""
+
+    decision: Settle
+
+
+@dataclass(frozen=True)
+class Unsettled:
+    """It could not be put there: the update still awaits its answer, which is asked for again."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
 class Tick:
     """Time passed."""
 
@@ -162,6 +178,8 @@ Event = (
     | Trained
     | TurnFailed
     | TurnLost
+    | Settled
+    | Unsettled
     | Tick
 )
 

@@ -65,6 +65,6 @@ def unsealed(path: Path) -> Index | None:
         sealed = msgspec.json.decode(path.read_bytes(), type=Sealed)
         if hashlib.sha256(sealed.index).hexdigest() == sealed.sha256:
             return msgspec.json.decode(sealed.index, type=Index)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass
     return None

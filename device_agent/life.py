@@ -33,6 +33,7 @@ from fededge_agent.events import (
     ReplyCame,
     SendUpdate,
     Settle,
+    Settled,
     Spoiled,
     StateCame,
     TaskCame,
@@ -43,6 +44,7 @@ from fededge_agent.events import (
     TurnLost,
     Unable,
     Unfollow,
+    Unsettled,
 )
 
 __all__ = ["Fetch", "Life"]
@@ -80,7 +82,8 @@ class Life:
     `pending` is an update that awaits the coordinator's word. Until it has come no other turn is
     taken, for the next one begins from what this one left. `settled` was accepted and is kept, to
     be sent rather than trained again when the coordinator asks twice. `lost`: its file is damaged.
-    `late` came too late: a task for it that is still on its way is not taken.
+    `late` came too late: a task for it that is still on its way is not taken. `settling`: what the
+    coordinator has decided is not on disk yet.
     """
 
     device: str
@@ -100,6 +103,7 @@ class Life:
     fetch: Fetch | None = None
     checking: str = ""
     training: Pending | None = None
+    settling: bool = False
     failure: str = ""
     sent: float = -math.inf
     patience: float = UNANSWERED
@@ -156,6 +160,11 @@ class Life:
                 return self._trained(event.pending, now)
             case TurnFailed():
                 return self._turn_failed(event)
+            case Settled():
+                return self._settled(event.decision)
+            case Unsettled():
+                self.settling, self.failure = False, event.reason
+                return [Note(f"the coordinator's word cannot be kept: {event.reason}")]
             case TurnLost():
                 self.settled, self.lost = None, True
                 return []
@@ -205,7 +214,7 @@ class Life:
         stop = self._leave_outdated(state)
         if self.fetch is not None and self.fetch.assembly.complete:
             return self._complete(self.fetch)
-        waits = self.pending is not None and not self.lost
+        waits = self.settling or (self.pending is not None and not self.lost)
         if waits or self.fetch is not None or self.checking:
             return stop
         if task is not None:
@@ -316,8 +325,8 @@ class Life:
         saved = self.pending or self.settled
         if saved is None or reply.version != saved.version:
             return []
-        if saved == self.training:
-            return []  # taken again from where it began: private state must not go on meanwhile
+        if self.training is not None and self.pending is not None:
+            return []  # it was lost: private state, and its file, must not change meanwhile
         if reply.kind == "resend":
             return self._say(SendUpdate(reply.chunks), now) if reply.chunks else []
         if self.task is not None and self.task.version == reply.version:
@@ -325,15 +334,23 @@ class Life:
         if self.pending is None:
             return []
         if reply.kind == "accepted":
-            self.pending, self.settled, self.lost = None, None if self.lost else self.pending, False
+            self.settling = True
             return [Settle(accepted=True)]
-        late = reply.kind == "late"
-        self.late = self.pending if late else self.late
-        return self._drop(f"update {reply.kind}: {reply.reason}", late)
+        return self._drop(f"update {reply.kind}: {reply.reason}", reply.kind == "late")
 
     def _drop(self, why: str, late: bool = False) -> list[Command]:
-        self.pending, self.lost = None, False
+        self.settling = True
         return [Note(why), Settle(accepted=False, late=late)]
+
+    def _settled(self, decision: Settle) -> list[Command]:
+        """The update has its answer, on disk too: the next turn may begin from what is there."""
+        update, self.pending, self.settling, self.failure = self.pending, None, False, ""
+        if decision.accepted:
+            self.settled = None if self.lost else update
+        elif decision.late:
+            self.late = update
+        self.lost = False
+        return []
 
     def _tick(self, now: float) -> list[Command]:
         if self.fetch is not None and self.fetch.assembly.overdue(now):

@@ -24,6 +24,7 @@ from fededge.files import (
     disk_error,
     fsync_folder,
     lock_folder,
+    make_folder,
     replace_file,
     replacing,
     stream_sha256,
@@ -72,9 +73,9 @@ class AgentStore:
 
     def _take_folder(self) -> None:
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            make_folder(self.folder.parent)
+            make_folder(self.folder)
             self.folder.chmod(0o700)
-            fsync_folder(self.folder.parent)
         except OSError as error:
             raise disk_error(self.folder, error) from None
         self._lock = lock_folder(self.folder, "another agent")

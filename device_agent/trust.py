@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 
 from fededge.config import AgentConfig
-from fededge.errors import StoreError, WireError
+from fededge.errors import DiskFullError, StoreError, WireError
 from fededge.files import replace_file
 from fededge.wire.messages import State
 from fededge.wire.signing import read_trusted_keys, verify
@@ -52,6 +52,9 @@ class Trust:
         except WireError as error:
             self.problem = f"the state of the federation is refused: {error}"
             raise WireError(self.problem) from None
+        except DiskFullError as error:  # believed but forgotten, it could be taken back
+            self.problem = f"the state of the federation cannot be remembered: {error}"
+            raise
         self.problem = ""
 
     def _check(self, state: State) -> None:

@@ -20,6 +20,7 @@ __all__ = [
     "disk_error",
     "fsync_folder",
     "lock_folder",
+    "make_folder",
     "read_bounded",
     "read_file",
     "replace_file",
@@ -89,6 +90,15 @@ def fsync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+def make_folder(path: Path) -> None:
+    """A folder that a power cut cannot take, nor those above it that were not there."""
+    made = [path, *(folder for folder in path.parents if not folder.exists())]
+    path.mkdir(parents=True, exist_ok=True)
+    for folder in made:
+        with contextlib.suppress(PermissionError):  # then somebody else has made it
+            fsync_folder(folder.parent)
+
+
 def lock_folder(folder: Path, other: str) -> IO[str]:
     """Take a folder for this process alone, until the file that is returned is closed."""
     path = folder / "lock"
@@ -155,7 +165,10 @@ def write_private(path: Path, data: bytes) -> None:
         handle = os.open(neighbour, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with open(handle, "wb") as file:
             file.write(data)
+            file.flush()
+            os.fsync(handle)
         os.replace(neighbour, path)
+        fsync_folder(path.parent)
     except OSError as error:
         raise disk_error(path, error) from None
 

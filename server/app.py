@@ -166,7 +166,7 @@ class Coordinator:
     def _clear_previous(self) -> None:
         """A coordinator that was killed at the wrong moment left the version before behind."""
         for before in self.store.history()[-2:-1]:
-            self.board.clear(before.version, self.versions.most_chunks)
+            self.board.outdate(before.version, self.versions.most_chunks)
 
     def _session(self, name: str, will: Will) -> Session:
         return Session(self.config.broker, name, self.inbox, will, SESSION_KEPT)
@@ -242,11 +242,15 @@ class Coordinator:
             self._publish_presence()
 
     def _roll_out(self, event: events.StatusCame | events.Tick | RoundsDone) -> None:
-        if self.staging is None:
+        if self.staging is None or (self.rounds.full and isinstance(event, events.Tick)):
             return
+        before = self.staging.plan
         for command in self.staging.handle(event, self.clock()):
             if isinstance(command, Planned):
-                self.store.keep_plan(command.plan)
+                self.staging.plan = before  # nobody is told of what is not on disk
+                with self._unless_full():
+                    self.store.keep_plan(command.plan)
+                    self.staging.plan = command.plan
                 self.board.put_state()
             else:
                 self._do(command)
@@ -346,7 +350,7 @@ class Coordinator:
         """From one version to the next."""
         commands = self.rounds.handle(events.Merged(self.versions.progress.version), self.clock())
         self._clean_up(reports)
-        self.board.clear(old, self.versions.most_chunks)
+        self.board.outdate(old, self.versions.most_chunks)
         self.board.put_model()
         if self.rounds.phase != "open":
             self.board.put_state()

@@ -56,11 +56,13 @@ class Board:
     looking: bool = True
     due: bool = False
     put_at: float | None = None
+    outdated: dict[str, int] = field(default_factory=dict)
 
     @property
     def settled(self) -> bool:
         """Whether all that was to be put up is at the broker."""
-        return self.announced and self.session.idle and not self.due and not self.looking
+        waiting = self.outdated or self.due or self.looking
+        return self.announced and self.session.idle and not waiting
 
     # A connection begins: look what is there before anything is put up
 
@@ -143,22 +145,32 @@ class Board:
         with contextlib.suppress(DiskFullError):  # it helps a later process, and is not needed
             self.store.note(name, value)
 
-    def clear(self, version: str, count: int) -> None:
-        """Take a version's chunks down."""
+    def outdate(self, version: str, count: int) -> None:
+        """Take a version's chunks down, once the broker has a state that names another one.
+
+        Until then a device may come that has nothing but the state before to go by.
+        """
         self.session.drop(f"{self.topics.root}/model/{version}/")
-        for index in range(min(count, MOST_CLEARED)):
-            self.session.publish(self.topics.model(version, index), b"", retain=True)
+        self.outdated[version] = min(count, MOST_CLEARED)
+
+    def _clear(self, current: str) -> None:
+        outdated, self.outdated = self.outdated, {}
+        for version, count in outdated.items():
+            for index in range(count if version != current else 0):
+                self.session.publish(self.topics.model(version, index), b"", retain=True)
 
     # What others put up
 
     def came(self, payload: bytes, state: State, retained: bool) -> None:
         """A state is on the board. What is no echo of ours is a leftover or a forgery."""
+        ours = self.describe()
         if payload in self.echoes:
             self.echoes.discard(payload)
+            if state.version == ours.version:
+                self._clear(ours.version)
             return
-        ours = self.describe()
         if state.version != ours.version:
-            self.clear(state.version, state.manifest.chunks)  # nobody else ever would
+            self.outdate(state.version, state.manifest.chunks)  # nobody else ever would
         if self.key is not None and signed_by(state, (self.key.public_key(),)):
             self.issued = max(self.issued, state.issued)  # ours, before our clock was set back
         if self.looking:

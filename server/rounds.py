@@ -48,6 +48,7 @@ __all__ = ["Rounds"]
 class Rounds:
     """Who is there, who was asked, who has answered; and when a round is over.
 
+    No round waits for who has `failed`; `refused` are those of them whose update had to be.
     `stored` are the updates of this round; `accepted` is every device's last one, so that a device
     which never heard its answer gets the same one again, however much later it asks.
     """
@@ -63,6 +64,7 @@ class Rounds:
     counted: int = 0
     invited: set[str] = field(default_factory=set)
     failed: set[str] = field(default_factory=set)
+    refused: set[str] = field(default_factory=set)
     transfers: Transfers = field(default_factory=Transfers)
     checking: set[str] = field(default_factory=set)
     stored: dict[str, Report] = field(default_factory=dict)
@@ -221,7 +223,7 @@ class Rounds:
             reason = f"trained from version {report.version}, wanted is {self.version}"
         elif self._uninvited(device, report):
             reason = f"the device was not asked in round {self.round + 1}"
-        elif device in self.failed:
+        elif device in self.refused:
             reason = "an update of this device was refused in this round"
         elif self.fitness.out(device, now):
             reason = "the device is in quarantine: too many of its updates had to be refused"
@@ -279,6 +281,7 @@ class Rounds:
         version = version or self.version
         self.checking.discard(device)
         self.failed.add(device)
+        self.refused.add(device)
         quarantined = self.fitness.refused(device, now)
         return [
             Note(f"update refused{', now in quarantine' * quarantined}: {reason}", device),
@@ -320,8 +323,13 @@ class Rounds:
         begun, self.memory = self.memory.invited, Memory()
         chosen = begun or self._choose(self._fit(now))
         self.invited = self.stored.keys() | chosen
+        self.failed = self._sitting_out(now)
         self.phase, self.deadline = "open", now + self.config.deadline
-        return self._ask(self.invited & self.present.keys() - self.stored.keys())
+        return self._ask(self.invited & self.present.keys() - self.stored.keys() - self.failed)
+
+    def _sitting_out(self, now: float) -> set[str]:
+        """Of those whom the round has asked: who was put in quarantine since."""
+        return {device for device in self.invited if self.fitness.out(device, now)}
 
     def _choose(self, fit: list[str]) -> list[str]:
         heard = {device: report.round for device, report in self.accepted.items()}
@@ -372,7 +380,7 @@ class Rounds:
     def _extend(self, now: float) -> list[Command]:
         """The deadline came without a quorum: keep what has come, ask all who are there again."""
         self.deadline = now + self.config.deadline
-        self.failed.clear()
+        self.failed, self.refused = self._sitting_out(now), set()
         again = set(self._fit(now)) - self.stored.keys() - self.transfers.open.keys()
         self.invited |= again
         note = Note(
@@ -401,7 +409,7 @@ class Rounds:
         oldest = self.round - self.config.max_staleness
         self.recent = {v: number for v, number in self.recent.items() if number >= oldest}
         self.version = version
-        self.invited, self.failed, self.stored = set(), set(), {}
+        self.invited, self.failed, self.refused, self.stored = set(), set(), set(), {}
         self.phase = "waiting" if self.round < self.config.count else "done"
         stale = [d for d, t in self.transfers.open.items() if self._late(t.report)]
         return [*self._give_up(stale), *([Finish()] if self.phase == "done" else [])]

@@ -19,7 +19,14 @@ import msgspec
 from torch import Tensor
 
 from fededge.errors import ConfigError, StoreError, WireError
-from fededge.files import disk_error, fsync_folder, lock_folder, replacing, stream_sha256
+from fededge.files import (
+    disk_error,
+    fsync_folder,
+    lock_folder,
+    make_folder,
+    replacing,
+    stream_sha256,
+)
 from fededge.flat import Layout, blocks
 from fededge.wire import container, pieces, tensors
 from fededge.wire.messages import Manifest, Report
@@ -107,7 +114,8 @@ class Store(Spool):
 
     def _take_folder(self) -> None:
         try:
-            self.models.mkdir(parents=True, exist_ok=True)
+            make_folder(self.folder)
+            self.models.mkdir(exist_ok=True)
             self.spool.mkdir(exist_ok=True)
             fsync_folder(self.folder)
         except OSError as error:

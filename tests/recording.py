@@ -13,9 +13,9 @@ from typing_extensions import Self
 __all__ = ["Packet", "Recorder", "packets"]
 
 CONNECT, PUBLISH, PUBACK, SUBSCRIBE, UNSUBSCRIBE, PINGREQ, DISCONNECT = 1, 3, 4, 8, 10, 12, 14
-SIZES = {0x02: 4, 0x11: 4, 0x21: 2}
+SIZES = {0x02: 4, 0x11: 4, 0x21: 2, 0x27: 4}
 """Bytes of the MQTT properties that a client of ours uses: expiry of a message, expiry of the
-session, and how many messages may be on the way to it.
+session, how many messages may be on the way to it, and how large one may be.
 """
 
 
@@ -141,7 +141,7 @@ def _connect(body: _Reader) -> Packet:
     assert body.number(1) == 5
     flags = body.number(1)
     body.number(2)  # keep-alive
-    _only(body, {0x11, 0x21})
+    _only(body, {0x11, 0x21, 0x27})
     body.text()  # client id
     if not flags & 4:
         return Packet(CONNECT)

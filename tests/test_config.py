@@ -169,6 +169,14 @@ def test_a_configuration_that_is_printed_keeps_the_password_to_itself(
         ('[data]\nsource = "folder"\nroot = "nowhere"\n', "data.root: there is no"),
         ("[rounds]\nquorum = 3\n", "rounds.quorum is 3, but a round may begin with 2 devices"),
         ("[rounds]\nparticipants = 3\n", "rounds.participants is 3, but a round may begin with"),
+        (
+            '[robust]\ncombine = "krum"\n',
+            "robust.combine = 'krum' needs robust.byzantine + 3 = 4 updates; raise rounds.quorum",
+        ),
+        (
+            'method = "fedprox+scaffold"\n[robust]\ncombine = "median"\n',
+            "robust.combine is 'median', but method 'scaffold' steps by a sum over all updates",
+        ),
         ("[training]\nlr = -1.0\n", "training.lr: expected float"),
         ("x = [\n", "not a TOML file"),
     ],

@@ -145,7 +145,9 @@ def _check_choices(config: Side) -> None:
         except WireError as error:
             raise ConfigError(f"transfer.encoding: {error}") from None
         network = models.sketch(config.model.name, config.model.head)
-        methods.method(config.method).needs(network)
+        method = methods.method(config.method)
+        method.needs(network)
+        _check_robust(config, [layer.name for layer in method.filled["sums"]])
     if isinstance(config, AgentConfig):
         for reference in config.methods:
             methods.own_method(reference)
@@ -210,6 +212,21 @@ def _check_rounds(rounds: RoundsConfig) -> None:
             f"rounds.buffer is {rounds.buffer}, but there may be only rounds.min_devices = "
             f"{rounds.min_devices} devices, and each counts once in a version; raise "
             "rounds.min_devices, or lower the buffer"
+        )
+
+
+def _check_robust(config: CoordinatorConfig, summing: list[str]) -> None:
+    """What would end the first merge, or a later one; `summing` methods need more than a mean."""
+    combine, fewest = config.robust.combine, config.robust.byzantine + 3
+    if combine == "krum" and config.rounds.quorum < fewest:
+        raise ConfigError(
+            f"rounds.quorum is {config.rounds.quorum}, but robust.combine = 'krum' needs "
+            f"robust.byzantine + 3 = {fewest} updates; raise rounds.quorum"
+        )
+    if combine in ("median", "trimmed-mean") and summing:
+        raise ConfigError(
+            f"robust.combine is '{combine}', but method '{summing[0]}' steps by a sum over all "
+            "updates; choose combine = 'krum' or 'mean', or another method"
         )
 
 

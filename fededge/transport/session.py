@@ -33,6 +33,9 @@ __all__ = ["Connected", "Delivered", "Event", "Failed", "Lost", "Message", "Sess
 MOST_UNREAD = 64
 """Messages that the broker may have on the way to us."""
 
+MOST_PACKET = 17 * 1024 * 1024
+"""Bytes of a message: the largest chunk, its header, its topic. The broker keeps others back."""
+
 LAST_WORDS = 5.0
 """Seconds that a stop waits for its last words to be delivered."""
 
@@ -248,6 +251,7 @@ class Session:
         properties = Properties(PacketTypes.CONNECT)
         properties.SessionExpiryInterval = self.keep_seconds
         properties.ReceiveMaximum = MOST_UNREAD
+        properties.MaximumPacketSize = MOST_PACKET
         clean = not self.keep_seconds
         client.connect(host, port, keepalive, clean_start=clean, properties=properties)
 

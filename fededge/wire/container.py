@@ -8,14 +8,15 @@ times on the way.
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import BinaryIO, Protocol
+from typing import Annotated, BinaryIO, Protocol
 
 import msgspec
 import torch
-from msgspec import Struct
+from msgspec import Meta, Struct
 from torch import Tensor
 
 from fededge.errors import WireError
@@ -39,16 +40,19 @@ LENGTH = 8
 ALIGNED = 8
 
 
+Size = Annotated[int, Meta(ge=0, le=2**53)]
+
+
 class Place(Struct, frozen=True, forbid_unknown_fields=True):
     """What the header says of a tensor; the offsets count from the end of the header."""
 
     dtype: str
-    shape: tuple[int, ...]
-    data_offsets: tuple[int, int]
+    shape: tuple[Size, ...]
+    data_offsets: tuple[Size, Size]
 
     def holds(self, dtype: torch.dtype, shape: tuple[int, ...]) -> bool:
         first, last = self.data_offsets
-        size = torch.Size(shape).numel() * dtype.itemsize
+        size = math.prod(shape) * dtype.itemsize
         return (self.dtype, self.shape, last - first) == (NAMES[dtype], shape, size)
 
 
@@ -94,9 +98,9 @@ def read(file: BinaryIO, wanted: Callable[[str], bool] = bool) -> dict[str, Tens
     for name in filter(wanted, archive.places):
         place = archive.places[name]
         dtype = next((kind for kind, text in NAMES.items() if text == place.dtype), None)
-        if dtype is None:
-            raise WireError(f"tensor '{name}' is {place.dtype}, which is not known")
-        flat = torch.empty(torch.Size(place.shape).numel(), dtype=dtype)
+        if dtype is None or not place.holds(dtype, place.shape):
+            raise WireError(f"tensor '{name[:80]}' is not what it says: {place.dtype[:20]}")
+        flat = torch.empty(math.prod(place.shape), dtype=dtype)
         found[name] = archive.read(name, place.shape, flat).view(place.shape)
     return found
 

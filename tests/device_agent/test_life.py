@@ -31,6 +31,7 @@ from fededge_agent.events import (
     ReplyCame,
     SendUpdate,
     Settle,
+    Settled,
     Spoiled,
     StateCame,
     TaskCame,
@@ -40,8 +41,9 @@ from fededge_agent.events import (
     TurnLost,
     Unable,
     Unfollow,
+    Unsettled,
 )
-from fededge_agent.life import Fetch, Life
+from fededge_agent.life import UNANSWERED, Fetch, Life
 
 OLD, V0, V1 = "000000-ffffffffffffffff", "000000-0123456789abcdef", "000001-fedcba9876543210"
 ALL = (0, 1, 2)
@@ -97,7 +99,16 @@ class Driven:
 
     def __call__(self, *events: Any, at: float | None = None) -> list[Command]:
         self.now = self.now if at is None else at
-        return [command for event in events for command in self.life.handle(event, self.now)]
+        return [command for event in events for command in self._led_to(event)]
+
+    def _led_to(self, event: Any) -> list[Command]:
+        """What is decided is on disk at once."""
+        done: list[Command] = []
+        for command in self.life.handle(event, self.now):
+            done.append(command)
+            if isinstance(command, Settle):
+                done += self._led_to(Settled(command))
+        return done
 
 
 def ready(**fields: Any) -> Driven:
@@ -451,6 +462,15 @@ def test_nothing_is_settled_while_a_turn_is_taken_again(kind: str) -> None:
     assert len(only(driven(reply(kind)), Settle)) == 1
 
 
+def test_nothing_is_settled_while_the_turn_after_a_lost_one_is_taken() -> None:
+    """The worker has read private state, and is about to write it."""
+    driven = trained()
+    driven.life.held = V1
+    driven(StateCame(NEXT), task(V1))
+    assert only(driven(TurnLost()), Train) == [Train(task(V1).task, NEXT)]
+    assert driven(reply("accepted"), reply("resend", chunks=(0,)), reply("late")) == []
+
+
 @pytest.mark.parametrize("kind", ["late", "refused"])
 def test_a_late_or_refused_update_is_dropped_and_the_task_with_it(kind: str) -> None:
     driven = trained()
@@ -486,6 +506,20 @@ def test_a_reply_to_an_earlier_update_decides_nothing() -> None:
     assert driven(reply("late", V0), reply("accepted", V0)) == []
     assert driven.life.pending == Pending("run", V1)
     assert driven.life.task is not None
+
+
+def test_no_turn_begins_before_the_answer_to_the_last_one_is_on_disk() -> None:
+    """The next one would begin from the private state before it: it is asked for once more."""
+    driven = ready(held=V1, pending=MINE)
+    driven(StateCame(NEXT), task(V1))
+    assert driven.life.handle(reply("accepted"), driven.now) == [Settle(accepted=True)]
+    said = driven(Unsettled("the disk is full"))
+    assert not only(said, Train)
+    assert (driven.doing(), driven.life.problem) == ("failed", "the disk is full")
+    assert driven.life.pending == MINE
+    assert driven(Tick(), at=driven.now + UNANSWERED) == [SendUpdate()]
+    assert only(driven(reply("accepted")), Train) == [Train(task(V1).task, NEXT)]
+    assert driven.doing() == "training"
 
 
 def test_an_accepted_update_is_decided_once() -> None:

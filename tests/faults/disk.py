@@ -1,9 +1,10 @@
 """A disk that forgets what was not synced: the real stores write to it, a power cut rolls it back.
 
-The files are real ones, on tmpfs where there is one. `os.fsync` and `os.replace` are watched while
-the disk is mounted: what a sync has made durable is remembered, and after a power cut each file and
-each name is either what it was then, or (a coin decides) what it had become since. SQLite's own
-files are left alone: it syncs on its own, and a transaction is there or not.
+The files are real ones, on tmpfs where there is one. What writes, syncs, renames and removes is
+watched while the disk is mounted: what a sync has made durable is remembered, and after a power cut
+each file and each name is either what it was then, or (a coin decides) what it had become since, or
+some blocks of a file are new and some old. SQLite's own files are left alone: it syncs on its own,
+and a transaction is there or not.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ SHARED_MEMORY = Path("/dev/shm")
 OURS = "journal.sqlite"
 """Files whose name begins so are SQLite's."""
 
+SECTOR = 512
+"""Bytes that a disk writes at once: more may be torn."""
+
 Entries = dict[str, int]
 
 
@@ -33,7 +37,7 @@ Entries = dict[str, int]
 class Disk:
     """One disk for all processes, each in a folder of its own.
 
-    `before_write` is called before anything becomes durable: there a process may be killed.
+    `before_write` is called before anything changes: there a process may be killed.
     """
 
     rng: random.Random
@@ -48,12 +52,15 @@ class Disk:
         """The disk is there; afterwards nothing of it is left."""
         root = SHARED_MEMORY if SHARED_MEMORY.is_dir() else None
         self.root = Path(tempfile.mkdtemp(prefix="fededge-faults-", dir=root))
-        self.copy = self.rng.choice(("spool/*/*.safetensors", "private/*.update"))
-        self._real_replace, self._real_pwrite = os.replace, os.pwrite
+        self.copy = self.rng.choice(("state/spool/*/*.safetensors", "state/private/*.update"))
+        self._replace, self._unlink = os.replace, os.unlink
+        self._pwrite, self._write = os.pwrite, os.write
         watched: dict[str, Any] = {
-            "fsync": self._fsync,
-            "replace": self._replace,
-            "pwrite": self._pwrite,
+            "fsync": self._watch_fsync,
+            "replace": self._watch_replace,
+            "unlink": self._watch_unlink,
+            "pwrite": self._watch_pwrite,
+            "write": self._watch_write,
         }
         try:
             with mock.patch.multiple(os, **watched):
@@ -69,7 +76,7 @@ class Disk:
 
     # What a process does
 
-    def _fsync(self, handle: int) -> None:
+    def _watch_fsync(self, handle: int) -> None:
         path = os.readlink(f"/proc/self/fd/{handle}")
         self._refuse_if_full(path)
         self.before_write()
@@ -79,35 +86,56 @@ class Disk:
             with open(path, "rb") as file:
                 self._content[os.fstat(handle).st_ino] = file.read()
 
-    def _replace(self, source: str | Path, target: str | Path) -> None:
+    def _watch_replace(self, source: str | Path, target: str | Path) -> None:
         self.before_write()
-        self._real_replace(source, target)
+        self._replace(source, target)
 
-    def _pwrite(self, handle: int, data: bytes, offset: int) -> int:
+    def _watch_unlink(self, path: str | Path, **where: Any) -> None:
+        self.before_write()
+        self._unlink(path, **where)
+
+    def _watch_pwrite(self, handle: int, data: bytes, offset: int) -> int:
         self._refuse_if_full(os.readlink(f"/proc/self/fd/{handle}"))
-        return self._real_pwrite(handle, data, offset)
+        self.before_write()
+        return self._pwrite(handle, data, offset)
+
+    def _watch_write(self, handle: int, data: bytes) -> int:
+        self._refuse_if_full(os.readlink(f"/proc/self/fd/{handle}"))
+        self.before_write()
+        return self._write(handle, data)
 
     def _refuse_if_full(self, path: str) -> None:
         if any(path.startswith(f"{self.root}/{name}/") for name in self.full):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 
+    def durable(self, path: Path) -> bytes | None:
+        """What a power cut would leave of a file in any case; None if that may be nothing."""
+        for way in (path, *path.parents):
+            if way.parent == self.root:
+                return self._content.get(path.stat().st_ino)
+            ino = self._names.get(str(way.parent), {}).get(way.name)
+            if ino is None or not way.exists() or way.stat().st_ino != ino:
+                return None
+        return None
+
     # What happens to it
 
     def power_cut(self, name: str) -> None:
         """What was not synced is gone, or not: in any mixture."""
-        self._roll_back(self.root / name)
+        with mock.patch.object(self, "before_write"):
+            self._roll_back(self.root / name)
 
     def rot(self, name: str) -> Path | None:
         """Damage what can be had again: a held model, or one copy of an update.
 
         Which, if any is there. Of updates, those of one side: the other side has the other copy.
         """
-        kinds = ("private/*.safetensors", self.copy)
+        kinds = ("state/private/*.safetensors", self.copy)
         found = sorted(path for kind in kinds for path in (self.root / name).glob(kind))
         if not found:
             return None
         path = self.rng.choice(found)
-        self._write(path, path.read_bytes()[:-1] + b"?")
+        self._put(path, path.read_bytes()[:-1] + b"?")
         return path
 
     def _roll_back(self, folder: Path) -> None:
@@ -121,7 +149,7 @@ class Disk:
             elif path.is_dir():
                 self._roll_back(path)
             elif path.exists() and self.rng.random() < 0.5:
-                self._write(path, self._content.get(now[name], b""))
+                self._put(path, self._torn(self._content.get(now[name], b""), path.read_bytes()))
         self._names[str(folder)] = self._entries(str(folder))
 
     def _put_back(self, path: Path, ino: int | None) -> None:
@@ -135,9 +163,19 @@ class Disk:
             for name, inside in self._names.get(str(path), {}).items():
                 self._put_back(path / name, inside)
         elif ino is not None:
-            self._write(path, self._content.get(ino, b""))
+            self._put(path, self._content.get(ino, b""))
 
-    def _write(self, path: Path, content: bytes) -> None:
+    def _torn(self, durable: bytes, now: bytes) -> bytes:
+        """What is left of a file: nothing since the last sync, or some of its blocks."""
+        if durable == now or self.rng.random() < 0.5:
+            return durable
+        length = self.rng.choice((len(durable), len(now)))
+        whole = (durable.ljust(length, b"\0"), now.ljust(length, b"\0"))
+        return b"".join(
+            self.rng.choice(whole)[first : first + SECTOR] for first in range(0, length, SECTOR)
+        )[:length]
+
+    def _put(self, path: Path, content: bytes) -> None:
         path.write_bytes(content)
         self._content[path.stat().st_ino] = content
 

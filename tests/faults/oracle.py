@@ -7,7 +7,7 @@ takes no part: no process reads anything from it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from fededge.wire.messages import Reply, Report
@@ -21,6 +21,10 @@ Turn = tuple[str, str]
 
 Read = tuple[str, str]
 """The version that an update was trained from, and the SHA-256 of its bytes."""
+
+
+UNSEEN = ""
+"""What private state an update leaves, if its agent was killed as it had just saved it."""
 
 
 class BrokenError(AssertionError):
@@ -41,33 +45,44 @@ class Oracle:
     """Where updates may be folded, they may be of an earlier version than the round's.
 
     `excused` are updates whose file was damaged on the coordinator's disk: no other one has them.
+    `learnt` is each device's private state after the last update of its that was accepted; where
+    files rot it may be one turn behind. What `hostile` sends must be in no version.
     """
 
     folds: bool = False
+    rots: bool = False
+    hostile: str = ""
     progress: Progress | None = None
     merges: list[Merge] = field(default_factory=list)
     reports: dict[Turn, Report] = field(default_factory=dict)
     turns: Counter[Turn] = field(default_factory=Counter)
     acknowledged: set[Turn] = field(default_factory=set)
     merged: dict[Turn, str] = field(default_factory=dict)
-    refused: Counter[str] = field(default_factory=Counter)
+    refused: set[Turn] = field(default_factory=set)
+    leaves: dict[Turn, str] = field(default_factory=dict)
+    learnt: dict[str, str] = field(default_factory=dict)
     excused: set[Turn] = field(default_factory=set)
     torn: list[str] = field(default_factory=list)
 
     @property
     def repeated(self) -> list[Turn]:
-        """Turns that were taken twice for nothing."""
-        return [turn for turn, count in self.turns.items() if count > 1]
+        """Turns that were taken twice for nothing; one that was refused for good reason may be."""
+        return [t for t, count in self.turns.items() if count > 1 and t[0] != self.hostile]
 
     @property
     def folded(self) -> int:
         """Updates that went into a later round than their own."""
         return sum(b != merge.base for merge in self.merges for b, _ in merge.updates.values())
 
-    def trained(self, report: Report) -> None:
-        """An agent has saved a turn."""
-        self.turns[report.device, report.version] += 1
+    def trained(self, report: Report, before: str, after: str) -> None:
+        """An agent has saved a turn, with what it knew before, and knows if that is accepted."""
+        turn = (report.device, report.version)
+        self.turns[turn] += 1
         self.reported(report)
+        known = self.learnt.setdefault(report.device, before)
+        same = known in (before, UNSEEN) or self.rots
+        _require(same, f"{turn} began from another private state")
+        self.leaves[turn] = after
 
     def reported(self, report: Report) -> None:
         """An agent has a turn. The same turn again must be the same: it was seeded."""
@@ -80,7 +95,7 @@ class Oracle:
         if reply.kind == "accepted":
             self._acknowledge((device, reply.version))
         elif reply.kind == "refused":
-            self.refused[reply.reason] += 1
+            self.refused.add((device, reply.version))
             if "manifest" in reply.reason:
                 self.torn.append(f"{device}'s update: {reply.reason}")
 
@@ -90,14 +105,41 @@ class Oracle:
 
     def _acknowledge(self, turn: Turn) -> None:
         _require(turn in self.reports, f"{turn} was acknowledged, but never trained")
+        if turn not in self.acknowledged:
+            self.learnt[turn[0]] = self.leaves.get(turn, UNSEEN)
         self.acknowledged.add(turn)
         over = {merge.base for merge in self.merges}
         if turn[1] in over and not self.folds:
             _require(turn in self.merged, f"{turn} was acknowledged after a merge without it")
 
+    @property
+    def outstanding(self) -> set[Turn]:
+        """Turns that were acknowledged, and are in no version yet."""
+        return self.acknowledged - self.merged.keys() - self.excused
+
+    def kept(self, turn: Turn, sha256: str) -> None:
+        """Of this update the coordinator's disk holds so much that no power cut can take it."""
+        _require(
+            self.reports[turn].manifest.sha256 == sha256,
+            f"{turn} was acknowledged, and is not durable",
+        )
+
+    def announced(self, version: str, missing: int) -> None:
+        """The broker's state names a version, of which it has all chunks but so many."""
+        _require(not missing, f"{version} is announced, and the broker lacks {missing} chunks")
+
+    def wanted(self, who: str, chunks: Iterable[int], have: Collection[int]) -> None:
+        """Somebody asks for these chunks of a transfer, and has those on disk."""
+        again = [index for index in chunks if index in have]
+        _require(not again, f"{who} asks again for chunks that it has: {again}")
+
+    def asked(self, device: str, quarantined: Collection[str]) -> None:
+        """The coordinator asks a device for a turn."""
+        _require(device not in quarantined, f"{device} is in quarantine, and is asked")
+
     def resumed(self, stored: Collection[str]) -> None:
         """A coordinator has started again: what it had acknowledged must still be there."""
-        for device, _ in self.acknowledged - self.merged.keys() - self.excused:
+        for device, _ in self.outstanding:
             _require(device in stored, f"{device}'s update was acknowledged, and is lost")
 
     def advanced(
@@ -131,6 +173,7 @@ class Oracle:
                 f"{version} has an update of {device} that was not trained from {base}"
             )
         _require(turn not in self.merged, f"{turn} is in two merges")
+        _require(device != self.hostile, f"{version} has an update that changes it too much")
         _require(
             scalars == report.scalars, f"{turn} counts {scalars}, it reported {report.scalars}"
         )

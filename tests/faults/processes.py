@@ -7,8 +7,11 @@ arithmetic that depends on everything a real one depends on.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-from collections.abc import Callable
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -17,22 +20,25 @@ from torch import Tensor, nn
 
 from fededge import methods
 from fededge.config import AgentConfig, CoordinatorConfig
-from fededge.errors import StoreError
+from fededge.errors import DiskFullError
 from fededge.flat import FlatModel
 from fededge.methods import Private
 from fededge.spec import ModelSpec
 from fededge.training import Answer, Task
 from fededge.transport.session import Message, Will
+from fededge.wire import pieces
 from fededge.wire.encoding import Encoding
-from fededge.wire.messages import Report, State, TaskMessage
+from fededge.wire.messages import Manifest, Report, State, TaskMessage
 from fededge.wire.signing import read_signing_key
 from fededge_agent import app as agent_app
 from fededge_agent import events as life
 from fededge_agent.work import Trained, Work
 from fededge_server import app as server_app
 from fededge_server import events as rounds
+from fededge_server.store import Store
 from fededge_server.versions import Versions
 from tests.faults.network import Link, Packet
+from tests.faults.oracle import BrokenError
 
 if TYPE_CHECKING:
     from tests.faults.world import World
@@ -41,11 +47,21 @@ __all__ = ["KilledError", "Process", "SimulatedAgent", "SimulatedCoordinator"]
 
 FEDERATION = "test"
 METHOD = "scaffold"
+ARRIVED = pieces.arrived
+FULL = 2
+"""SQLite's `synchronous`: every transaction is on disk when it ends."""
+
 SPEC = ModelSpec("mlpnet", ("a", "b"), (1, 8, 8), (0.5,), (0.5,))
 
 
 class KilledError(BaseException):
     """The process is gone, at whatever point this was raised."""
+
+
+def on_disk(path: Path, facts: Manifest) -> set[int]:
+    """The chunks of a transfer that are there: not of zeros, which a hole in a file has too."""
+    size, data = facts.chunk_bytes, path.read_bytes() if path.exists() else b""
+    return {i for i in ARRIVED(path, facts) if data[i * size : (i + 1) * size].strip(b"\0")}
 
 
 def network() -> FlatModel:
@@ -67,7 +83,7 @@ class Process:
     def __init__(self, world: World, name: str, slowness: float = 1.0) -> None:
         self.world = world
         self.name = name
-        self.folder = world.disk.folder(name)
+        self.folder = world.disk.folder(name) / "state"  # the process makes it
         self.slowness = slowness
         self.service: Service | None = None
         self.offset = 0.0
@@ -90,16 +106,16 @@ class Process:
     def start(self) -> None:
         self.offset = self.world.rng.uniform(0.0, 1e6)
         self.service = self.make()
-        self.guarded(self.service.begin)
+        self.guarded(self.service.begin, starts=True)
 
-    def guarded(self, action: Callable[[], None]) -> bool:
-        """Whether the action was survived. A full disk ends a process, which is then restarted."""
+    def guarded(self, action: Callable[[], None], starts: bool = False) -> bool:
+        """Whether the action was survived. A full disk ends only a process that starts."""
         try:
             action()
         except KilledError:
             self.die(self.world.chance(0.5))
-        except StoreError as error:
-            if "the disk is full" not in str(error):
+        except DiskFullError as error:
+            if not starts:
                 raise
             why = str(error).replace(f"{self.world.disk.root}/", "")  # of this run alone
             self.world.tell(f"{self.name} stops: {why}")
@@ -194,15 +210,20 @@ class SimulatedCoordinator(Process):
             **config,
         )
         self.done = False
+        self.making: tuple[Any, Any] = ({}, {})
 
     def make(self) -> Service:
         return CoordinatorService(self)
+
+    def spooled(self, device: str, version: str) -> Path:
+        return self.folder / "spool" / version / f"{device}.safetensors"
 
 
 class CoordinatorService(Service, server_app.Coordinator):
     def __init__(self, process: SimulatedCoordinator) -> None:
         server_app.Coordinator.__init__(self, process.config, process.clock, process.wall)
         self.process: SimulatedCoordinator = process
+        self.store: WatchedStore = WatchedStore(process)
         self.link = None
         self.waiting = []
         self.read: dict[str, tuple[str, str]] = {}
@@ -210,6 +231,8 @@ class CoordinatorService(Service, server_app.Coordinator):
     def begin(self) -> None:
         self._prepare()
         self.store.open()
+        if self.store.progress() is not None:
+            self.tell_version()  # whoever wrote it may have had no time to
         self._resume()
         self.process.world.oracle.resumed(self.rounds.stored)
         self._connect()
@@ -233,7 +256,20 @@ class CoordinatorService(Service, server_app.Coordinator):
     def _do(self, command: rounds.Command) -> None:
         world = self.process.world
         world.boundary(self.process, command)
+        if isinstance(command, rounds.Invite):
+            world.oracle.asked(command.device, self.store.memory().quarantined)
+        if isinstance(command, rounds.Answer) and command.device in self.rounds.transfers.open:
+            facts = self.rounds.transfers.open[command.device].report.manifest
+            path = self.process.spooled(command.device, command.reply.version)
+            world.oracle.wanted(self.process.name, command.reply.chunks, on_disk(path, facts))
         super()._do(command)
+
+    def tell_version(self) -> None:
+        """The oracle hears of the version that the journal names, if it has not."""
+        oracle, progress = self.process.world.oracle, self.store.progress()
+        assert progress is not None
+        if progress != oracle.progress:
+            oracle.advanced(progress, *self.process.making)
 
     def _merge(self, command: rounds.Merge) -> None:
         """The same, with a look over its shoulder at the files that it reads."""
@@ -253,6 +289,34 @@ class CoordinatorService(Service, server_app.Coordinator):
             self.store.close()
 
 
+class WatchedStore(Store):
+    """A process may be killed before a transaction and after it, or find the disk full."""
+
+    def __init__(self, process: SimulatedCoordinator) -> None:
+        super().__init__(process.folder)
+        self.process = process
+
+    def open(self) -> None:
+        """SQLite's files survive every power cut here: so they must be synced at every commit."""
+        super().open()
+        (synced,) = self._journal.execute("PRAGMA synchronous").fetchone()
+        if synced < FULL:
+            raise BrokenError("the journal is not synced")
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        world, changes = self.process.world, False
+        with super()._transaction() as journal:
+            yield journal
+            changes = journal.in_transaction
+            if changes and self.process.name in world.disk.full:
+                raise sqlite3.OperationalError("database or disk is full")
+            if changes:
+                world.write()
+        if changes:
+            world.write()
+
+
 class WatchedVersions(Versions):
     def __init__(self, service: CoordinatorService) -> None:
         super().__init__(service.config, service.store)
@@ -266,9 +330,9 @@ class WatchedVersions(Versions):
         self.net = NETWORK.clone()
 
     def advance(self, *arguments: Any) -> None:
+        self.service.process.making = arguments[3], self.service.read
         super().advance(*arguments)
-        service = self.service
-        service.process.world.oracle.advanced(self.progress, arguments[3], service.read)
+        self.service.tell_version()
 
 
 class SimulatedAgent(Process):
@@ -302,7 +366,7 @@ class AgentService(Service, agent_app.Agent):
         self._take(event)
 
     def tick(self) -> None:
-        self._handle(life.Tick())
+        self._tick()
 
     def _handle(self, event: life.Event) -> None:
         if isinstance(event, life.Spoiled):
@@ -321,6 +385,9 @@ class AgentService(Service, agent_app.Agent):
     def _do(self, command: life.Command) -> None:
         world = self.process.world
         world.boundary(self.process, command)
+        if isinstance(command, life.Follow) and self.life.fetch is not None:
+            path, facts = self.store._part(command.version), self.life.fetch.assembly.facts
+            world.oracle.wanted(self.process.name, command.chunks, on_disk(path, facts))
         super()._do(command)
 
     def abandon(self) -> None:
@@ -334,7 +401,7 @@ class SimulatedWork(Work):
     def __init__(self, service: AgentService) -> None:
         super().__init__(service.config, service.store)
         self.process = service.process
-        self.saved: list[Report] = []
+        self.saved: list[tuple[Report, str, str]] = []
 
     @property
     def examples(self) -> int:
@@ -342,29 +409,45 @@ class SimulatedWork(Work):
 
     def prepare(self, state: State) -> None:
         self.encoding = Encoding.parse(state.encoding)
-        self.trainer = FakeTrainer(self.process.name)  # type: ignore[assignment]
+        hostile = self.process.name == self.process.world.hostile
+        self.trainer = FakeTrainer(self.process.name, hostile)  # type: ignore[assignment]
 
     def train(self, task: TaskMessage, state: State) -> Trained:
+        before = digest(self.store.private(state.run))
         trained = super().train(task, state)
         turn = self.store.index.turn
         assert turn is not None
-        self.saved.append(turn.report)
+        after = digest(self.store._read_private(turn.private, bool))
+        self.saved.append((turn.report, before, after))
         return trained
 
     def tell(self) -> None:
         """Not from within the job: the agent takes what is raised there for a bug of a method."""
         while self.saved:
-            self.process.world.oracle.trained(self.saved.pop())
+            self.process.world.oracle.trained(*self.saved.pop())
 
     def follow_up(self, trained: Trained) -> None:
         """No export, no metrics."""
 
 
-class FakeTrainer:
-    """A turn that depends on device, round, model, SCAFFOLD's c and the device's own c_i."""
+def digest(private: Private) -> str:
+    """What a device has learnt, in a word."""
+    sha256 = hashlib.sha256()
+    for name, value in sorted(private.items()):
+        data = value.numpy().tobytes() if isinstance(value, Tensor) else repr(value).encode()
+        sha256.update(name.encode() + data)
+    return sha256.hexdigest()
 
-    def __init__(self, device: str) -> None:
+
+class FakeTrainer:
+    """A turn that depends on device, round, model, SCAFFOLD's c and the device's own c_i.
+
+    What a hostile one sends is a thousand times as far from the model as it may be.
+    """
+
+    def __init__(self, device: str, hostile: bool) -> None:
         self.device = device
+        self.hostile = hostile
         self.net = NETWORK
         self.method = methods.method(METHOD)
 
@@ -376,6 +459,8 @@ class FakeTrainer:
         c_i = own if isinstance(own, Tensor) else torch.zeros_like(noise)
         c = task.sent["scaffold.c"]
         upload = 0.9 * task.received + 0.1 * noise + 0.01 * (c_i - c)
+        if self.hostile:
+            upload = upload + 1000.0
         after = Private({"scaffold.c_i": c_i - c + (task.received - upload)})
         scalars = {"examples": 10.0, "steps": 1.0, "loss": 0.5, "slope": 1.0}
         return Answer(upload, scalars, after, upload, 0.5)

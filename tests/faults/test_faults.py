@@ -12,6 +12,7 @@ from tests.faults.schedules import FAULTS, KINDS, run_seed
 
 SEEDS = 1000
 PARTS = 20
+HOSTILE = list(KINDS).index("one is hostile")
 ALL_AT_ONCE = len(KINDS) * list(FAULTS).index("all at once")
 
 
@@ -33,7 +34,7 @@ def test_no_invariant_breaks(part: int) -> None:
 def test_the_faults_really_happen() -> None:
     counts: Counter[str] = Counter()
     for schedule in range(len(FAULTS)):
-        for kind in (1, len(KINDS) - 1):
+        for kind in (1, HOSTILE, len(KINDS) - 1):
             counts += run_seed(schedule * len(KINDS) + kind)
     assert counts.keys() >= {
         "kill",
@@ -50,6 +51,7 @@ def test_the_faults_really_happen() -> None:
         "damaged file",
         "clock leap",
         "folded",
+        "refused",
     }
 
 

@@ -22,7 +22,7 @@ from fededge_server.spool import Reader
 from fededge_server.store import Store
 from tests.faults.schedules import run_seed
 
-SEEDS = 150
+SEEDS = 20
 
 
 @pytest.fixture(autouse=True)
@@ -106,11 +106,11 @@ def lose_the_residue(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("plant", "finding"),
     [
-        (acknowledge_before_fsync, "acknowledged, and is lost"),
-        (forget_a_chunk_on_reconnect, "put together wrongly|trained more than once"),
+        (acknowledge_before_fsync, "acknowledged, and is not durable"),
+        (forget_a_chunk_on_reconnect, "put together wrongly"),
         (count_a_duplicate, "counts .*, it reported"),
         (accept_a_stale_version, "acknowledged after a merge without it"),
-        (lose_the_residue, "was trained again and differs|undisturbed it is"),
+        (lose_the_residue, "began from another private state"),
     ],
 )
 def test_a_planted_bug_is_found(

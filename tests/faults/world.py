@@ -7,6 +7,8 @@ or two writes, with and without the loss of what was not synced, disks full, clo
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import random
 import uuid
 from collections import Counter
@@ -16,7 +18,7 @@ from typing import Any
 from unittest import mock
 
 from fededge.transport.session import Delivered
-from fededge.wire.messages import Reply, Report, decode
+from fededge.wire.messages import Reply, Report, State, decode
 from fededge.wire.signing import make_keys
 from fededge.wire.topics import Topics
 from tests.faults.disk import Disk
@@ -56,6 +58,7 @@ class Faults:
 
 
 NONE = Faults(steps=0)
+FORGETS = "broker restart without memory"
 
 
 @dataclass
@@ -67,12 +70,14 @@ class World:
     config: dict[str, Any]
     faults: Faults = NONE
     trace: Callable[[str], None] | None = None
+    hostile: str = ""
     now: float = 0.0
     counts: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
-        self.oracle = Oracle(self.config["rounds"].folds)
+        folds, rots = self.config["rounds"].folds, bool(self.faults.rot)
+        self.oracle = Oracle(folds, rots, self.hostile)
         self.broker = Broker(self.carried)
         self.topics = Topics(FEDERATION)
         self.disk = Disk(self.rng, self.write)
@@ -107,11 +112,13 @@ class World:
             if self.coordinator.done:
                 break
             self.step()
+            self.look()
         self.calm_down()
         for _ in range(PATIENCE):
             if self.at_rest:
                 break
             self.calm_step()
+            self.look()
         else:
             raise BrokenError("the federation does not finish")
         assert self.oracle.progress is not None
@@ -124,6 +131,21 @@ class World:
             process.jobs or self.broker.queues.get(process.name) or self.outgoing(process)
             for process in self.processes
         )
+
+    def look(self) -> None:
+        """After every event: what was acknowledged is where no power cut can reach it.
+
+        And whoever reads the state finds the model, unless the broker has forgotten all.
+        """
+        for device, version in self.oracle.outstanding:
+            content = self.disk.durable(self.coordinator.spooled(device, version))
+            self.oracle.kept((device, version), hashlib.sha256(content or b"").hexdigest())
+        announced = self.broker.retained.get(self.topics.state)
+        if announced is not None and not self.counts[FORGETS]:
+            state = decoded(announced.payload)
+            chunks = (self.topics.model(state.version, i) for i in range(state.manifest.chunks))
+            missing = sum(topic not in self.broker.retained for topic in chunks)
+            self.oracle.announced(state.version, missing)
 
     # What is told
 
@@ -148,7 +170,7 @@ class World:
             raise KilledError
 
     def write(self) -> None:
-        """Before a write becomes durable."""
+        """Before and after a transaction, and before anything else that changes a disk."""
         if self.chance(self.faults.kill_at_boundary):
             self.count("kill at a write")
             raise KilledError
@@ -183,7 +205,7 @@ class World:
             process.disconnect()
         elif self.chance(faults.restart_broker):
             forgets = self.chance(0.5)
-            self.count("broker restart without memory" if forgets else "broker restart")
+            self.count(FORGETS if forgets else "broker restart")
             self.restart_broker(forgets)
         elif self.chance(faults.fill_disk):
             self.count("disk full", process.name)
@@ -299,6 +321,11 @@ class World:
     def outgoing(self, process: Process) -> bool:
         link = None if process.service is None else process.service.link
         return link is None or bool(link.outgoing)
+
+
+@functools.lru_cache(maxsize=8)
+def decoded(payload: bytes) -> State:
+    return decode(payload, State)
 
 
 def describe(packet: Packet) -> str:

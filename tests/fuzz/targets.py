@@ -6,6 +6,8 @@ and so is a result that does not keep what the reader promises.
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
 import tempfile
 import zlib
@@ -17,6 +19,7 @@ from typing import Any
 
 import msgspec
 import torch
+import zstandard
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from torch import nn
 
@@ -26,8 +29,9 @@ from fededge.errors import ConfigError, FedEdgeError, MethodError, WireError
 from fededge.flat import Layout
 from fededge.models import Preprocess
 from fededge.spec import ModelSpec
-from fededge.wire import chunks, tensors
+from fededge.wire import chunks, container, pieces, tensors
 from fededge.wire.chunks import Assembly
+from fededge.wire.encoding import Encoding
 from fededge.wire.messages import (
     Claim,
     Manifest,
@@ -44,6 +48,7 @@ from fededge.wire.messages import (
 )
 from fededge.wire.signing import signed_by
 from fededge.wire.topics import Topics
+from fededge_agent.index import File, Index, Turn, unsealed
 
 __all__ = ["TARGETS", "Target"]
 
@@ -191,6 +196,81 @@ def read_tensors(data: bytes) -> None:
     assert again["model"].numpy().tobytes() == vectors["model"].numpy().tobytes()
 
 
+def read_update(data: bytes) -> None:
+    """The first byte says which encoding. A fuzzer cannot compress: the second says who does."""
+    encoding = Encoding.parse(ENCODINGS[data[0] % len(ENCODINGS)] if data else "float32")
+    payload = bytes(data[2:])
+    if encoding.zstd and data[1:2] > b"\x7f":
+        payload = zstandard.compress(payload)
+    model = encoding.unpack(LAYOUT, payload, VECTOR)
+    assert model.shape == VECTOR.shape
+    assert torch.isfinite(model).all()
+    if not encoding.zstd:
+        part = encoding.unpack_part(LAYOUT, io.BytesIO(payload), SOME, VECTOR[SOME])
+        assert torch.equal(part, model[SOME])
+
+
+SOME = slice(3, 9)
+ENCODINGS = [
+    f"{numbers}{more}"
+    for more in ("", "+delta", "+zstd", "+delta+zstd")
+    for numbers in tensors.NUMBERS
+    if numbers != "int8" or "delta" in more
+]
+
+
+def updates() -> tuple[bytes, ...]:
+    """An update in each encoding, the compressed ones also before they are compressed."""
+    found = []
+    for index, text in enumerate(ENCODINGS):
+        packed, _ = Encoding.parse(text).pack(LAYOUT, VECTOR + 0.5, VECTOR)
+        found.append(bytes([index, 0]) + packed)
+        if "zstd" in text:
+            found.append(bytes([index, 0xFF]) + zstandard.decompress(packed))
+    return tuple(found)
+
+
+# What a crash, or a bad disk, leaves of files that are written without a sync, or of any
+
+REPORT = Report("gate-7", "run", 3, VERSION, "60" * 32, FACTS, {"examples": 9.0})
+INDEX = Index(
+    instance="i",
+    held=VERSION,
+    run="run",
+    private=File("3.private", "ab" * 32),
+    turn=Turn(REPORT, File("3.update", "ab" * 32), File("3.accepted", "cd" * 32)),
+)
+
+
+def read_leftover(data: bytes) -> None:
+    """The first byte says which file it is; an index gets the checksum that nobody can guess."""
+    kind, content = data[0] % 3 if data else 0, bytes(data[1:])
+    path = folder() / "left.safetensors"
+    if kind == 0:
+        path.write_bytes(PAYLOAD)
+        path.with_suffix(".coming").write_bytes(content)
+        pieces.expected(path, Report)
+        assert pieces.arrived(path, FACTS) <= set(range(FACTS.chunks))
+    elif kind == 1:
+        checksum = hashlib.sha256(content).hexdigest().encode()
+        path.write_bytes(b'{"sha256":"' + checksum + b'","index":' + content + b"}")
+        unsealed(path)
+    else:
+        path.write_bytes(content)
+        with path.open("rb") as file:
+            container.read(file)
+
+
+def leftovers() -> tuple[bytes, ...]:
+    listed = msgspec.json.encode(REPORT) + b"\n"
+    for index in range(FACTS.chunks):
+        piece = PAYLOAD[index * 1024 : (index + 1) * 1024]
+        listed += pieces.RECORD.pack(index * 1024, len(piece), zlib.crc32(piece))
+    kept = io.BytesIO()
+    container.write(kept, {"scaffold.c_i": VECTOR, "#turns": torch.tensor([3])})
+    return b"\0" + listed, b"\1" + msgspec.json.encode(INDEX), b"\2" + kept.getvalue()
+
+
 # Configuration
 
 AGENT = """\
@@ -239,7 +319,7 @@ def mine(*seeds: bytes | str) -> tuple[bytes, ...]:
     return tuple(seed.encode() if isinstance(seed, str) else seed for seed in seeds)
 
 
-# A reader that is added to fededge/wire (a compressed payload, say) gets its line here.
+# A reader that is added gets its line here, and its seeds a folder in corpus/.
 TARGETS = {
     "topics": Target(read_topic, (WireError,), mine(*TOPIC_SEEDS)),
     "messages": Target(
@@ -265,6 +345,8 @@ TARGETS = {
         (WireError,),
         (tensors.encode(LAYOUT, {"model": VECTOR}),),
     ),
+    "updates": Target(read_update, (WireError,), updates()),
+    "leftovers": Target(read_leftover, (WireError,), leftovers()),
     "config": Target(
         read_config, (ConfigError,), mine("\0" + AGENT, b"\xff" + COORDINATOR.encode())
     ),

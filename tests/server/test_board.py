@@ -40,6 +40,9 @@ class Link:
     def send(self, parcel: Parcel) -> None:
         self.outbox.put(parcel)
 
+    def drop(self, prefix: str) -> None:
+        self.outbox.drop(prefix)
+
     def delivered(self, event: Delivered) -> None:
         self.outbox.arrived(event.number)
 
@@ -103,3 +106,17 @@ def test_a_state_that_never_came_back_may_have_reached_another_broker(boards: Ma
     connected(board, state)
     assert not board.settled, "cut off again before the chunks had arrived"
     assert connected(boards(), state) == 3, "and killed meanwhile"
+
+
+def test_a_version_stays_until_a_state_names_the_next_one(boards: Make) -> None:
+    """A device that comes meanwhile finds the model that the state before it names."""
+    board, old = boards(), "000000-ffffffffffffffff"
+    link = cast(Link, board.session)
+    board.outdate(old, 2)
+    connected(board)
+    state = arrive(board)
+    assert not any(old in topic for topic in link.topics)
+    assert not board.settled
+    board.came(state, msgspec.json.decode(state, type=State), retained=False)
+    assert link.topics[-2:] == [board.topics.model(old, index) for index in (0, 1)]
+    assert board.settled

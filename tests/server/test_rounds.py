@@ -654,9 +654,16 @@ def test_a_device_that_failed_rests_in_the_next_round_too_and_a_good_update_forg
     assert driven.machine.fitness.tries == {}
 
 
+def test_who_failed_too_often_and_has_an_update_all_the_same_may_send_it() -> None:
+    driven = opened("a", "b", retries=0, deadline=1000.0)
+    driven(failed("a"), at=0.0)
+    assert driven.machine.failed == {"a"}
+    assert driven.replies(report("a"), at=1.0) == [("a", "resend")]
+
+
 def refused(driven: Driven, at: float) -> list[Command]:
     """The device sends an update that does not pass its check."""
-    driven.machine.failed.clear()
+    driven.machine.refused.clear()
     driven(report("a"), at=at)
     return driven(Bad("a", "not finite"))
 
@@ -665,7 +672,7 @@ def test_a_device_that_keeps_sending_bad_updates_is_quarantined_and_let_out_agai
     driven = opened("a", "b", quarantine_after=2, quarantine_seconds=50.0, deadline=1000.0)
     assert only(refused(driven, 0.0), Refuse) == [Refuse("a", V0, "not finite", False)]
     assert only(refused(driven, 1.0), Refuse) == [Refuse("a", V0, "not finite", True)]
-    driven.machine.failed.clear()
+    driven.machine.refused.clear()
     (answer,) = only(driven(report("a"), at=50.0), Answer)
     assert (answer.reply.kind, "quarantine" in answer.reply.reason) == ("refused", True)
     assert driven.replies(report("a"), at=51.5) == [("a", "resend")]
@@ -676,6 +683,16 @@ def test_a_quarantine_outlives_the_coordinator() -> None:
     driven(status("b"))
     assert driven.machine.phase == "open"
     assert asked(driven(status("a"))) == []
+
+
+def test_who_is_in_quarantine_is_not_asked_again_by_a_restart_nor_at_the_deadline() -> None:
+    """And no round waits for it."""
+    memory = Memory(invited=frozenset("ab"), quarantined=frozenset("a"))
+    driven = Driven(memory, min_devices=1)
+    assert asked(driven(status("a"), status("b"))) == ["b"]
+    assert asked(driven(Tick(), at=60.0)) == ["b"], "the deadline came without a quorum"
+    assert asked(driven(status("a"))) == []
+    assert only(driven.deliver("b"), Merge)
 
 
 # Who is late

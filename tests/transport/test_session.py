@@ -16,9 +16,11 @@ import pytest
 from fededge.config import BrokerConfig
 from fededge.errors import RefusedError, TransportError
 from fededge.transport import backlog, presence
+from fededge.transport import session as sessions
 from fededge.transport.broker import Broker
 from fededge.transport.presence import Holder, claim_name
 from fededge.transport.session import Connected, Failed, Lost, Message, Session, Will
+from fededge.wire import chunks
 from fededge.wire.messages import Claim, Presence, decode, encode
 
 PATIENCE = 15.0
@@ -310,3 +312,22 @@ def test_a_holder_is_not_alarmed_by_itself_by_the_gone_or_by_leftovers() -> None
     assert holder.rival(Presence("me", True)) is None
     assert holder.rival(Presence("other", False)) is None
     assert holder.rival(Presence("other", True)) == "other"
+
+
+def test_the_largest_chunk_passes(broker: Broker, opened: list[Session]) -> None:
+    reader = started(opened, config(broker), "reader", "t")
+    writer = started(opened, config(broker), "writer")
+    writer.publish("t", bytes(chunks.HEADER.size + 16 * 1024 * 1024))
+    assert len(next_event(reader, Message).payload) == chunks.HEADER.size + 16 * 1024 * 1024
+
+
+def test_what_is_larger_than_any_message_does_not_come(
+    broker: Broker, opened: list[Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the broker itself allows: the reader has said so."""
+    monkeypatch.setattr(sessions, "MOST_PACKET", 100_000)
+    reader = started(opened, config(broker), "reader", "t")
+    writer = started(opened, config(broker), "writer")
+    writer.publish("t", bytes(100_000))
+    writer.publish("t", b"next")
+    assert next_event(reader, Message).payload == b"next"
