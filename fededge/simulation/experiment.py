@@ -155,7 +155,7 @@ def _measured(experiment: Experiment, setup: Setup, crew: Crew) -> Iterator[Meas
 
 def _values(accuracies: Tensor, shares: Tensor, personal: dict[str, float]) -> dict[str, float]:
     """The metrics of the global model and of the personal ones."""
-    scores = torch.tensor([v for v in personal.values() if not math.isnan(v)])
+    scores = torch.tensor([v for v in personal.values() if not math.isnan(v)], dtype=torch.float64)
     return {
         "global_accuracy": float(accuracies.nanmean()),
         "client_accuracy": 1.0 - risk(accuracies[None], shares),

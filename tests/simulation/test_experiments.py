@@ -23,8 +23,9 @@ from fededge.models import build_for
 from fededge.selection import choose
 from fededge.simulation.cost import turn_cost
 from fededge.simulation.experiment import Experiment, run
+from fededge.simulation.plots import plot_comparison
 from fededge.simulation.presets import preset, presets
-from fededge.simulation.results import Result, as_csv, read, settled, summary, write
+from fededge.simulation.results import Result, as_csv, effort, read, settled, summary, write
 from tests.pages import page, write_example
 
 SMALL: dict[str, Any] = {"limit": 400, "devices": 4, "participants": 2, "rounds": 2, "epochs": 1}
@@ -69,7 +70,7 @@ def test_local_models_are_measured_in_some_rounds_and_the_last() -> None:
 
 
 def test_the_last_rounds_are_averaged_where_they_were_measured(result: Result) -> None:
-    rows: list[dict[str, float | None]] = [
+    rows: list[dict[str, int | float | None]] = [
         {"round": 1, "a": 1.0, "b": 5.0},
         {"round": 2, "a": 2.0},
         {"round": 3, "a": 4.0, "b": None},
@@ -92,6 +93,19 @@ def test_a_turn_costs_what_its_layers_multiply() -> None:
     assert cost["numbers_up"] == cost["numbers_down"]
     double = turn_cost(dataclasses.replace(setup, method="scaffold"))
     assert double["numbers_down"] == 2 * cost["numbers_down"]
+
+
+def test_a_turn_costs_what_a_method_adds_once_it_has_a_history() -> None:
+    """LfD passes all examples through two fixed models in a turn; one epoch, so twice forward."""
+    setup = Experiment(**SMALL, model="mlpnet", head="cosine").setup()
+    widths = [m for m in build_for(setup.spec, 0).modules() if isinstance(m, nn.Linear)]
+    body = sum(layer.in_features * layer.out_features for layer in widths)
+    head = 10 * widths[-1].out_features
+    bare, full = (
+        turn_cost(dataclasses.replace(setup, method=text))["macs"]
+        for text in ("lfd(reg=false)", "lfd")
+    )
+    assert full - bare == 2 * (body + head)
 
 
 def test_devices_that_sit_out_are_measured_anew_where_the_method_says_so() -> None:
@@ -123,7 +137,10 @@ def test_another_seed_is_another_run(result: Result) -> None:
 
 def test_a_kept_result_is_found_by_exactly_its_settings(tmp_path: Path, result: Result) -> None:
     path = write(tmp_path, result)
-    assert read(tmp_path, result.experiment) == result
+    kept = read(tmp_path, result.experiment)
+    assert kept is not None
+    assert kept == result
+    assert as_csv([kept]) == as_csv([result])
     assert read(tmp_path, Experiment(**SMALL, lr=0.02)) is None
     path.write_bytes(path.read_bytes()[:200])
     assert read(tmp_path, result.experiment) is None
@@ -138,6 +155,42 @@ def test_a_summary_is_the_mean_and_deviation_over_runs(result: Result) -> None:
     mean, std = summary(runs)
     assert mean == {"a": 2.0}
     assert std == {"a": pytest.approx(2**0.5)}
+
+
+def test_effort_is_counted_against_the_first_method(result: Result) -> None:
+    """It ends with 0.5. The other one is there in round 2 with one seed and never with the next,
+    and its rounds take 3 s and 5 s where the first one's take 2 s.
+    """
+
+    def made(accuracies: list[float], seconds: float) -> Result:
+        rounds: list[dict[str, int | float | None]] = [
+            {"round": number, "global_accuracy": value}
+            for number, value in enumerate(accuracies, 1)
+        ]
+        cost = {"macs": 7.0, "seconds_a_round": seconds}
+        final: dict[str, float | None] = {"global_accuracy": accuracies[-1]}
+        return msgspec.structs.replace(result, rounds=rounds, final=final, cost=cost)
+
+    first = [made([0.1, 0.6, 0.5], 2.0), made([0.1, 0.2, 0.5], 2.0)]
+    other = [made([0.4, 0.5, 0.1], 3.0), made([0.4, 0.4, 0.1], 5.0)]
+    assert effort(other, first) == {"rounds_to_first": [2, None], "macs": 7.0, "time_ratio": 2.0}
+    assert effort(first, first)["rounds_to_first"] == [2, 3]
+    assert effort(other, first, last=3)["rounds_to_first"] == [1, 1]
+
+
+def test_no_change_is_in_the_middle_of_the_fairness_plot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, result: Result
+) -> None:
+    figures: dict[str, Any] = {}
+
+    def keep(figure: Any, path: Path) -> Path:
+        figures[path.stem] = figure
+        return path
+
+    monkeypatch.setattr("fededge.simulation.plots.save_figure", keep)
+    plot_comparison({"one": [result], "other": [result]}, tuple("abcdefghij"), tmp_path)
+    (bar,) = [bar for bar in figures["fairness"].axes[0].patches if bar.get_height()]
+    assert bar.get_x() + bar.get_width() / 2 == pytest.approx(0)
 
 
 def test_the_csv_has_a_row_a_round(result: Result) -> None:
@@ -177,6 +230,8 @@ def test_an_interrupted_comparison_goes_on(
     assert [row["method"] for row in rows] == ["fedavg", "fedprox(mu=1)"]
     assert rows[0]["mean"]["global_accuracy"] == rows[0]["runs"][0]["final"]["global_accuracy"]
     assert {path.suffix for path in out.iterdir()} == {".json", ".png"}
+    assert main(["compare", *flags, "--no-plots", "--json", str(tmp_path / "again.json")]) == 0
+    assert (tmp_path / "again.json").read_bytes() == (tmp_path / "all.json").read_bytes()
     assert "fedprox" in capsys.readouterr().out
 
 
