@@ -193,5 +193,9 @@ def _mean_scalars(done: SimulatedRound) -> dict[str, float]:
         values[name] = sum(reported) / len(reported)
         if name not in SCALARS:
             values |= {f"{name}_min": min(reported), f"{name}_max": max(reported)}
-    moves = [torch.dist(a.upload, done.task.received) for a in done.answers.values()]
+    # In float64: of a million squares, a sum in float32 loses the fourth digit.
+    moves = [
+        torch.linalg.vector_norm(a.upload - done.task.received, dtype=torch.float64)
+        for a in done.answers.values()
+    ]
     return {**values, "update_norm": float(torch.stack(moves).mean())}

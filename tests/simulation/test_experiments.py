@@ -13,19 +13,23 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+import torch
 from torch import nn
 
 from fededge import methods, models
 from fededge.cli import main
 from fededge.cli.simulate import follow
 from fededge.errors import ConfigError
+from fededge.methods import Hyper, Private
 from fededge.models import build_for
 from fededge.selection import choose
 from fededge.simulation.cost import turn_cost
-from fededge.simulation.experiment import Experiment, run
+from fededge.simulation.experiment import Experiment, _mean_scalars, run
+from fededge.simulation.loop import SimulatedRound
 from fededge.simulation.plots import plot_comparison
 from fededge.simulation.presets import preset, presets
 from fededge.simulation.results import Result, as_csv, effort, read, settled, summary, write
+from fededge.training import Answer, Task
 from tests.pages import page, write_example
 
 SMALL: dict[str, Any] = {"limit": 400, "devices": 4, "participants": 2, "rounds": 2, "epochs": 1}
@@ -59,6 +63,14 @@ def test_a_turn_moves_the_model_by_its_rate() -> None:
     (slow,), (fast,) = (run(Experiment(**step, lr=lr)) for lr in (0.001, 0.01))
     assert fast.values["update_norm"] == pytest.approx(10 * slow.values["update_norm"], rel=1e-3)
     assert slow.values["update_norm"] > 0
+
+
+def test_the_way_of_a_large_model_is_summed_exactly() -> None:
+    """Four million values that move by 0.001 each: a way of 0.001 · 2000."""
+    received = torch.zeros(4_000_000)
+    answer = Answer(received + 1e-3, {"examples": 1.0, "steps": 1.0}, Private(), received, 0.0)
+    done = SimulatedRound(Task(0, 0, Hyper(), received, {}), received, {"d": answer}, 0.0)
+    assert _mean_scalars(done)["update_norm"] == pytest.approx(2.0, rel=1e-6)
 
 
 def test_local_models_are_measured_in_some_rounds_and_the_last() -> None:
