@@ -27,6 +27,7 @@ from fededge.data.local import model_spec
 from fededge.errors import ConfigError, MethodError
 from fededge.files import replace_file
 from fededge.simulation.experiment import Experiment
+from fededge.simulation.presets import preset
 from fededge.simulation.results import Result, as_csv, effort, read, summary, write
 
 __all__ = ["add_to"]
@@ -38,7 +39,7 @@ same flags, an interrupted comparison goes on with the runs that are missing.
 
 examples:
   fededge compare --methods fedavg "fedprox(mu=0.1)" --seeds 0 1 2 --out results
-  fededge compare --preset fedacd-fashion-mnist-b0.1-small --methods fedavg fedacd --out results
+  fededge compare --preset fedacd-fashion-mnist-b0.1-small --out results
   fededge compare --config comparison.toml   # methods = ["fedavg", "fedacd"], seeds = [0, 1], …
 """
 
@@ -61,7 +62,12 @@ LOCAL = {
 
 def add_to(parser: argparse.ArgumentParser) -> None:
     parser.description = TEXT
-    parser.add_argument("--methods", nargs="+", metavar="METHOD")
+    parser.add_argument(
+        "--methods",
+        nargs="+",
+        metavar="METHOD",
+        help="the first is what the others are held against (default: fedavg and the preset's own)",
+    )
     parser.add_argument("--seeds", nargs="+", type=int, metavar="SEED", help="(default: 0 1 2)")
     add_experiment_options(parser)
     parser.add_argument("--last", type=int, help="rounds to average (default: 1)")
@@ -86,19 +92,26 @@ class Comparison(Struct, frozen=True, forbid_unknown_fields=True):
         given = {name: getattr(options, name) for name in names}
         mine = {name: values[name] for name in names if name in values}
         made = converted(mine | {k: v for k, v in given.items() if v is not None}, cls)
+        if given["methods"] is None:
+            made = msgspec.structs.replace(made, methods=cls._unflagged(options, made.methods))
         if not made.methods:
             raise ConfigError(
                 "no method is named: give --methods, or `methods` in the file of --config"
             )
-        if given["methods"] is None:
-            placed = tuple(methods.located(text, options.config.parent) for text in made.methods)
-            made = msgspec.structs.replace(made, methods=placed)
         stacks = [methods.method(text) for text in made.methods]
         if len({(str(stack), *stack.files.values()) for stack in stacks}) < len(stacks):
             raise ConfigError("--methods names one twice")
         if len(set(made.seeds)) < len(made.seeds):
             raise ConfigError("--seeds names one twice")
         return made
+
+    @staticmethod
+    def _unflagged(options: argparse.Namespace, named: tuple[str, ...]) -> tuple[str, ...]:
+        """The methods of a file, relative to it; without one, FedAvg and a preset's own."""
+        if named:
+            return tuple(methods.located(text, options.config.parent) for text in named)
+        own = preset(options.preset).get("method") if options.preset else None
+        return ("fedavg", own) if own else ()
 
 
 def compare(options: argparse.Namespace) -> None:

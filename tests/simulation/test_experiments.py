@@ -271,9 +271,11 @@ def test_every_preset_is_an_experiment() -> None:
 
 
 def test_fedalas_presets_learn_as_fast_as_its_authors_have_it() -> None:
-    rates = {preset(n)["source"]: preset(n)["lr"] for n in presets() if n.startswith("fedala-")}
-    slow = dict.fromkeys(("cifar10", "cifar100", "tiny-imagenet"), 0.005)
-    assert rates == slow | dict.fromkeys(("mnist", "agnews"), 0.1)
+    chosen = [preset(name) for name in presets() if name.startswith("fedala-")]
+    rates = {(each["source"], each["model"]): each["lr"] for each in chosen}
+    slow = [(source, "cnn4") for source in ("cifar10", "cifar100", "tiny-imagenet")]
+    fast = [("mnist", "cnn4"), ("agnews", "fasttext"), ("tiny-imagenet", "resnet18")]
+    assert rates == dict.fromkeys(slow, 0.005) | dict.fromkeys(fast, 0.1)
 
 
 def test_maps_presets_clip_as_its_authors_do() -> None:
@@ -298,6 +300,7 @@ def test_an_unknown_preset_is_named() -> None:
         (["simulate", "--encoding", "x"], "fededge: unknown encoding 'x'; allowed: float32"),
         (["compare", "--methods", "fedavg", "fedavg()"], "--methods names one twice"),
         (["compare", "--methods", "fedavg", "--last", "0"], "last = 0: expected int >= 1"),
+        (["compare", "--preset", "table-cifar10"], "no method is named: give --methods"),
         (["compare"], "no method is named: give --methods, or `methods` in the file of --config"),
         (["compare", "--methods", "fedavg", "--seeds", "1", "1"], "--seeds names one twice"),
         (["compare", "--methods", "fedavg", "--out", "/dev/null/x"], "cannot be written"),
@@ -386,11 +389,17 @@ def test_classes_that_are_not_tested_are_left_blank(
     assert not any("nan" in line for line in capsys.readouterr().out.splitlines())
 
 
-@pytest.mark.parametrize("name", ["results.md", "experiments.md"])
-def test_the_commands_of_the_pages_are_ones_that_can_be_given(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Presets, flags, methods and networks exist and go together; nothing is run."""
+def test_a_preset_alone_is_fedavg_against_its_method(monkeypatch: pytest.MonkeyPatch) -> None:
+    planned = planning(monkeypatch)
+    assert main(["compare", "--preset", "map-cifar10-small", "--seeds", "3"]) == 130
+    assert [(each.method, each.model) for each in planned] == [
+        ("fedavg", "tfcnn"),
+        ("map", "tfcnn"),
+    ]
+
+
+def planning(monkeypatch: pytest.MonkeyPatch) -> list[Experiment]:
+    """What comparisons would run from here on; nothing is run."""
     planned: list[Experiment] = []
 
     def plan(options: Any, experiments: list[Experiment]) -> tuple[dict[str, Any], list[str]]:
@@ -399,6 +408,15 @@ def test_the_commands_of_the_pages_are_ones_that_can_be_given(
 
     monkeypatch.setattr("fededge.cli.compare._run_all", plan)
     monkeypatch.setattr("fededge.cli.compare.check_writable", lambda *paths: None)
+    return planned
+
+
+@pytest.mark.parametrize("name", ["results.md", "experiments.md"])
+def test_the_commands_of_the_pages_are_ones_that_can_be_given(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Presets, flags, methods and networks exist and go together; nothing is run."""
+    planned = planning(monkeypatch)
     lines = page(name).replace("\\\n", " ").splitlines()
     commands = [shlex.split(line)[1:] for line in lines if line.startswith("fededge compare")]
     assert [main(command) for command in commands] == [130] * len(commands) != []
