@@ -145,11 +145,12 @@ def _first_round(result: Result, target: Mapping[str, float]) -> int | None:
 
 def as_csv(results: Sequence[Result]) -> str:
     """One row a run and round."""
-    names = sorted({name for result in results for row in result.rounds for name in row})
+    names = {name for result in results for row in result.rounds for name in row} - {"round"}
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["method", "seed", *names])
+    columns = ["round", *sorted(names)]
+    writer.writerow(["method", "seed", *columns])
     for result in results:
         for row in result.rounds:
-            writer.writerow([result.method, result.seed, *(row.get(name) for name in names)])
+            writer.writerow([result.method, result.seed, *(row.get(name) for name in columns)])
     return text.getvalue()

@@ -207,7 +207,8 @@ def test_no_change_is_in_the_middle_of_the_fairness_plot(
 
 def test_the_csv_has_a_row_a_round(result: Result) -> None:
     rows = list(csv.DictReader(as_csv([result, result]).splitlines()))
-    assert len(rows) == 4
+    assert [row["round"] for row in rows] == ["1", "2", "1", "2"]
+    assert [*rows[0]][:3] == ["method", "seed", "round"]
     assert rows[0]["method"] == "fedavg"
     assert float(rows[1]["global_accuracy"]) == result.rounds[1]["global_accuracy"]
 
