@@ -267,6 +267,6 @@ def steps_of(phases: Sequence[Phase], epochs: int, batches: int) -> list[int]:
 
 def _diverged(turn: Turn, what: str) -> MethodError:
     return MethodError(
-        f"device {turn.device}, round {turn.number}, step {turn.steps + 1}: {what}; "
+        f"device {turn.device}, round {turn.number + 1}, step {turn.steps + 1}: {what}; "
         f"the training diverged: lower the learning rate ({turn.hyper.lr})"
     )

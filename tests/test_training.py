@@ -334,7 +334,7 @@ def test_a_training_that_diverges_is_one_sentence() -> None:
     net = linear()
     with pytest.raises(MethodError) as caught:
         device(net, data(8)).turn(task(net, epochs=50, lr=3e38), Private())
-    assert str(caught.value).startswith("device d1, round 0, step ")
+    assert str(caught.value).startswith("device d1, round 1, step ")
     assert str(caught.value).endswith("the training diverged: lower the learning rate (3e+38)")
 
 

@@ -27,7 +27,8 @@ from fededge.data.local import model_spec
 from fededge.errors import ConfigError, MethodError
 from fededge.files import replace_file
 from fededge.simulation.experiment import Experiment
-from fededge.simulation.results import Result, as_csv, read, settled, summary, write
+from fededge.simulation.presets import preset
+from fededge.simulation.results import Result, as_csv, effort, read, summary, write
 
 __all__ = ["add_to"]
 
@@ -38,7 +39,7 @@ same flags, an interrupted comparison goes on with the runs that are missing.
 
 examples:
   fededge compare --methods fedavg "fedprox(mu=0.1)" --seeds 0 1 2 --out results
-  fededge compare --preset fedacd-fashion-mnist-b0.1-small --methods fedavg fedacd --out results
+  fededge compare --preset fedacd-fashion-mnist-b0.1-small --out results
   fededge compare --config comparison.toml   # methods = ["fedavg", "fedacd"], seeds = [0, 1], …
 """
 
@@ -61,7 +62,12 @@ LOCAL = {
 
 def add_to(parser: argparse.ArgumentParser) -> None:
     parser.description = TEXT
-    parser.add_argument("--methods", nargs="+", metavar="METHOD")
+    parser.add_argument(
+        "--methods",
+        nargs="+",
+        metavar="METHOD",
+        help="the first is what the others are held against (default: fedavg and the preset's own)",
+    )
     parser.add_argument("--seeds", nargs="+", type=int, metavar="SEED", help="(default: 0 1 2)")
     add_experiment_options(parser)
     parser.add_argument("--last", type=int, help="rounds to average (default: 1)")
@@ -86,19 +92,26 @@ class Comparison(Struct, frozen=True, forbid_unknown_fields=True):
         given = {name: getattr(options, name) for name in names}
         mine = {name: values[name] for name in names if name in values}
         made = converted(mine | {k: v for k, v in given.items() if v is not None}, cls)
+        if given["methods"] is None:
+            made = msgspec.structs.replace(made, methods=cls._unflagged(options, made.methods))
         if not made.methods:
             raise ConfigError(
                 "no method is named: give --methods, or `methods` in the file of --config"
             )
-        if given["methods"] is None:
-            placed = tuple(methods.located(text, options.config.parent) for text in made.methods)
-            made = msgspec.structs.replace(made, methods=placed)
         stacks = [methods.method(text) for text in made.methods]
         if len({(str(stack), *stack.files.values()) for stack in stacks}) < len(stacks):
             raise ConfigError("--methods names one twice")
         if len(set(made.seeds)) < len(made.seeds):
             raise ConfigError("--seeds names one twice")
         return made
+
+    @staticmethod
+    def _unflagged(options: argparse.Namespace, named: tuple[str, ...]) -> tuple[str, ...]:
+        """The methods of a file, relative to it; without one, FedAvg and a preset's own."""
+        if named:
+            return tuple(methods.located(text, options.config.parent) for text in named)
+        own = preset(options.preset).get("method") if options.preset else None
+        return ("fedavg", own) if own else ()
 
 
 def compare(options: argparse.Namespace) -> None:
@@ -129,8 +142,9 @@ def _show(
     spread = f"± deviation over {seeds} seeds" if seeds > 1 else "one seed"
     console.print(_table(f"models: {when}, {spread}", runs, MODELS, last))
     console.print(_table("local models, after training", runs, LOCAL, last))
-    for line in [*_rounds_to_target(runs, last), *(f"left out: {why}" for why in failed)]:
-        console.print(line, soft_wrap=True)
+    console.print(_effort_table(runs, last))
+    for why in failed:
+        console.print(f"left out: {why}", soft_wrap=True)
     if options.json is not None:
         data = msgspec.json.format(_json(runs, last), indent=1)
         replace_file(options.json.absolute(), data + b"\n")
@@ -206,34 +220,29 @@ def _cell(
     return f"{value} ± {std[name] * unit:.{digits}f}" if len(results) > 1 else value
 
 
-def _rounds_to_target(runs: dict[str, list[Result]], last: int) -> list[str]:
-    """How many rounds each method needs for what the first one has at its end, seed by seed."""
-    base, *others = runs
-    lines = []
-    for method in others:
-        counts = [
-            _first_round(result, settled(first, last).get("global_accuracy"))
-            for result, first in zip(runs[method], runs[base], strict=True)
-        ]
-        shown = ", ".join("not reached" if count is None else f"{count:.0f}" for count in counts)
-        lines.append(f"  {method}: {shown}")
-    title = f"rounds to {base}'s last global accuracy, seed by seed:"
-    return [title, *lines] if lines else []
-
-
-def _first_round(result: Result, target: float | None) -> float | None:
-    if target is None:
-        return None
-    reached = (row["round"] for row in result.rounds if (row["global_accuracy"] or 0.0) >= target)
-    return next(reached, None)
+def _effort_table(runs: dict[str, list[Result]], last: int) -> Table:
+    """What a method takes: rounds to the first one's accuracy, and the cost of a round."""
+    first = next(iter(runs))
+    table = Table(title=f"effort, against {first}")
+    table.add_column("method", overflow="fold")
+    for head in ("rounds to its accuracy", "MACs", "numbers up", "down", "time"):
+        table.add_column(head, justify="right")
+    for method, results in runs.items():
+        made = effort(results, runs[first], last)
+        rounds = ["–" if count is None else str(count) for count in made["rounds_to_first"]]
+        sizes = [f"{made[name]:,.0f}" for name in ("macs", "numbers_up", "numbers_down")]
+        table.add_row(method, ", ".join(rounds), *sizes, f"{made['time_ratio']:.2f} ×")
+    return table
 
 
 def _json(runs: dict[str, list[Result]], last: int) -> bytes:
-    """One object a method: its runs, and the mean and deviation of every final metric."""
+    """One object a method: its runs, the mean and deviation of every final metric, its effort."""
     rows: list[dict[str, Any]] = []
+    first = next(iter(runs.values()))
     for method, results in runs.items():
         mean, std = summary(results, last)
-        rows.append({"method": method, "mean": mean, "std": std, "runs": results})
+        row = {"method": method, "mean": mean, "std": std, "effort": effort(results, first, last)}
+        rows.append({**row, "runs": results})
     return msgspec.json.encode(rows)
 
 

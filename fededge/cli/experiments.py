@@ -32,6 +32,7 @@ FLAGS: tuple[tuple[str, type, str], ...] = (
     ("split", str, "label skew, such as dirichlet:0.1, pathological:2, incomplete, uniform"),
     ("devices", int, "how many devices"),
     ("participants", int, "how many take part in a round; 0: all"),
+    ("test-share", float, "of each device's examples, held out for its personal model"),
     ("limit", int, "use only so many training images; 0: all"),
     ("model", str, "a network of the zoo"),
     ("head", str, "its last layer: linear, bias-free, cosine:TAU"),

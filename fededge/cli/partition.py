@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,9 @@ from fededge.cli.fleet import split_source
 from fededge.data import load, partition, plot_partition
 
 __all__ = ["add_to"]
+
+MOST_NAMED = 12
+"""Classes that have a column of their own."""
 
 TEXT = """\
 Show how many examples of each class every device gets under a split, as a table and as a plot
@@ -47,14 +51,21 @@ def run(options: argparse.Namespace) -> None:
     train, _ = load(source, Path(root) if root else None)
     shares = partition(train.y.numpy(), options.devices, options.split, options.seed)
     counts = np.stack([train.subset(share).counts().numpy() for share in shares])
-    table = Table(title=f"{options.split} over {options.devices} devices, seed {options.seed}")
-    for name in ("device", *train.labels, "all"):
-        table.add_column(name, justify="right")
-    for index, row in enumerate(counts):
-        cells = [str(count) if count else "·" for count in row]
-        table.add_row(str(index), *cells, str(row.sum()))
-    Console(markup=False).print(table)
+    title = f"{options.split} over {options.devices} devices, seed {options.seed}"
+    Console(markup=False).print(_table(title, counts, train.labels))
     if options.plot is not None:
         title = f"{options.data}, {options.split}, seed {options.seed}"
         plot_partition(counts, train.labels, options.plot, title)
         print(f"plot written to {options.plot}")
+
+
+def _table(title: str, counts: np.ndarray, labels: Sequence[str]) -> Table:
+    """A row a device; of more classes than a terminal has room for, how many it holds."""
+    table = Table(title=title)
+    few = len(labels) <= MOST_NAMED
+    for name in ("device", *(labels if few else ("classes held",)), "all"):
+        table.add_column(name, justify="right")
+    for index, row in enumerate(counts):
+        cells = [str(count) if count else "·" for count in row] if few else [str((row > 0).sum())]
+        table.add_row(str(index), *cells, str(row.sum()))
+    return table

@@ -36,8 +36,9 @@ DIGITS = tuple("0123456789")
 def read_fashion_mnist(request: Request) -> Raw:
     if request.root is None and not DEBIAN.is_dir():
         raise ConfigError(
-            "data source 'fashion-mnist' needs `root`, the folder of its idx files, or Debian's "
-            f"package dataset-fashion-mnist, which puts them into {DEBIAN}"
+            "data source 'fashion-mnist' needs `root`, the folder of its idx files (on the command "
+            "line, --data fashion-mnist:PATH), or Debian's package dataset-fashion-mnist, which "
+            f"puts them into {DEBIAN}"
         )
     return _read_all(request.root or DEBIAN, "FashionMNIST", FASHION)
 

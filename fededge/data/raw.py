@@ -62,7 +62,8 @@ class Request(NamedTuple):
     def needed(self, source: str, what: str) -> Path:
         """The root of a source that cannot do without one."""
         if self.root is None:
-            raise ConfigError(f"data source '{source}' needs `root`, {what}")
+            flag = f"on the command line, --data {source}:PATH"
+            raise ConfigError(f"data source '{source}' needs `root`, {what} ({flag})")
         return self.root
 
 

@@ -41,7 +41,7 @@ class Ala(Method):
         eta: the learning rate of W.
         share: of the device's examples that W is learned from.
         layers: how many layers with parameters of their own have a W, from the last one down; `0`
-            is none, which leaves everything as it would be without this layer, and `all` is all.
+            is `all`, as in the authors' code, and `none` leaves everything as without this layer.
         threshold: W has settled when the losses of the last passes deviate by less.
         window: how many passes those are.
         max_epochs: passes after which W is taken as it is.
@@ -62,8 +62,8 @@ class Ala(Method):
     def __post_init__(self) -> None:
         self.require(self.eta >= 0, "eta must be at least 0")
         self.require(0 < self.share <= 1, "share must lie above 0 and be at most 1")
-        counted = self.layers == "all" or self.layers.isdecimal()
-        self.require(counted, "layers must be a whole number or 'all'")
+        counted = self.layers in ("all", "none") or self.layers.isdecimal()
+        self.require(counted, "layers must be a whole number, 'all' or 'none'")
         self.require(self.threshold >= 0, "threshold must be at least 0")
         self.require(self.window >= 1, "window must be at least 1")
         self.require(self.max_epochs >= 1, "max_epochs must be at least 1")
@@ -88,7 +88,7 @@ class Ala(Method):
         return start
 
     def finish(self, r: Round) -> Finish:
-        if self.layers == "0" or not r.steps:
+        if self.layers == "none" or not r.steps:
             return Finish()
         return Finish(private={"local": r.model, **r.memo})
 
@@ -99,9 +99,10 @@ class Ala(Method):
         for entry in parameters:
             starts.setdefault(entry.name.rpartition(".")[0], entry.offset)
         stop = sum(entry.size for entry in parameters)
-        offsets = [*starts.values(), stop]
-        count = len(starts) if self.layers == "all" else min(int(self.layers), len(starts))
-        return slice(offsets[len(starts) - count], stop)
+        if self.layers == "none":
+            return slice(stop, stop)
+        count = 0 if self.layers == "all" else int(self.layers)
+        return slice([*starts.values()][-count:][0], stop)
 
     def _batches(self, r: Round) -> Sequence[Tensor]:
         """The batches of a contiguous slice of the examples, in their order."""

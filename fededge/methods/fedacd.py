@@ -36,7 +36,7 @@ class FedACD(Method):
         missing: Δ_yi for a class i that the device has no example of.
         clamp: the least probability that goes into a ratio.
         cap: the most that |log Δ| may be between classes that are present; 0 is no cap.
-        kl: over the rows of the present classes; the sum favours devices with few of them.
+        kl_reduce: over the rows of the present classes; the sum favours devices with few of them.
         agg: what an update counts by: V_m, the number of examples, or all the same.
         l1: whether L1 is in the loss.
         delta: whether L2's logits are moved; if not, it is plain cross entropy.
@@ -49,7 +49,7 @@ class FedACD(Method):
     missing: float = 1e-4
     clamp: float = 1e-8
     cap: float = 0.0
-    kl: Literal["sum", "mean_present"] = "sum"
+    kl_reduce: Literal["sum", "mean_present"] = "sum"
     agg: Literal["v", "examples", "uniform"] = "v"
     l1: bool = True
     delta: bool = True
@@ -89,7 +89,7 @@ class FedACD(Method):
 
     def finish(self, r: Round) -> Finish:
         P = _probabilities(r, r.model)
-        KL = kl_from_template(P, self.tau, mean=self.kl == "mean_present")  # eq. 10
+        KL = kl_from_template(P, self.tau, mean=self.kl_reduce == "mean_present")  # eq. 10
         V = 1 / (1 + math.exp(-1 / max(KL, LEAST_KL)))  # sigmoid(1 / KL)
         return Finish(scalars={"v_m": V})
 

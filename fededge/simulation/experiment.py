@@ -155,7 +155,7 @@ def _measured(experiment: Experiment, setup: Setup, crew: Crew) -> Iterator[Meas
 
 def _values(accuracies: Tensor, shares: Tensor, personal: dict[str, float]) -> dict[str, float]:
     """The metrics of the global model and of the personal ones."""
-    scores = torch.tensor([v for v in personal.values() if not math.isnan(v)])
+    scores = torch.tensor([v for v in personal.values() if not math.isnan(v)], dtype=torch.float64)
     return {
         "global_accuracy": float(accuracies.nanmean()),
         "client_accuracy": 1.0 - risk(accuracies[None], shares),
@@ -193,5 +193,9 @@ def _mean_scalars(done: SimulatedRound) -> dict[str, float]:
         values[name] = sum(reported) / len(reported)
         if name not in SCALARS:
             values |= {f"{name}_min": min(reported), f"{name}_max": max(reported)}
-    moves = [torch.dist(a.upload, done.task.received) for a in done.answers.values()]
+    # In float64: of a million squares, a sum in float32 loses the fourth digit.
+    moves = [
+        torch.linalg.vector_norm(a.upload - done.task.received, dtype=torch.float64)
+        for a in done.answers.values()
+    ]
     return {**values, "update_norm": float(torch.stack(moves).mean())}

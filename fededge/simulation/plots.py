@@ -69,11 +69,16 @@ def _scatter(runs: Runs, path: Path) -> Path:
         y = [100 * _value(result, "personal_accuracy") for result in results]
         style = _style(index)
         axes.errorbar(
-            np.mean(x), np.mean(y), xerr=np.std(x), yerr=np.std(y), fmt=style["marker"],
+            np.mean(x), np.mean(y), xerr=_deviation(x), yerr=_deviation(y), fmt=style["marker"],
             color=style["color"], label=method, capsize=2,
         )  # fmt: skip
     _finish(axes, "global accuracy (%)", "personal accuracy (%)")
     return save_figure(figure, path)
+
+
+def _deviation(values: Sequence[float]) -> Any:
+    """Of a sample, as in the table."""
+    return np.std(values, ddof=min(1, len(values) - 1))
 
 
 def _fairness(runs: Runs, base: str, path: Path) -> Path:
@@ -81,7 +86,8 @@ def _fairness(runs: Runs, base: str, path: Path) -> Path:
     others = [method for method in runs if method != base]
     figure = new_figure(7, 1.1 * len(others) + 1.2)
     panels = figure.subplots(len(others), sharex=True, sharey=True, squeeze=False)[:, 0]
-    bins = np.linspace(-WIDEST_CHANGE, WIDEST_CHANGE, 31).tolist()
+    # Steps of 2 points with the middle of one at 0: no change is neither a gain nor a loss.
+    bins = np.arange(-WIDEST_CHANGE - 1, WIDEST_CHANGE + 2, 2).tolist()
     for axes, method in zip(panels, others, strict=True):
         changes = np.array(_changes(runs[method], runs[base]))
         axes.hist(np.clip(changes, bins[0], bins[-1]), bins=bins, color=COLOURS[0])

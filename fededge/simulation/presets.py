@@ -109,13 +109,14 @@ def _fedala() -> dict[str, dict[str, Any]]:
         "cifar100": {},
         "mnist": faster,
         "tiny-imagenet": {},
+        "tiny-imagenet-resnet18": {"source": "tiny-imagenet", "model": "resnet18", **faster},
         "agnews": {"model": "fasttext", **faster},
     }
     splits = {(source, "b0.1"): "dirichlet:0.1" for source in sources}
     classes = {"cifar10": 2, "cifar100": 10, "mnist": 2}
     splits |= {(source, "path"): f"pathological:{k}" for source, k in classes.items()}
     return {
-        f"fedala-{source}-{name}": {**base, **sources[source], "source": source, "split": split}
+        f"fedala-{source}-{name}": {**base, "source": source, **sources[source], "split": split}
         for (source, name), split in splits.items()
     }
 

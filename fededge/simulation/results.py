@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from msgspec import Struct
 from fededge.files import replace_file
 from fededge.simulation.experiment import Experiment, Measured
 
-__all__ = ["Result", "as_csv", "read", "settled", "summary", "write"]
+__all__ = ["Result", "as_csv", "effort", "read", "settled", "summary", "write"]
 
 LATER = {"clip_norm": 0.0, "method_files": {}, "encoding": "float32"}
 
@@ -30,7 +31,7 @@ class Result(Struct, frozen=True, kw_only=True):
     method: str
     seed: int
     model_sha256: str
-    rounds: list[dict[str, float | None]]
+    rounds: list[dict[str, int | float | None]]
     final: dict[str, float | None]
     experiment: Experiment
     per_class: list[float | None]
@@ -114,13 +115,42 @@ def summary(results: Sequence[Result], last: int = 1) -> tuple[dict[str, float],
     return mean, std
 
 
+def effort(results: Sequence[Result], first: Sequence[Result], last: int = 1) -> dict[str, Any]:
+    """What a method takes, its runs seed by seed beside those of a comparison's first one.
+
+    `rounds_to_first` are the rounds until the global accuracy is what the first one has at its
+    end, None if never; `time_ratio` is the time of a round's turns as a ratio. The others are the
+    runs' `cost`, on average.
+    """
+    pairs = list(zip(results, first, strict=True))
+    names = [name for name in results[0].cost if name != "seconds_a_round"]
+    seconds = [
+        statistics.fmean(result.cost["seconds_a_round"] for result in some)
+        for some in (results, first)
+    ]
+    return {
+        "rounds_to_first": [_first_round(one, settled(other, last)) for one, other in pairs],
+        **{name: statistics.fmean(result.cost[name] for result in results) for name in names},
+        "time_ratio": seconds[0] / seconds[1],
+    }
+
+
+def _first_round(result: Result, target: Mapping[str, float]) -> int | None:
+    """The first round with the target's global accuracy."""
+    wanted = target.get("global_accuracy", math.inf)
+    reached = (row for row in result.rounds if (row["global_accuracy"] or 0.0) >= wanted)
+    row = next(reached, None)
+    return None if row is None else int(row["round"] or 0)
+
+
 def as_csv(results: Sequence[Result]) -> str:
     """One row a run and round."""
-    names = sorted({name for result in results for row in result.rounds for name in row})
+    names = {name for result in results for row in result.rounds for name in row} - {"round"}
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["method", "seed", *names])
+    columns = ["round", *sorted(names)]
+    writer.writerow(["method", "seed", *columns])
     for result in results:
         for row in result.rounds:
-            writer.writerow([result.method, result.seed, *(row.get(name) for name in names)])
+            writer.writerow([result.method, result.seed, *(row.get(name) for name in columns)])
     return text.getvalue()

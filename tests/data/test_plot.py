@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fededge.cli import main
 from fededge.data import plot_partition
 from fededge.data.plot import LARGEST_DOT, _draw, _examples, _ticks
 from fededge.errors import ConfigError
@@ -73,3 +74,16 @@ def test_mistakes(tmp_path: Path) -> None:
         plot_partition(COUNTS, LABELS, tmp_path / "a.jpg", "")
     with pytest.raises(ConfigError, match=r"\[2, 3\] of 2 classes"):
         plot_partition(COUNTS, LABELS[:2], tmp_path / "a.png", "")
+
+
+def test_many_classes_are_counted_instead_of_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Thirty classes on two devices, fifteen each: no terminal has thirty columns."""
+    labels = np.arange(300) % 30
+    np.savez(tmp_path / "own.npz", x=np.zeros((300, 8, 8), np.uint8), y=labels)
+    command = ["partition", "--data", f"npz:{tmp_path / 'own.npz'}", "--devices", "2"]
+    assert main([*command, "--split", "pathological:15"]) == 0
+    rows = [line.split("│")[1:4] for line in capsys.readouterr().out.splitlines() if "│" in line]
+    cells = [[cell.strip() for cell in row] for row in rows]
+    assert cells == [["0", "15", "150"], ["1", "15", "150"]]

@@ -195,7 +195,7 @@ def test_without_layers_it_is_fedavg_bit_for_bit(
     deep: Callable[..., FlatModel], examples: Data, trainer: Make, turn: Take
 ) -> None:
     data, w = examples(13, side=16), deep().vector.clone()
-    device, plain = (trainer(m, deep(), data) for m in ("fedavg+ala(layers=0)", "fedavg"))
+    device, plain = (trainer(m, deep(), data) for m in ("fedavg+ala(layers=none)", "fedavg"))
     private = Private()
     for number in range(3):
         answer = turn(device, private, received=w, number=number)
@@ -207,8 +207,8 @@ def test_without_layers_it_is_fedavg_bit_for_bit(
     assert not private
 
 
-@pytest.mark.parametrize("count", ["4", "9", "all"])
-def test_more_layers_than_there_are_are_all(count: str) -> None:
+@pytest.mark.parametrize("count", ["4", "9", "all", "0", "00"])
+def test_none_named_and_more_layers_than_there_are_are_all(count: str) -> None:
     """Batch norm counts as a layer; running statistics are no parameters."""
     net = normed()
     top = Ala(layers=count)._top(net.layout)
@@ -490,8 +490,8 @@ def test_its_randomness_does_not_touch_the_training(
         ("ala(eta=-1)", "eta must be at least 0"),
         ("ala(share=0)", "share must lie above 0 and be at most 1"),
         ("ala(share=1.5)", "share must lie above 0 and be at most 1"),
-        ("ala(layers=-1)", "layers must be a whole number or 'all'"),
-        ("ala(layers=head)", "layers must be a whole number or 'all'"),
+        ("ala(layers=-1)", "layers must be a whole number, 'all' or 'none'"),
+        ("ala(layers=head)", "layers must be a whole number, 'all' or 'none'"),
         ("ala(threshold=-1)", "threshold must be at least 0"),
         ("ala(window=0)", "window must be at least 1"),
         ("ala(max_epochs=0)", "max_epochs must be at least 1"),

@@ -261,7 +261,7 @@ def replay(w: Tensor, data: Examples, steps: Sequence[Seen], o: FedACD) -> tuple
     for y in present:
         q = [o.tau if i == y else (1 - o.tau) / 2 for i in range(3)]
         rows.append(sum(float(P[y, i] * (P[y, i] / q[i]).log()) for i in range(3)))
-    KL = sum(rows) / (len(rows) if o.kl == "mean_present" else 1)
+    KL = sum(rows) / (len(rows) if o.kl_reduce == "mean_present" else 1)
     return w, 1 / (1 + math.exp(-1 / KL))
 
 
@@ -272,7 +272,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"missing": 0.5},
     {"clamp": 0.34},
     {"cap": 0.02},
-    {"kl": "mean_present"},
+    {"kl_reduce": "mean_present"},
     {"l1": False},
     {"delta": False},
     {"l1": False, "delta": False},
@@ -415,7 +415,7 @@ def test_v_by_hand(
     A row has KL = (ln(0.41667) + 2 ln(3.33333)) / 3 = 0.510826. Two classes are present: the sum
     is 1.021651 and V = sigmoid(0.978808) = 0.726872; by their mean, sigmoid(1.957615) = 0.876275.
     """
-    device = trainer(f"fedacd(tau=0.8, kl={kl})", plain(), examples(10))
+    device = trainer(f"fedacd(tau=0.8, kl_reduce={kl})", plain(), examples(10))
     answer = turn(device, received=torch.zeros(15), lr=0.0)
     assert answer.scalars["v_m"] == pytest.approx(V, abs=1e-5)
 
@@ -480,10 +480,10 @@ def test_v_is_reported_whatever_updates_count_by(agg: str) -> None:
 
 
 def test_it_prints_every_option_and_reads_them_again() -> None:
-    text = "fedacd(lam=0.5, cap=4.0, kl=mean_present, agg=uniform, l1=false)"
+    text = "fedacd(lam=0.5, cap=4.0, kl_reduce=mean_present, agg=uniform, l1=false)"
     full = (
-        "fedacd(lam=0.5, tau=0.99999, missing=0.0001, clamp=1e-08, cap=4.0, kl=mean_present, "
-        "agg=uniform, l1=false, delta=true)"
+        "fedacd(lam=0.5, tau=0.99999, missing=0.0001, clamp=1e-08, cap=4.0, "
+        "kl_reduce=mean_present, agg=uniform, l1=false, delta=true)"
     )
     assert str(method(text)) == full
     assert method(full) == method(text)
@@ -501,7 +501,7 @@ def test_it_prints_every_option_and_reads_them_again() -> None:
         ("clamp=0", "clamp must lie between 0 and 1"),
         ("clamp=1", "clamp must lie between 0 and 1"),
         ("cap=-1", "cap must be at least 0"),
-        ("kl=mean", r"fedacd\(kl=…\) wants one of sum, mean_present; got 'mean'"),
+        ("kl_reduce=mean", r"fedacd\(kl_reduce=…\) wants one of sum, mean_present; got 'mean'"),
         ("agg=n", r"fedacd\(agg=…\) wants one of v, examples, uniform; got 'n'"),
     ],
 )

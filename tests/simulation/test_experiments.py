@@ -13,18 +13,23 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+import torch
 from torch import nn
 
 from fededge import methods, models
 from fededge.cli import main
 from fededge.cli.simulate import follow
 from fededge.errors import ConfigError
+from fededge.methods import Hyper, Private
 from fededge.models import build_for
 from fededge.selection import choose
 from fededge.simulation.cost import turn_cost
-from fededge.simulation.experiment import Experiment, run
+from fededge.simulation.experiment import Experiment, _mean_scalars, run
+from fededge.simulation.loop import SimulatedRound
+from fededge.simulation.plots import plot_comparison
 from fededge.simulation.presets import preset, presets
-from fededge.simulation.results import Result, as_csv, read, settled, summary, write
+from fededge.simulation.results import Result, as_csv, effort, read, settled, summary, write
+from fededge.training import Answer, Task
 from tests.pages import page, write_example
 
 SMALL: dict[str, Any] = {"limit": 400, "devices": 4, "participants": 2, "rounds": 2, "epochs": 1}
@@ -60,6 +65,14 @@ def test_a_turn_moves_the_model_by_its_rate() -> None:
     assert slow.values["update_norm"] > 0
 
 
+def test_the_way_of_a_large_model_is_summed_exactly() -> None:
+    """Four million values that move by 0.001 each: a way of 0.001 · 2000."""
+    received = torch.zeros(4_000_000)
+    answer = Answer(received + 1e-3, {"examples": 1.0, "steps": 1.0}, Private(), received, 0.0)
+    done = SimulatedRound(Task(0, 0, Hyper(), received, {}), received, {"d": answer}, 0.0)
+    assert _mean_scalars(done)["update_norm"] == pytest.approx(2.0, rel=1e-6)
+
+
 def test_local_models_are_measured_in_some_rounds_and_the_last() -> None:
     first, second = run(Experiment(**SMALL, measure_every=5))
     assert "average_risk" not in first.values
@@ -69,7 +82,7 @@ def test_local_models_are_measured_in_some_rounds_and_the_last() -> None:
 
 
 def test_the_last_rounds_are_averaged_where_they_were_measured(result: Result) -> None:
-    rows: list[dict[str, float | None]] = [
+    rows: list[dict[str, int | float | None]] = [
         {"round": 1, "a": 1.0, "b": 5.0},
         {"round": 2, "a": 2.0},
         {"round": 3, "a": 4.0, "b": None},
@@ -92,6 +105,19 @@ def test_a_turn_costs_what_its_layers_multiply() -> None:
     assert cost["numbers_up"] == cost["numbers_down"]
     double = turn_cost(dataclasses.replace(setup, method="scaffold"))
     assert double["numbers_down"] == 2 * cost["numbers_down"]
+
+
+def test_a_turn_costs_what_a_method_adds_once_it_has_a_history() -> None:
+    """LfD passes all examples through two fixed models in a turn; one epoch, so twice forward."""
+    setup = Experiment(**SMALL, model="mlpnet", head="cosine").setup()
+    widths = [m for m in build_for(setup.spec, 0).modules() if isinstance(m, nn.Linear)]
+    body = sum(layer.in_features * layer.out_features for layer in widths)
+    head = 10 * widths[-1].out_features
+    bare, full = (
+        turn_cost(dataclasses.replace(setup, method=text))["macs"]
+        for text in ("lfd(reg=false)", "lfd")
+    )
+    assert full - bare == 2 * (body + head)
 
 
 def test_devices_that_sit_out_are_measured_anew_where_the_method_says_so() -> None:
@@ -123,7 +149,10 @@ def test_another_seed_is_another_run(result: Result) -> None:
 
 def test_a_kept_result_is_found_by_exactly_its_settings(tmp_path: Path, result: Result) -> None:
     path = write(tmp_path, result)
-    assert read(tmp_path, result.experiment) == result
+    kept = read(tmp_path, result.experiment)
+    assert kept is not None
+    assert kept == result
+    assert as_csv([kept]) == as_csv([result])
     assert read(tmp_path, Experiment(**SMALL, lr=0.02)) is None
     path.write_bytes(path.read_bytes()[:200])
     assert read(tmp_path, result.experiment) is None
@@ -140,9 +169,46 @@ def test_a_summary_is_the_mean_and_deviation_over_runs(result: Result) -> None:
     assert std == {"a": pytest.approx(2**0.5)}
 
 
+def test_effort_is_counted_against_the_first_method(result: Result) -> None:
+    """It ends with 0.5. The other one is there in round 2 with one seed and never with the next,
+    and its rounds take 3 s and 5 s where the first one's take 2 s.
+    """
+
+    def made(accuracies: list[float], seconds: float) -> Result:
+        rounds: list[dict[str, int | float | None]] = [
+            {"round": number, "global_accuracy": value}
+            for number, value in enumerate(accuracies, 1)
+        ]
+        cost = {"macs": 7.0, "seconds_a_round": seconds}
+        final: dict[str, float | None] = {"global_accuracy": accuracies[-1]}
+        return msgspec.structs.replace(result, rounds=rounds, final=final, cost=cost)
+
+    first = [made([0.1, 0.6, 0.5], 2.0), made([0.1, 0.2, 0.5], 2.0)]
+    other = [made([0.4, 0.5, 0.1], 3.0), made([0.4, 0.4, 0.1], 5.0)]
+    assert effort(other, first) == {"rounds_to_first": [2, None], "macs": 7.0, "time_ratio": 2.0}
+    assert effort(first, first)["rounds_to_first"] == [2, 3]
+    assert effort(other, first, last=3)["rounds_to_first"] == [1, 1]
+
+
+def test_no_change_is_in_the_middle_of_the_fairness_plot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, result: Result
+) -> None:
+    figures: dict[str, Any] = {}
+
+    def keep(figure: Any, path: Path) -> Path:
+        figures[path.stem] = figure
+        return path
+
+    monkeypatch.setattr("fededge.simulation.plots.save_figure", keep)
+    plot_comparison({"one": [result], "other": [result]}, tuple("abcdefghij"), tmp_path)
+    (bar,) = [bar for bar in figures["fairness"].axes[0].patches if bar.get_height()]
+    assert bar.get_x() + bar.get_width() / 2 == pytest.approx(0)
+
+
 def test_the_csv_has_a_row_a_round(result: Result) -> None:
     rows = list(csv.DictReader(as_csv([result, result]).splitlines()))
-    assert len(rows) == 4
+    assert [row["round"] for row in rows] == ["1", "2", "1", "2"]
+    assert [*rows[0]][:3] == ["method", "seed", "round"]
     assert rows[0]["method"] == "fedavg"
     assert float(rows[1]["global_accuracy"]) == result.rounds[1]["global_accuracy"]
 
@@ -177,6 +243,8 @@ def test_an_interrupted_comparison_goes_on(
     assert [row["method"] for row in rows] == ["fedavg", "fedprox(mu=1)"]
     assert rows[0]["mean"]["global_accuracy"] == rows[0]["runs"][0]["final"]["global_accuracy"]
     assert {path.suffix for path in out.iterdir()} == {".json", ".png"}
+    assert main(["compare", *flags, "--no-plots", "--json", str(tmp_path / "again.json")]) == 0
+    assert (tmp_path / "again.json").read_bytes() == (tmp_path / "all.json").read_bytes()
     assert "fedprox" in capsys.readouterr().out
 
 
@@ -204,9 +272,11 @@ def test_every_preset_is_an_experiment() -> None:
 
 
 def test_fedalas_presets_learn_as_fast_as_its_authors_have_it() -> None:
-    rates = {preset(n)["source"]: preset(n)["lr"] for n in presets() if n.startswith("fedala-")}
-    slow = dict.fromkeys(("cifar10", "cifar100", "tiny-imagenet"), 0.005)
-    assert rates == slow | dict.fromkeys(("mnist", "agnews"), 0.1)
+    chosen = [preset(name) for name in presets() if name.startswith("fedala-")]
+    rates = {(each["source"], each["model"]): each["lr"] for each in chosen}
+    slow = [(source, "cnn4") for source in ("cifar10", "cifar100", "tiny-imagenet")]
+    fast = [("mnist", "cnn4"), ("agnews", "fasttext"), ("tiny-imagenet", "resnet18")]
+    assert rates == dict.fromkeys(slow, 0.005) | dict.fromkeys(fast, 0.1)
 
 
 def test_maps_presets_clip_as_its_authors_do() -> None:
@@ -231,6 +301,7 @@ def test_an_unknown_preset_is_named() -> None:
         (["simulate", "--encoding", "x"], "fededge: unknown encoding 'x'; allowed: float32"),
         (["compare", "--methods", "fedavg", "fedavg()"], "--methods names one twice"),
         (["compare", "--methods", "fedavg", "--last", "0"], "last = 0: expected int >= 1"),
+        (["compare", "--preset", "table-cifar10"], "no method is named: give --methods"),
         (["compare"], "no method is named: give --methods, or `methods` in the file of --config"),
         (["compare", "--methods", "fedavg", "--seeds", "1", "1"], "--seeds names one twice"),
         (["compare", "--methods", "fedavg", "--out", "/dev/null/x"], "cannot be written"),
@@ -319,11 +390,17 @@ def test_classes_that_are_not_tested_are_left_blank(
     assert not any("nan" in line for line in capsys.readouterr().out.splitlines())
 
 
-@pytest.mark.parametrize("name", ["results.md", "experiments.md"])
-def test_the_commands_of_the_pages_are_ones_that_can_be_given(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Presets, flags, methods and networks exist and go together; nothing is run."""
+def test_a_preset_alone_is_fedavg_against_its_method(monkeypatch: pytest.MonkeyPatch) -> None:
+    planned = planning(monkeypatch)
+    assert main(["compare", "--preset", "map-cifar10-small", "--seeds", "3"]) == 130
+    assert [(each.method, each.model) for each in planned] == [
+        ("fedavg", "tfcnn"),
+        ("map", "tfcnn"),
+    ]
+
+
+def planning(monkeypatch: pytest.MonkeyPatch) -> list[Experiment]:
+    """What comparisons would run from here on; nothing is run."""
     planned: list[Experiment] = []
 
     def plan(options: Any, experiments: list[Experiment]) -> tuple[dict[str, Any], list[str]]:
@@ -332,6 +409,15 @@ def test_the_commands_of_the_pages_are_ones_that_can_be_given(
 
     monkeypatch.setattr("fededge.cli.compare._run_all", plan)
     monkeypatch.setattr("fededge.cli.compare.check_writable", lambda *paths: None)
+    return planned
+
+
+@pytest.mark.parametrize("name", ["results.md", "experiments.md"])
+def test_the_commands_of_the_pages_are_ones_that_can_be_given(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Presets, flags, methods and networks exist and go together; nothing is run."""
+    planned = planning(monkeypatch)
     lines = page(name).replace("\\\n", " ").splitlines()
     commands = [shlex.split(line)[1:] for line in lines if line.startswith("fededge compare")]
     assert [main(command) for command in commands] == [130] * len(commands) != []
