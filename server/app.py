@@ -270,6 +270,8 @@ class Coordinator:
                 self.opened.setdefault(command.round, self.clock())
                 log.info("round %d: asking %s", command.round + 1, ", ".join(command.devices))
                 self.board.put_state()
+            case events.Invite() if self.rounds.full:
+                pass  # that it is asked may not be on disk; it would be refused after a restart
             case events.Invite(device, number, version):
                 task = TaskMessage(device, number, version)
                 self._publish(self.topics.device(device, "task"), task)

@@ -293,13 +293,20 @@ class Rounds:
     def _full(self, full: bool) -> list[Command]:
         """Take nothing while the disk is full: the devices keep their updates, and ask again."""
         changed, self.full = full != self.full, full
-        dropped: list[Command] = []
-        if full:
-            dropped = [Discard(d, t.report.version) for d, t in self.transfers.open.items()]
-            self.transfers.open.clear()
-            self.checking.clear()
-        text = "the disk is full: updates are not taken" if full else "there is space again"
-        return [*dropped, Note(text)] if changed else dropped
+        if not full:
+            return [Note("there is space again"), *self._ask_again()] if changed else []
+        dropped = [Discard(d, t.report.version) for d, t in self.transfers.open.items()]
+        self.transfers.open.clear()
+        self.checking.clear()
+        text = "the disk is full: nobody is asked, and updates are not taken"
+        return [*dropped, Note(text)] if changed else [*dropped]
+
+    def _ask_again(self) -> list[Command]:
+        """Whom the round waits for: while the disk was full, nobody was told that he is asked."""
+        if self.phase != "open":
+            return []
+        waiting = self.invited - self.stored.keys() - self.failed - self.fitness.resting.keys()
+        return [self._remember(), *self._invitations(waiting & self.present.keys())]
 
     # Rounds
 

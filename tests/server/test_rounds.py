@@ -781,3 +781,16 @@ def test_nothing_is_taken_while_the_disk_is_full_and_nothing_is_refused() -> Non
     driven(Full(False))
     driven.deliver("a")
     assert set(driven.machine.stored) == {"a"}
+
+
+def test_who_is_asked_is_remembered_and_told_once_there_is_space() -> None:
+    """That a device is asked was not on disk: a coordinator that starts again would not know."""
+    driven = opened("a", "b", "c")
+    driven.deliver("a")
+    driven(Full(True))
+    commands = driven(Full(False))
+    assert asked(commands) == ["b", "c"]
+    (remembered,) = only(commands, Remember)
+    assert remembered.invited == ("a", "b", "c")
+    assert commands.index(remembered) < commands.index(only(commands, Invite)[0])
+    assert driven(Full(False)) == []
