@@ -89,7 +89,7 @@ sanitize: setup
 
 clean:
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis $(READY)
-	rm -f fededge/_C.*.so fededge/_cuda.*.so
+	rm -f fededge/_*.so
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 distclean: clean

@@ -170,6 +170,18 @@ def extension() -> Extension:
     return module
 
 
+def sums_extension() -> Extension:
+    """Without torch, for the coordinator: a plain extension that links nothing of it."""
+    return Extension(
+        "fededge._sums",
+        ["csrc/sums/buffers.cpp", "csrc/cpu/simd.cpp"],
+        extra_compile_args=["-std=c++17", *CXX_FLAGS],
+        language="c++",
+        optional=not REQUIRED,
+        **common(),
+    )
+
+
 def cuda_extension() -> Extension:
     nvcc = find_nvcc()
     assert nvcc is not None, "cuda_obstacle() has looked"
@@ -193,9 +205,9 @@ def cuda_extension() -> Extension:
 def extensions() -> list[Extension]:
     reason = cuda_obstacle()
     if reason is None:
-        return [cuda_extension(), extension()]
+        return [cuda_extension(), extension(), sums_extension()]
     no_cuda(reason)
-    return [extension()]
+    return [extension(), sums_extension()]
 
 
 def build_ext() -> type[Any]:
@@ -220,7 +232,7 @@ class BuildPy(build_py):
 
     def run(self) -> None:
         if self.editable_mode:
-            for stale in (*Path("fededge").glob("_C.*.so"), *Path("fededge").glob("_cuda.*.so")):
+            for stale in Path("fededge").glob("_*.so"):
                 stale.unlink()
         else:
             shutil.rmtree(self.build_lib, ignore_errors=True)

@@ -34,7 +34,7 @@ from torch import Tensor
 
 from fededge import methods
 from fededge.config import AgentConfig, BrokerConfig, CoordinatorConfig, template
-from fededge.flat import FlatModel
+from fededge.flat import FlatModel, as_numpy, as_tensors
 from fededge.methods import Private
 from fededge.models import build_for
 from fededge.processes import Child
@@ -109,11 +109,12 @@ class Light(Work):
                 Light.shared = FlatModel(build_for(state.model, seed=0))
 
     def _read_model(self, file: BinaryIO) -> dict[str, Tensor]:
-        return tensors.decode(self._net.layout, file, ("model",))
+        return as_tensors(tensors.decode(self._net.layout, file, ("model",)))
 
     def train(self, task: TaskMessage, state: State) -> None:  # type: ignore[override]
         layout = self._net.layout
-        vectors = self.store.model(task.version, self._read_model)
+        kept = self.store.model(task.version, self._read_model)
+        vectors = {name: as_numpy(vector) for name, vector in kept.items()}
         now = self.store.write_private(Private())
         update, path = self.store.write_update(lambda file: tensors.write(file, layout, vectors))
         report = Report(

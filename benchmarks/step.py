@@ -33,7 +33,7 @@ import torch
 from torch import nn
 
 from fededge import ops
-from fededge.flat import FlatModel
+from fededge.flat import FlatModel, as_tensors
 from fededge.methods import Hyper, Private, method
 from fededge.methods.ala import Mixture
 from fededge.methods.base import forward
@@ -91,7 +91,7 @@ class Device:
         net = FlatModel(build(model, CLASSES, shape, 0, head=head))
         stack = method(text)
         self.trainer = Trainer("device", net, Scale(), data, stack)
-        sent = dict(stack.send(stack.initial(net.layout)))
+        sent = as_tensors(stack.send(stack.initial(net.layout)))
         self.private, received = Private(), net.vector.clone()
         for number in range(turns):
             self.task = Task(0, number, Hyper(batch_size=self.batch), received, sent)

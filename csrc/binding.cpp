@@ -1,5 +1,4 @@
-// The Python module: how it was built and what it runs on, and sums of plain buffers, none of which
-// needs a tensor. The ops are registered in ops.cpp.
+// The Python module: how it was built and what it runs on. The ops are registered in ops.cpp.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 #include <torch/version.h>
@@ -8,7 +7,6 @@
 #include <vector>
 
 #include "backward.h"
-#include "buffers.h"
 #include "cpu/simd.h"
 #include "cpu/spans.h"
 #include "direct.h"
@@ -58,5 +56,4 @@ PYBIND11_MODULE(_C, m) {
         "Use this instruction set, one of facts()['simd_levels'], from now on.");
   fededge::add_direct(m);
   fededge::add_backward(m);
-  fededge::add_buffers(m);
 }

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
+import torch
 from torch import Tensor
 
 from fededge import methods
@@ -16,7 +17,7 @@ from fededge.config import AgentConfig
 from fededge.data.local import device_examples
 from fededge.errors import ConfigError, LayoutError, WireError
 from fededge.export import Models
-from fededge.flat import FlatModel
+from fededge.flat import FlatModel, as_numpy, as_tensors
 from fededge.methods import Hyper, Method, Private
 from fededge.methods.own import sha256_of
 from fededge.models import Preprocess, build_for
@@ -117,7 +118,8 @@ class Work:
     def _read_model(self, file: BinaryIO) -> dict[str, Tensor]:
         trainer = self._ready
         with self.encoding.plain(file, self.most_bytes) as plain:
-            return tensors.decode(trainer.net.layout, plain, ("model", *trainer.method.sends))
+            found = tensors.decode(trainer.net.layout, plain, ("model", *trainer.method.sends))
+        return as_tensors(found)
 
     def train(self, task: TaskMessage, state: State) -> Trained:
         """Take a turn, and save its update and private state together."""
@@ -156,7 +158,7 @@ class Work:
 
         def write(file: Sink) -> None:
             nonlocal left
-            left = self.encoding.write_(residue, file, layout, answer.upload, received)
+            left = self._pack_(residue, file, answer.upload, received)
 
         update, path = self.store.write_update(write)
         report = Report(
@@ -169,6 +171,16 @@ class Work:
             scalars=answer.scalars,
         )
         self.store.save_turn(now, update, answer.private.including(RESIDUE, left), report)
+
+    def _pack_(
+        self, residue: Tensor | None, file: Sink, upload: Tensor, received: Tensor
+    ) -> Tensor | None:
+        """Write the update; the residue that is left takes the place of the one before."""
+        before = None if residue is None else as_numpy(residue)
+        left = self.encoding.write_(
+            before, file, self._ready.net.layout, as_numpy(upload), as_numpy(received)
+        )
+        return None if left is None else torch.from_numpy(left)
 
     def _score(self, number: int) -> float | None:
         return None if self.exporting is None else self.exporting.score(number)

@@ -11,12 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from fededge import ops
+from fededge import sums
 from fededge.errors import LayoutError, MethodError
-from fededge.flat import Layout, blocks, finite
+from fededge.flat import Layout, Vector, blocks, finite
 from fededge.methods.base import Merged, State
 from fededge.methods.compose import Stack
 
@@ -27,23 +26,24 @@ BLOCK = 1 << 19
 
 
 class Update(Protocol):
-    """The model that a device sent: a tensor, or what reads parts of one."""
+    """The model that a device sent: a vector, or what reads parts of one."""
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, span: slice, /) -> Tensor: ...
+    def __getitem__(self, span: slice, /) -> Vector: ...
 
 
+@np.errstate(over="ignore", invalid="ignore")  # what is not finite gets a sentence
 def aggregate(
     method: Stack,
-    w: Tensor,
+    w: Vector,
     state: State,
     reports: Mapping[str, Mapping[str, float]],
     update: Callable[[str], Update],
     devices: int,
     layout: Layout,
-    mean: Tensor | None = None,
-) -> tuple[Tensor, State]:
+    mean: Vector | None = None,
+) -> tuple[Vector, State]:
     """The next global model and the method's next state.
 
     Args:
@@ -59,11 +59,11 @@ def aggregate(
     weights = {device: weight for device, weight in weights.items() if weight}
     if not weights:
         return w, state
-    sums: dict[str, Tensor] = {}
+    own_sums: dict[str, Vector] = {}
     if mean is None:
-        mean, sums = _sums(method, w, weights, reports, update)
+        mean, own_sums = _sums(method, w, weights, reports, update)
     counted = {device: reports[device] for device in weights}
-    merged = Merged(mean, counted, devices, layout, sums)
+    merged = Merged(mean, counted, devices, layout, own_sums)
     model, state = method.step(w, merged, state)
     for name, vector in {"global model": model, **state}.items():
         if not finite(vector):
@@ -73,15 +73,15 @@ def aggregate(
 
 def _sums(
     method: Stack,
-    w: Tensor,
+    w: Vector,
     weights: Mapping[str, float],
     reports: Mapping[str, Mapping[str, float]],
     update: Callable[[str], Update],
-) -> tuple[Tensor, dict[str, Tensor]]:
+) -> tuple[Vector, dict[str, Vector]]:
     """The weighted mean of the updates, and the method's own sums of their changes."""
     factors = {device: method.sums(reports[device]) for device in weights}
     names = {name: None for own in factors.values() for name in own}
-    mean, sums = torch.empty_like(w), {name: torch.empty_like(w) for name in names}
+    mean, own_sums = np.empty_like(w), {name: np.empty_like(w) for name in names}
     for span in blocks(0, len(w), BLOCK):
         block = _Block(w[span], weights, factors)
         for device in weights:
@@ -94,8 +94,8 @@ def _sums(
             del model  # before the next one is read
         mean[span] = block.mean
         for name, change in block.sums.items():
-            sums[name][span] = change
-    return mean, sums
+            own_sums[name][span] = change
+    return mean, own_sums
 
 
 class _Block:
@@ -103,19 +103,19 @@ class _Block:
 
     def __init__(
         self,
-        w: Tensor,
+        w: Vector,
         weights: Mapping[str, float],
         factors: Mapping[str, Mapping[str, float]],
     ) -> None:
         self.w = w
         self.weights, self.total = weights, sum(weights.values())
         self.factors = factors
-        self.mean = torch.zeros_like(w, dtype=torch.float64)
+        self.mean = np.zeros(len(w))
         names = {name for own in factors.values() for name in own}
-        self.sums = {name: torch.zeros_like(self.mean) for name in names}
+        self.sums = {name: np.zeros(len(w)) for name in names}
 
-    def add(self, device: str, model: Tensor) -> None:
-        ops.accumulate_(self.mean, model, self.weights[device] / self.total)
+    def add(self, device: str, model: Vector) -> None:
+        sums.accumulate_(self.mean, model, self.weights[device] / self.total)
         for name, factor in self.factors[device].items():
-            ops.accumulate_(self.sums[name], model, factor)
-            ops.accumulate_(self.sums[name], self.w, -factor)
+            sums.accumulate_(self.sums[name], model, factor)
+            sums.accumulate_(self.sums[name], self.w, -factor)

@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import torch
-from torch import Tensor, nn
-
-from fededge import ops
-from fededge.models.base import channels_last
-from fededge.models.order import untrained
+from fededge import models, ops
+from fededge.late import Tensor, nn, torch
 
 __all__ = [
     "accuracy",
@@ -44,8 +40,8 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 def predictions(module: nn.Module, preprocess: nn.Module, x: Tensor, batch: int = 256) -> Tensor:
     """The label that the module gives each input."""
     with evaluating(module):
-        quick = untrained(module)
-        parts = (quick(channels_last(preprocess(part))).argmax(1) for part in x.split(batch))
+        quick = models.untrained(module)
+        parts = (quick(models.channels_last(preprocess(part))).argmax(1) for part in x.split(batch))
         return torch.cat(list(parts))
 
 

@@ -12,13 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from fededge.aggregation import Update
 from fededge.errors import ConfigError
 from fededge.files import disk_error
-from fededge.flat import blocks
+from fededge.flat import Vector, blocks
 
 __all__ = ["Rows", "krum", "median", "norm_of", "trimmed_mean"]
 
@@ -42,8 +40,7 @@ class Rows:
             for device in self.devices:
                 model = update(device)
                 for span in blocks(0, self.size):
-                    part = model[span].detach().to(torch.float32).contiguous()
-                    file.write(part.numpy().data)
+                    file.write(np.ascontiguousarray(model[span], np.float32).data)
 
     @contextlib.contextmanager
     def _on_disk(self) -> Iterator[None]:
@@ -65,12 +62,12 @@ class Rows:
         self.path.unlink(missing_ok=True)
 
 
-def median(rows: Rows) -> Tensor:
+def median(rows: Rows) -> Vector:
     """The middle value of each number; of an even count, the mean of the middle two."""
     return _by_column(rows, lambda block: np.median(block, axis=0))
 
 
-def trimmed_mean(rows: Rows, trim: float) -> Tensor:
+def trimmed_mean(rows: Rows, trim: float) -> Vector:
     """The mean of each number without the smallest and the largest ones.
 
     Args:
@@ -109,19 +106,18 @@ def krum(rows: Rows, byzantine: int) -> str:
     return rows.devices[int(scores.argmin())]
 
 
-def norm_of(size: int, part: Callable[[slice], Tensor]) -> float:
+def norm_of(size: int, part: Callable[[slice], Vector]) -> float:
     """The Euclidean norm, in float64, of a vector that is made part by part."""
     squares = 0.0
     for span in blocks(0, size):
-        numbers = part(span).double()
-        squares += float(numbers @ numbers)
+        squares += float(np.square(part(span), dtype=np.float64).sum())
     return math.sqrt(squares)
 
 
 def _by_column(
     rows: Rows, reduce: Callable[[Block], np.ndarray[tuple[int], np.dtype[np.float64]]]
-) -> Tensor:
+) -> Vector:
     out = np.empty(rows.size, dtype=np.float32)
     for where, block in rows.blocks():
         out[where] = reduce(block)
-    return torch.from_numpy(out)
+    return out

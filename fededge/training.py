@@ -10,12 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-import torch
-from torch import Tensor, nn
-
 from fededge.errors import MethodError
 from fededge.evaluation import accuracy
 from fededge.flat import FlatModel, finite
+from fededge.late import Tensor, nn, torch
 from fededge.methods.base import Examples, Hyper, Phase
 from fededge.methods.compose import Stack
 from fededge.methods.private import Private

@@ -14,7 +14,6 @@ from typing import Any
 from fededge.config import CoordinatorConfig
 from fededge.errors import DiskFullError, RefusedError, TransportError, WireError
 from fededge.memory import return_free_memory
-from fededge.training import prepare_threads
 from fededge.transport.presence import Holder, claim_name
 from fededge.transport.session import Connected, Delivered, Failed, Lost, Message, Session, Will
 from fededge.wire.messages import (
@@ -78,7 +77,6 @@ class Coordinator:
 
     def run(self) -> Progress:
         """Run the rounds that are left, and return where the run stands then."""
-        prepare_threads()
         return_free_memory()
         self._prepare()
         self.store.open()
@@ -108,7 +106,7 @@ class Coordinator:
         session = store.fact("session") or uuid.uuid4().hex[:16]
         store.agree({**versions.facts(run), "session": session})
         versions.resume()
-        layout, method = versions.net.layout, versions.method
+        layout, method = versions.layout, versions.method
         facts = events.Facts(
             run=run,
             seed=config.seed,

@@ -7,12 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from torch import Tensor
-
 from fededge.aggregation import Update, aggregate
 from fededge.config import RobustConfig, RoundsConfig
 from fededge.errors import WireError
-from fededge.flat import Layout
+from fededge.flat import Layout, Vector
 from fededge.methods.base import State
 from fededge.methods.compose import Stack
 from fededge.robust import Rows, krum, median, norm_of, trimmed_mean
@@ -57,7 +55,7 @@ class Merging:
 
     def merge(
         self, reports: Mapping[str, Report], devices: int, current: Current
-    ) -> tuple[Tensor, State]:
+    ) -> tuple[Vector, State]:
         """The next model, and what the method remembers then."""
         update = functools.cache(lambda device: self._update(device, reports[device], current))
         rows = Rows(self.store.rows, sorted(reports), self.layout.size)
@@ -97,8 +95,8 @@ class Merging:
         devices: int,
         current: Current,
         update: Callable[[str], Update],
-        mean: Tensor | None = None,
-    ) -> tuple[Tensor, State]:
+        mean: Vector | None = None,
+    ) -> tuple[Vector, State]:
         return aggregate(
             self.method,
             current.model,
@@ -120,7 +118,7 @@ class Merging:
         factor = (1.0 + age) ** -self.rounds.staleness_power
         w, shape = current.model, (self.layout.size,)
 
-        def rebased(span: slice) -> Tensor:
+        def rebased(span: slice) -> Vector:
             base = self._base_part(report.version, current, span)
             model = self.store.update(
                 report.version,
@@ -137,12 +135,12 @@ class Merging:
             return tensors.Made(shape, rebased)
         return tensors.Made(shape, lambda s: w[s] + (rebased(s) - w[s]) * (most / norm))
 
-    def _base(self, version: str, current: Current) -> Tensor:
+    def _base(self, version: str, current: Current) -> Vector:
         if version == current.version:
             return current.model
         return self.store.load(version, self.layout)[0]
 
-    def _base_part(self, version: str, current: Current, span: slice) -> Tensor:
+    def _base_part(self, version: str, current: Current, span: slice) -> Vector:
         if version == current.version:
             return current.model[span]
         return self.store.part(version, self.layout, span)
@@ -154,5 +152,5 @@ class Current:
 
     round: int
     version: str
-    model: Tensor
+    model: Vector
     memory: State

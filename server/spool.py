@@ -7,17 +7,16 @@ from collections.abc import Callable, Container
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
-from torch import Tensor
-
 from fededge.errors import StoreError, WireError
 from fededge.files import disk_error, fsync_folder, replacing
+from fededge.flat import Vector
 from fededge.wire import pieces
 from fededge.wire.container import Sink
 from fededge.wire.messages import Manifest, Report
 
 __all__ = ["Reader", "Spool"]
 
-Reader = Callable[[BinaryIO], Tensor]
+Reader = Callable[[BinaryIO], Vector]
 """From the file of an update to the model in it; a WireError if there is none."""
 
 T = TypeVar("T")
@@ -60,7 +59,7 @@ class Spool:
                 found[path.stem] = report, pieces.arrived(data, report.manifest)
         return found
 
-    def check(self, version: str, device: str, facts: Manifest, read: Reader) -> Tensor:
+    def check(self, version: str, device: str, facts: Manifest, read: Reader) -> Vector:
         """Make a complete update durable, if it is what its report says; the model in it."""
         path = self._update(version, device)
         pieces.check_whole(path, facts)

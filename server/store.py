@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-from torch import Tensor
 
 from fededge.errors import ConfigError, StoreError, WireError
 from fededge.files import (
@@ -27,7 +26,7 @@ from fededge.files import (
     replacing,
     stream_sha256,
 )
-from fededge.flat import Layout, blocks
+from fededge.flat import Layout, Vector, blocks
 from fededge.wire import container, pieces, tensors
 from fededge.wire.messages import Manifest, Report
 from fededge_server.events import Memory, Refuse
@@ -184,8 +183,8 @@ class Store(Spool):
         self,
         progress: Progress,
         layout: Layout,
-        model: Tensor,
-        state: Mapping[str, Tensor],
+        model: Vector,
+        state: Mapping[str, Vector],
         reports: Mapping[str, Mapping[str, float]],
         seconds: float | None,
     ) -> None:
@@ -193,7 +192,7 @@ class Store(Spool):
         with replacing(self.model(progress.version)) as file:
             tensors.write(file, layout, {"model": model})
         with replacing(self._state(progress.version)) as remembered:
-            container.write(remembered, {name: t.contiguous().cpu() for name, t in state.items()})
+            container.write(remembered, {name: container.plain(v) for name, v in state.items()})
         row = (
             progress.rounds_done,
             progress.version,
@@ -206,7 +205,7 @@ class Store(Spool):
         with self._transaction() as journal:
             journal.execute("INSERT INTO rounds VALUES (?, ?, ?, ?, ?, ?, ?)", row)
 
-    def load(self, version: str, layout: Layout) -> tuple[Tensor, dict[str, Tensor]]:
+    def load(self, version: str, layout: Layout) -> tuple[Vector, dict[str, Vector]]:
         """The model of a version, and what the method's coordinator half remembers."""
         sha256, state_sha256 = self._hashes(version)
         model_path, state_path = self.model(version), self._state(version)
@@ -215,7 +214,7 @@ class Store(Spool):
                 model = tensors.decode(layout, file)["model"]
             with state_path.open("rb") as file:
                 found = layout.sha256(model), stream_sha256(file)
-                state = container.read(file)
+                state = {n: container.array_of(p) for n, p in container.read(file).items()}
         except (OSError, WireError) as error:
             raise StoreError(f"{model_path}: unreadable ({error}); restore a backup") from None
         for path, expected, actual in zip(
@@ -225,7 +224,7 @@ class Store(Spool):
                 raise _damaged(path)
         return model, state
 
-    def part(self, version: str, layout: Layout, span: slice) -> Tensor:
+    def part(self, version: str, layout: Layout, span: slice) -> Vector:
         """Some numbers of a version's model; the first time all of it is checked."""
         path = self.model(version)
         try:

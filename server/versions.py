@@ -7,20 +7,19 @@ import logging
 from collections.abc import Mapping
 
 import msgspec
-from torch import Tensor
 
 from fededge import methods
 from fededge.config import CoordinatorConfig
-from fededge.data.local import evaluation_set, model_spec
+from fededge.data.local import model_spec
 from fededge.errors import DiskFullError
-from fededge.evaluation import accuracy
 from fededge.files import replacing
-from fededge.flat import FlatModel
+from fededge.flat import Vector
 from fededge.methods.base import State as MethodState
-from fededge.models import Preprocess, build_for
 from fededge.wire import chunks, tensors
 from fededge.wire.encoding import Encoding
 from fededge.wire.source import Source
+from fededge_server.founding import found
+from fededge_server.judging import Judge
 from fededge_server.merging import Current
 from fededge_server.store import Progress, Store
 
@@ -30,7 +29,7 @@ log = logging.getLogger("coordinator")
 
 
 class Versions:
-    """The constructor only stores; `prepare` builds the network, `resume` or `begin` load it."""
+    """The constructor only stores; `prepare` has the network built, `resume` loads its model."""
 
     def __init__(self, config: CoordinatorConfig, store: Store) -> None:
         self.config = config
@@ -41,10 +40,9 @@ class Versions:
         self.method = methods.method(config.method)
         self.encoding = Encoding.parse(config.transfer.encoding)
         self.spec = model_spec(config.model, config.data)
-        self.test = None if config.data.source == "none" else evaluation_set(config.data, self.spec)
-        self.net = FlatModel(build_for(self.spec, config.seed), trains=False)
-        self.method.needs(self.net.module)
-        self.preprocess = Preprocess(self.spec)
+        self.layout, self.model = found(self.spec, config.seed, config.method)
+        judged = config.data.source != "none"
+        self.judge = Judge(self.spec, config.data) if judged else None
 
     def facts(self, run: str) -> dict[str, str]:
         """What a run is, and stays as long as it lasts."""
@@ -55,7 +53,7 @@ class Versions:
             "method": str(self.method),
             "seed": str(config.seed),
             "model": f"{self.spec.name}, head {self.spec.head}",
-            "layout": self.net.layout.hash,
+            "layout": self.layout.hash,
             "encoding": str(self.encoding),
             "transfer.chunk_bytes": str(config.transfer.chunk_bytes),
             **_told("training", config.training),
@@ -65,14 +63,14 @@ class Versions:
 
     def resume(self) -> None:
         """Go on from the version that the journal names, or make the first one."""
-        progress, layout = self.store.progress(), self.net.layout
+        progress = self.store.progress()
         if progress is None:
-            self.advance(0, self.net.vector, self.method.initial(layout), {}, None)
+            self.advance(0, self.model, self.method.initial(self.layout), {}, None)
             return
         self.progress = progress
-        self.model, memory = self.store.load(progress.version, layout)
+        del self.model  # before there is another one
+        self.model, memory = self.store.load(progress.version, self.layout)
         self.memory: MethodState = memory
-        self.net.swap(self.model)  # one copy is enough
         log.info("resuming after round %d", progress.rounds_done)
 
     def current(self, number: int) -> Current:
@@ -81,26 +79,20 @@ class Versions:
     def advance(
         self,
         done: int,
-        model: Tensor,
+        model: Vector,
         memory: MethodState,
         reports: Mapping[str, Mapping[str, float]],
         seconds: float | None,
     ) -> None:
         """Evaluate a model, and make it the current version: on disk first."""
-        sha256 = self.net.layout.sha256(model)
+        sha256 = self.layout.sha256(model)
         version = f"{done:06d}-{sha256[:16]}"
-        self.net.swap(model)
-        score = self._accuracy()
+        score = None if self.judge is None else self.judge.accuracy(model)
         progress = Progress(done, version, sha256, score)
-        self.store.advance(progress, self.net.layout, model, memory, reports, seconds)
+        self.store.advance(progress, self.layout, model, memory, reports, seconds)
         self.progress, self.model, self.memory = progress, model, memory
         shown = "" if score is None else f", global accuracy {score:.1%}"
         log.info("version %s from %d updates%s", version, len(reports), shown)
-
-    def _accuracy(self) -> float | None:
-        if self.test is None:
-            return None
-        return accuracy(self.net.module, self.preprocess, self.test.x, self.test.y)
 
     # What travels
 
@@ -112,23 +104,23 @@ class Versions:
         vectors = {"model": self.model, **sent}
         try:
             with replacing(self.store.published, synced=False) as file:
-                self.encoding.send(file, self.net.layout, vectors)
+                self.encoding.send(file, self.layout, vectors)
         except DiskFullError:
             memory = io.BytesIO()
-            self.encoding.send(memory, self.net.layout, vectors)
+            self.encoding.send(memory, self.layout, vectors)
             return memory.getvalue()
         return self.store.published
 
     @property
     def most_chunks(self) -> int:
         """Chunks that a version may have had: zstd makes of some less than of others."""
-        size = tensors.payload_limit(self.net.layout, 1 + len(self.method.sends))
+        size = tensors.payload_limit(self.layout, 1 + len(self.method.sends))
         return chunks.count(size, self.config.transfer.chunk_bytes)
 
     @property
     def update_limit(self) -> int:
         """More bytes than this cannot be an honest update."""
-        return tensors.payload_limit(self.net.layout)
+        return tensors.payload_limit(self.layout)
 
 
 def _told(section: str, values: msgspec.Struct) -> dict[str, str]:

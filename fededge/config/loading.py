@@ -25,6 +25,7 @@ from fededge.config.sections import (
 )
 from fededge.errors import ConfigError, FedEdgeError, WireError
 from fededge.files import check_private, read_file
+from fededge.late import torch_is_loaded
 from fededge.wire.encoding import Encoding
 from fededge.wire.topics import check_name
 
@@ -144,9 +145,10 @@ def _check_choices(config: Side) -> None:
             Encoding.parse(config.transfer.encoding)
         except WireError as error:
             raise ConfigError(f"transfer.encoding: {error}") from None
-        network = models.sketch(config.model.name, config.model.head)
+        models.check_name(config.model.name)
         method = methods.method(config.method)
-        method.needs(network)
+        if torch_is_loaded():  # if not, this waits for whoever builds the network
+            method.needs(models.sketch(config.model.name, config.model.head))
         _check_robust(config, [layer.name for layer in method.filled["sums"]])
     if isinstance(config, AgentConfig):
         for reference in config.methods:

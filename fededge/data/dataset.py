@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from fededge.errors import DataError
+from fededge.late import Tensor, torch
 
 __all__ = ["Dataset", "statistics"]
 

@@ -7,7 +7,6 @@ from importlib import resources
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from fededge.choices import unknown
 from fededge.data.agnews import read_agnews
@@ -20,6 +19,7 @@ from fededge.data.raw import LENGTH, VOCABULARY, Arrays, Raw, Request, Tokens, n
 from fededge.data.table import read_csv
 from fededge.data.tiny_imagenet import read_tiny_imagenet
 from fededge.errors import ConfigError, DataError
+from fededge.late import torch
 
 __all__ = ["embedded", "load", "sources"]
 

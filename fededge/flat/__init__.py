@@ -8,6 +8,6 @@ from __future__ import annotations
 
 from fededge.flat.layout import Entry, Layout
 from fededge.flat.model import FlatModel
-from fededge.flat.numbers import blocks, finite
+from fededge.flat.numbers import Vector, as_numpy, as_tensors, blocks, finite
 
-__all__ = ["Entry", "FlatModel", "Layout", "blocks", "finite"]
+__all__ = ["Entry", "FlatModel", "Layout", "Vector", "as_numpy", "as_tensors", "blocks", "finite"]

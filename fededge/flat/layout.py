@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-import torch
-from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
+import numpy as np
 
 from fededge.errors import LayoutError
+from fededge.flat.numbers import Vector, as_numpy
+from fededge.late import Tensor, nn, torch
 
 __all__ = ["Entry", "Layout", "owners_of", "tensors_of"]
 
@@ -115,21 +115,21 @@ class Layout:
             out[entry.span].copy_(tensor.detach().reshape(-1))
         return out
 
-    def sha256(self, vector: Tensor) -> str:
+    def sha256(self, vector: Tensor | Vector) -> str:
         """The address of a model: SHA-256 over the layout's hash and the vector's bytes."""
-        if vector.shape != (self.size,) or vector.dtype != torch.float32:
+        single = str(vector.dtype) in ("float32", "torch.float32")
+        if tuple(vector.shape) != (self.size,) or not single:
             raise LayoutError(
                 f"this layout has {self.size} float32 numbers, "
                 f"the vector is {vector.dtype} {tuple(vector.shape)}"
             )
         return self.sha256_of([vector])
 
-    def sha256_of(self, parts: Iterable[Tensor]) -> str:
+    def sha256_of(self, parts: Iterable[Tensor | Vector]) -> str:
         """The address of the model that these are the parts of, in their order."""
         digest = hashlib.sha256(bytes.fromhex(self.hash))
         for part in parts:
-            data = part.detach().cpu().contiguous().numpy().astype("<f4", copy=False)
-            digest.update(data.data)
+            digest.update(np.ascontiguousarray(as_numpy(part), "<f4").data)
         return digest.hexdigest()
 
 
@@ -160,7 +160,7 @@ def _belongs(owner: nn.Module, attribute: str, name: str, tensor: Tensor) -> boo
             return False
         if not (tensor.is_floating_point() or tensor.is_complex()):
             return False  # num_batches_tracked and other counters
-    if is_lazy(tensor):
+    if nn.parameter.is_lazy(tensor):
         raise LayoutError(f"'{name}' has no shape yet: run one batch through the module first")
     if tensor.is_meta:
         raise LayoutError(f"'{name}' has no data (meta device): build the module for real first")

@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import safetensors
-import torch
-from safetensors.torch import save
-from torch import Tensor, nn
 
 from fededge.errors import LayoutError, StoreError
 from fededge.files import replace_file
 from fededge.flat.layout import Layout, owners_of, tensors_of
+from fededge.late import Tensor, nn, torch
 
 __all__ = ["FlatModel"]
 
@@ -135,6 +133,8 @@ class FlatModel:
 
     def save(self, path: Path) -> None:
         """Write the named tensors as safetensors, atomically."""
+        from safetensors.torch import save
+
         tensors = {n: t.cpu() for n, t in self.layout.views(self.vector).items()}
         replace_file(path, save(tensors, {"layout": self.layout.hash}))
 

@@ -1,17 +1,38 @@
-"""What is asked of the numbers of a vector, and how a long one is gone through."""
+"""What is asked of the numbers of a vector, and how a long one is gone through.
+
+A vector is a tensor where a network is trained, and an array of numpy where models are only sent,
+kept and summed. One of them is the other's memory: nothing is copied on the way.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-import torch
-from torch import Tensor
+import numpy as np
+import numpy.typing as npt
 
-__all__ = ["BLOCK", "blocks", "finite"]
+from fededge.late import Tensor, torch
+
+__all__ = ["BLOCK", "Vector", "as_numpy", "as_tensors", "blocks", "finite"]
+
+Vector = npt.NDArray[np.float32]
 
 BLOCK = 1 << 18
 """Numbers of a block: 1 MB as float32, which the processor's cache holds."""
+
+
+def as_numpy(vector: Tensor | Vector) -> Vector:
+    """The same numbers for numpy; a copy only if they lie on a GPU."""
+    if isinstance(vector, np.ndarray):
+        return vector
+    array: Vector = vector.detach().cpu().numpy()
+    return array
+
+
+def as_tensors(vectors: Mapping[str, Vector]) -> dict[str, Tensor]:
+    """The same numbers for torch."""
+    return {name: torch.from_numpy(vector) for name, vector in vectors.items()}
 
 
 def blocks(first: int, last: int, size: int = BLOCK) -> Iterator[slice]:
@@ -20,11 +41,10 @@ def blocks(first: int, last: int, size: int = BLOCK) -> Iterator[slice]:
         yield slice(start, min(start + size, last))
 
 
-def finite(vector: Tensor) -> bool:
+def finite(vector: Tensor | Vector) -> bool:
     """Whether all numbers are finite: by the least and the largest, which a NaN would be.
 
-    `torch.isfinite` makes a second vector on the way, and of a large model that is much.
+    `isfinite` makes a second vector on the way, and of a large model that is much.
     """
-    if not vector.numel():
-        return True
-    return all(math.isfinite(end) for end in torch.aminmax(vector.detach()))
+    numbers = as_numpy(vector)
+    return not numbers.size or (math.isfinite(numbers.min()) and math.isfinite(numbers.max()))

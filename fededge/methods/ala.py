@@ -13,16 +13,13 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
-import torch
-from torch import Tensor, nn
 
-from fededge import ops
+from fededge import models, ops
 from fededge.flat import FlatModel, Layout
+from fededge.late import Tensor, nn, torch
 from fededge.methods.base import Batch, Finish, Follows, Method, Output, Round, forward
 from fededge.methods.steps import training_mode
 from fededge.methods.turn import AT_ONCE
-from fededge.models.base import Classifier, channels_last
-from fededge.models.order import apart, untrained
 
 __all__ = ["Ala", "FedALA"]
 
@@ -214,17 +211,17 @@ def learning(net: FlatModel, vector: Tensor, top: slice, sizes: list[int]) -> It
 
 def cut(module: nn.Module) -> tuple[nn.Sequential, nn.Module]:
     """The network in two: the stages below those with a parameter to learn, and the rest."""
-    if type(module) is not Classifier:
+    if type(module) is not models.Classifier:
         return nn.Sequential(), module
     body = module.body if isinstance(module.body, nn.Sequential) else nn.Sequential(module.body)
     fixed = [not any(p.requires_grad for p in stage.parameters()) for stage in body]
     count = fixed.index(False) if False in fixed else len(fixed)
-    return body[:count], Classifier(body[count:], module.head)
+    return body[:count], models.Classifier(body[count:], module.head)
 
 
 def is_linear(upper: nn.Module) -> bool:
     """Whether a linear head is all there is."""
-    if type(upper) is not Classifier:
+    if type(upper) is not models.Classifier:
         return False
     return type(upper.head) is nn.Linear and not list(upper.body.children())
 
@@ -233,9 +230,9 @@ def below(r: Round, lower: nn.Sequential, index: Sequence[Tensor]) -> Sequence[T
     """What the layers below make of each batch of the slice."""
     x = r.data.x[int(index[0][0]) : int(index[-1][-1]) + 1]
     sizes = [len(batch) for batch in index]
-    quick = untrained(lower)
+    quick = models.untrained(lower)
     with torch.no_grad():
-        parts = x.split(AT_ONCE if apart(lower) else sizes)
-        made = [quick(channels_last(r.turn.preprocess(part))) for part in parts]
+        parts = x.split(AT_ONCE if models.apart(lower) else sizes)
+        made = [quick(models.channels_last(r.turn.preprocess(part))) for part in parts]
         split: Sequence[Tensor] = torch.cat(made).split(sizes)
     return split

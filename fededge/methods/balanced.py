@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor
-
+from fededge.late import Tensor
 from fededge.methods.base import Batch, Method, Objective, Output, Round
 
 __all__ = ["Balanced", "log_prior"]

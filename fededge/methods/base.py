@@ -11,10 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, Protocol
 
-from torch import Tensor, nn
-
 from fededge.errors import MethodError
-from fededge.flat import FlatModel, Layout
+from fededge.flat import FlatModel, Layout, Vector
+from fededge.late import Tensor, nn
 from fededge.methods.objective import Affine, Objective, Output, Term, forward
 from fededge.methods.private import Private, Value
 from fededge.methods.turn import Batch, Examples, Hyper, Phase, Round, Teacher
@@ -43,7 +42,7 @@ __all__ = [
 Follows = Literal["training", "update"]
 """When a piece of private state is kept: at once, or only once the coordinator has accepted."""
 
-State = Mapping[str, Tensor]
+State = Mapping[str, Vector]
 """What a coordinator half remembers between rounds, by name; each as long as the model."""
 
 
@@ -81,11 +80,11 @@ class Merged:
         sums: Σ factor · (model - w), for the factors that the method's `sums` gives.
     """
 
-    mean: Tensor
+    mean: Vector
     reports: Mapping[str, Mapping[str, float]]
     devices: int
     layout: Layout
-    sums: Mapping[str, Tensor] = field(default_factory=dict)
+    sums: Mapping[str, Vector] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -176,7 +175,7 @@ class Method:
         """
         return net
 
-    # The coordinator half.
+    # The coordinator half: its vectors are arrays of numpy, for a coordinator has no need of torch.
 
     def weight(self, scalars: Mapping[str, float]) -> float:
         """How much an update counts; the weights of a round are normalised to sum to 1.
@@ -196,7 +195,7 @@ class Method:
         """The vectors that travel with the model: those that `sends` names."""
         return {}
 
-    def step(self, w: Tensor, merged: Merged, state: State) -> tuple[Tensor, State]:
+    def step(self, w: Vector, merged: Merged, state: State) -> tuple[Vector, State]:
         """The next global model, from this one and the mean of the updates.
 
         Running statistics (batch norm) are the mean's, whatever is returned for them.

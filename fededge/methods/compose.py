@@ -6,10 +6,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from torch import Tensor, nn
+import numpy as np
 
 from fededge.errors import MethodError, WireError
-from fededge.flat import FlatModel, Layout
+from fededge.flat import FlatModel, Layout, Vector, as_numpy
+from fededge.late import Tensor, nn
 from fededge.methods.base import (
     Affine,
     Batch,
@@ -194,13 +195,13 @@ class Stack(Layers):
 
     def initial(self, layout: Layout) -> State:
         return {
-            f"{layer.name}.{name}": value
+            f"{layer.name}.{name}": _vector(layer, name, value)
             for layer in self.layers
             for name, value in layer.initial(layout).items()
         }
 
     def send(self, state: State) -> State:
-        sent: dict[str, Tensor] = {}
+        sent: dict[str, Vector] = {}
         for layer in self.layers:
             given = layer.send(_of(state, layer.name))
             if given.keys() != set(layer.sends):
@@ -208,15 +209,17 @@ class Stack(Layers):
             sent |= {f"{layer.name}.{name}": value for name, value in given.items()}
         return sent
 
-    def step(self, w: Tensor, merged: Merged, state: State) -> tuple[Tensor, State]:
+    def step(self, w: Vector, merged: Merged, state: State) -> tuple[Vector, State]:
         owner = self.owner("step", "sums")
         w, new = owner.step(w, merged, _of(state, owner.name))
+        w = _vector(owner, "model", w)
         if w is not merged.mean:
-            w = w.clone()
+            w = w.copy()
             for entry in merged.layout.entries:
                 if not entry.trainable:
                     w[entry.span] = merged.mean[entry.span]
-        return w, {**state, **{f"{owner.name}.{name}": value for name, value in new.items()}}
+        kept = {f"{owner.name}.{name}": _vector(owner, name, v) for name, v in new.items()}
+        return w, {**state, **kept}
 
 
 def _number(layer: Method, name: str, value: object) -> float:
@@ -224,6 +227,13 @@ def _number(layer: Method, name: str, value: object) -> float:
         return float(value)  # type: ignore[arg-type]  # a method may be anybody's
     except (TypeError, ValueError, RuntimeError):
         raise MethodError(f"{layer.name} reports '{name}', which is not a number") from None
+
+
+def _vector(layer: Method, name: str, value: object) -> Vector:
+    """What a coordinator half gives, as numpy has it: a user's own method may think in tensors."""
+    if not isinstance(value, np.ndarray | Tensor):
+        raise MethodError(f"{layer.name} gives a '{name}' that is no vector: {value!r:.80}")
+    return np.ascontiguousarray(as_numpy(value), np.float32)
 
 
 def _own(value: Value) -> Value:

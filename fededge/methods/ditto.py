@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor
-
+from fededge.late import Tensor
 from fededge.methods.base import Affine, Finish, Follows, Method, Phase, Round
 
 __all__ = ["Ditto"]

@@ -9,12 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import torch
-from torch import Tensor
-
 from fededge import ops
 from fededge.errors import MethodError
 from fededge.evaluation import kl_from_template, probability_matrix
+from fededge.late import Tensor, torch
 from fededge.methods.base import Batch, Finish, Method, Objective, Output, Round
 
 __all__ = ["FedACD", "log_delta"]

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from fededge.flat import Layout
+from fededge.flat import Layout, Vector
 from fededge.methods.base import Merged, Method, State
 
 __all__ = ["FedAvgM"]
@@ -31,9 +30,9 @@ class FedAvgM(Method):
         self.require(0 <= self.beta < 1, "beta must lie from 0 to below 1")
 
     def initial(self, layout: Layout) -> State:
-        return {"v": torch.zeros(layout.size)}
+        return {"v": np.zeros(layout.size, np.float32)}
 
-    def step(self, w: Tensor, merged: Merged, state: State) -> tuple[Tensor, State]:
+    def step(self, w: Vector, merged: Merged, state: State) -> tuple[Vector, State]:
         gain = 1 - self.beta if self.damped else 1.0
         v = self.beta * state["v"] + gain * (w - merged.mean)
         return w - v, {"v": v}

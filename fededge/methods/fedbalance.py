@@ -8,11 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import torch
-from torch import Tensor, nn
-
+from fededge import models
 from fededge.errors import MethodError
 from fededge.flat import FlatModel
+from fededge.late import Tensor, nn, torch
 from fededge.methods.base import (
     Batch,
     Examples,
@@ -25,10 +24,8 @@ from fededge.methods.base import (
     Step,
     forward,
 )
-from fededge.models import build, names, takes_texts
-from fededge.models.order import pooled_first
 
-__all__ = ["FedBalance", "Fused"]
+__all__ = ["FedBalance"]
 
 TEXTS = "fedbalance has weak learners for images only, and these are texts"
 
@@ -53,10 +50,11 @@ class FedBalance(Method):
     deploy: Literal["fused", "generic"] = "fused"
 
     def __post_init__(self) -> None:
-        self.require(self.weak in names(), f"weak must be one of {', '.join(names())}")
+        known = models.names()
+        self.require(self.weak in known, f"weak must be one of {', '.join(known)}")
 
     def needs(self, net: nn.Module) -> None:
-        if takes_texts(net):
+        if models.takes_texts(net):
             raise MethodError(TEXTS)
 
     def companions(self, r: Round) -> Sequence[FlatModel]:
@@ -66,7 +64,7 @@ class FedBalance(Method):
     def objective(self, r: Round, out: Output, batch: Batch) -> Objective:
         if "alpha" not in r.memo:
             r.memo["alpha"] = alpha(r.data).to(out.logits)
-            r.memo["weak"] = pooled_first(self._psi(r).module)
+            r.memo["weak"] = models.pooled_first(self._psi(r).module)
         weak = forward(r.memo["weak"], batch.x).logits
         return Objective(added=r.memo["alpha"] * weak)
 
@@ -84,7 +82,7 @@ class FedBalance(Method):
     def network(self, net: nn.Module, data: Examples) -> nn.Module:
         if self.deploy == "generic":
             return net
-        return Fused(copy.deepcopy(net), self._weak(data))
+        return models.Fused(copy.deepcopy(net), self._weak(data))
 
     def personal(self, r: Round) -> Tensor:
         if self.deploy == "generic":
@@ -113,7 +111,7 @@ class FedBalance(Method):
     def _weak(self, data: Examples, seed: int = 0) -> nn.Module:
         if data.x.dim() != 4:
             raise MethodError(TEXTS)
-        return build(self.weak, data.classes, tuple(data.x.shape[1:]), seed)
+        return models.build(self.weak, data.classes, tuple(data.x.shape[1:]), seed)
 
     def _carry_on(self, r: Round) -> None:
         """b ← m b + g, on from the last b: ψ's optimiser begins at 0, and gets m b + g at first."""
@@ -123,19 +121,6 @@ class FedBalance(Method):
         r.memo["momentum"] = carried + psi.grad + r.hyper.weight_decay * psi.vector
         if r.memo.pop("anew", False):
             psi.grad += carried
-
-
-class Fused(nn.Module):
-    """φ(x) + ψ(x), where ψ's head has α in it."""
-
-    def __init__(self, generic: nn.Module, weak: nn.Module) -> None:
-        super().__init__()
-        self.generic = generic
-        self.weak = weak
-
-    def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.generic(x) + self.weak(x)
-        return logits
 
 
 def alpha(data: Examples) -> Tensor:

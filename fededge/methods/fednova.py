@@ -8,11 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from fededge.errors import MethodError
-from fededge.flat import Layout
+from fededge.flat import Layout, Vector
 from fededge.methods.base import Affine, Finish, Merged, Method, Round, State
 
 __all__ = ["FedNova", "length"]
@@ -64,9 +63,9 @@ class FedNova(Method):
         return {"d": n_k / a_k}
 
     def initial(self, layout: Layout) -> State:
-        return {"v": torch.zeros(layout.size)} if self.gmf else {}
+        return {"v": np.zeros(layout.size, np.float32)} if self.gmf else {}
 
-    def step(self, w: Tensor, merged: Merged, state: State) -> tuple[Tensor, State]:
+    def step(self, w: Vector, merged: Merged, state: State) -> tuple[Vector, State]:
         reports = merged.reports.values()
         n = sum(report["examples"] for report in reports)
         counted = "a_k" if self.tau_eff == "a" else "steps"

@@ -6,10 +6,9 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from fededge.flat import Layout
+from fededge.flat import Layout, Vector
 from fededge.methods.base import Merged, Method, State
 
 __all__ = ["FedAdagrad", "FedAdam", "FedOpt", "FedYogi"]
@@ -37,17 +36,18 @@ class FedOpt(Method, ABC):
         self.require(self.tau > 0, "tau must be above 0")
 
     def initial(self, layout: Layout) -> State:  # line 1: v₋₁ ≥ τ²
-        v = torch.full((layout.size,), self.tau**2)
-        return {"m": torch.zeros(layout.size), "v": v}
+        v = np.full(layout.size, self.tau**2, np.float32)
+        return {"m": np.zeros(layout.size, np.float32), "v": v}
 
-    def step(self, w: Tensor, merged: Merged, state: State) -> tuple[Tensor, State]:
+    def step(self, w: Vector, merged: Merged, state: State) -> tuple[Vector, State]:
         delta = merged.mean - w  # line 10
         m = self.b1 * state["m"] + (1 - self.b1) * delta  # line 11
-        v = self.second_moment(state["v"], delta.square())
-        return w + self.eta * m / (v.sqrt() + self.tau), {"m": m, "v": v}  # line 15
+        v = self.second_moment(state["v"], np.square(delta))
+        root: Vector = np.sqrt(v)
+        return w + self.eta * m / (root + self.tau), {"m": m, "v": v}  # line 15
 
     @abstractmethod
-    def second_moment(self, v: Tensor, squares: Tensor) -> Tensor:
+    def second_moment(self, v: Vector, squares: Vector) -> Vector:
         """The next v, from this one and Δ²."""
 
 
@@ -57,7 +57,7 @@ class FedAdagrad(FedOpt):
 
     name: ClassVar[str] = "fedadagrad"
 
-    def second_moment(self, v: Tensor, squares: Tensor) -> Tensor:  # line 12
+    def second_moment(self, v: Vector, squares: Vector) -> Vector:  # line 12
         return v + squares
 
 
@@ -76,7 +76,7 @@ class FedAdam(FedOpt):
         super().__post_init__()
         self.require(0 <= self.b2 < 1, "b2 must lie from 0 to below 1")
 
-    def second_moment(self, v: Tensor, squares: Tensor) -> Tensor:  # line 14
+    def second_moment(self, v: Vector, squares: Vector) -> Vector:  # line 14
         return self.b2 * v + (1 - self.b2) * squares
 
 
@@ -86,5 +86,6 @@ class FedYogi(FedAdam):
 
     name: ClassVar[str] = "fedyogi"
 
-    def second_moment(self, v: Tensor, squares: Tensor) -> Tensor:  # line 13
-        return v - (1 - self.b2) * squares * (v - squares).sign()
+    def second_moment(self, v: Vector, squares: Vector) -> Vector:  # line 13
+        direction: Vector = np.sign(v - squares)
+        return v - (1 - self.b2) * squares * direction

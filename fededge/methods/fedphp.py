@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from torch import Tensor
-
 from fededge import ops
+from fededge.late import Tensor
 from fededge.methods.base import Batch, Finish, Follows, Method, Objective, Output, Round
 from fededge.methods.fedrs import Aggregation
 from fededge.methods.losses import mmd

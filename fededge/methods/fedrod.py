@@ -9,15 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-from torch import Tensor, nn
-
-from fededge import ops
+from fededge import models, ops
 from fededge.errors import MethodError
 from fededge.flat import FlatModel
+from fededge.late import Tensor, nn, torch
 from fededge.methods.balanced import Balanced
 from fededge.methods.base import Batch, Finish, Follows, Objective, Output, Round
-from fededge.models.base import Classifier
 
 __all__ = ["FedROD"]
 
@@ -70,6 +67,6 @@ def _head(r: Round) -> FlatModel:
 
 
 def _linear_head(net: nn.Module) -> nn.Linear:
-    if not (isinstance(net, Classifier) and isinstance(net.head, nn.Linear)):
+    if not (isinstance(net, models.Classifier) and isinstance(net.head, nn.Linear)):
         raise MethodError("fedrod adds up two linear heads: set head to linear or bias-free")
     return net.head

@@ -8,9 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import torch
-from torch import Tensor
-
+from fededge.late import Tensor, torch
 from fededge.methods.base import Batch, Method, Objective, Output, Round
 
 __all__ = ["Aggregation", "FedRS", "Rule", "restriction"]

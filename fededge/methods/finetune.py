@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor
-
+from fededge.late import Tensor
 from fededge.methods.base import Method, Phase, Round
 from fededge.methods.fedprox import FedProx
 

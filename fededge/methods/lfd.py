@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import torch
-from torch import Tensor, nn
-
+from fededge import models
 from fededge.errors import MethodError
+from fededge.late import Tensor, nn, torch
 from fededge.methods.base import Batch, Finish, Follows, Method, Objective, Output, Round
-from fededge.models.heads import CosineHead
 
 __all__ = ["LfD", "drift_target"]
 
@@ -73,9 +71,9 @@ class LfD(Method):
         return drift_target(f_G, f_P, self.tau_drift)
 
 
-def _cosine_head(net: nn.Module) -> CosineHead:
+def _cosine_head(net: nn.Module) -> models.CosineHead:
     head = getattr(net, "head", None)
-    if not isinstance(head, CosineHead):
+    if not isinstance(head, models.CosineHead):
         raise MethodError(
             "lfd compares directions and needs a network with a cosine head: "
             'set head = "cosine" (or "cosine:TAU", as in "cosine:0.05") for the model'

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from fededge.late import Tensor, torch
 
 __all__ = ["mmd"]
 

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-import torch
-from torch import nn
 
+from fededge import models
 from fededge.errors import MethodError
+from fededge.late import nn, torch
 from fededge.methods.base import Batch, Method, Round
-from fededge.models.base import takes_texts
 
 __all__ = ["Mixup"]
 
@@ -37,7 +36,7 @@ class Mixup(Method):
         self.require(self.alpha > 0, "alpha must be above 0")
 
     def needs(self, net: nn.Module) -> None:
-        if takes_texts(net):
+        if models.takes_texts(net):
             raise MethodError(TEXTS)
 
     def batch(self, r: Round, batch: Batch) -> Batch:

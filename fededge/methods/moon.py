@@ -8,11 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import torch.nn.functional as F
-from torch import Tensor
-
+from fededge import models
+from fededge.late import Tensor, nn
 from fededge.methods.base import Batch, Finish, Follows, Method, Objective, Output, Round
-from fededge.models.base import redraw_
 
 __all__ = ["Moon", "contrastive_loss"]
 
@@ -66,13 +64,13 @@ class Moon(Method):
             return r.received
         digest = hashlib.sha256(f"{r.seed}/{r.device}/{self.name}".encode()).digest()
         net = r.net.clone().to("cpu")
-        redraw_(net.module, int.from_bytes(digest[:7], "little"))
+        models.redraw_(net.module, int.from_bytes(digest[:7], "little"))
         return net.vector
 
 
 def contrastive_loss(z: Tensor, z_glob: Tensor, z_prev: Tensor, T: float) -> Tensor:
     """The batch mean of -log(e^(c⁺/T) / (e^(c⁺/T) + e^(c⁻/T))), the cosines to the two others."""
-    return -F.logsigmoid((_cosines(z, z_glob) - _cosines(z, z_prev)) / T).mean()
+    return -nn.functional.logsigmoid((_cosines(z, z_glob) - _cosines(z, z_prev)) / T).mean()
 
 
 def _cosines(a: Tensor, b: Tensor) -> Tensor:

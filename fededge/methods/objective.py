@@ -8,11 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor, nn
-
-from fededge import ops
-from fededge.models.base import Classifier, channels_last
+from fededge import models, ops
+from fededge.late import Tensor, nn, torch
 
 __all__ = ["Affine", "Labellings", "Objective", "Output", "Term", "forward"]
 
@@ -27,8 +24,8 @@ class Output:
 
 def forward(module: nn.Module, x: Tensor) -> Output:
     """Logits and the features before the head; a network without a head has its logits for both."""
-    x = channels_last(x)
-    if isinstance(module, Classifier):
+    x = models.channels_last(x)
+    if isinstance(module, models.Classifier):
         features = module.features(x)
         return Output(module.head(features), features)
     logits = module(x)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NoReturn
 
-from torch import Tensor
-
 from fededge.errors import EgressError
+from fededge.late import Tensor
 
 __all__ = ["Private", "Value"]
 

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from fededge.errors import MethodError
-from fededge.flat import Layout
+from fededge.flat import Layout, Vector
+from fededge.late import Tensor, torch
 from fededge.methods.base import Affine, Finish, Follows, Merged, Method, Round, State
 from fededge.methods.fednova import length
 
@@ -57,7 +57,7 @@ class Scaffold(Method):
         return Finish(scalars={"slope": slope}, private={"c_i": c_i})
 
     def initial(self, layout: Layout) -> State:
-        return {"c": torch.zeros(layout.size)}
+        return {"c": np.zeros(layout.size, np.float32)}
 
     def send(self, state: State) -> State:  # line 5
         return {"c": state["c"]}
@@ -68,12 +68,13 @@ class Scaffold(Method):
             raise MethodError(f"slope is {slope}, but 1/(K η) is positive")
         return {"g": -slope}
 
-    def step(self, w: Tensor, merged: Merged, state: State) -> tuple[Tensor, State]:
+    def step(self, w: Vector, merged: Merged, state: State) -> tuple[Vector, State]:
         c = state["c"]
         trained = sum(report["slope"] > 0 for report in merged.reports.values())
         dc = merged.sums["g"] - trained * c  # Σ Δc_i
         N = merged.devices if self.c_scale == "all" else len(merged.reports)
-        return w + self.server_lr * (merged.mean - w), {"c": c + dc / N}  # lines 16 and 17
+        c = c + dc / float(N)  # line 17
+        return w + self.server_lr * (merged.mean - w), {"c": c}  # line 16
 
 
 def _own(r: Round) -> Tensor:

@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import torch
-from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
-
-from fededge import ops
+from fededge import models, ops
 from fededge.errors import MethodError
 from fededge.flat import FlatModel
+from fededge.late import Tensor, nn, torch
 from fededge.methods.base import Affine, Batch, Hyper, forward
 from fededge.methods.compose import Stack
 from fededge.methods.turn import Turn
-from fededge.models.order import pooled_first
 
 __all__ = ["Batches", "LocalStep", "Sgd", "own_randomness", "training_mode", "training_only"]
 
@@ -33,7 +29,7 @@ class LocalStep:
         self.ends_pass = False
         companions = method.companions(turn)
         self.models = [turn.net, *companions]
-        self.network = pooled_first(turn.net.module)
+        self.network = models.pooled_first(turn.net.module)
         pull = method.pull(turn) or Affine()
         turn.kappas[turn.phase.name] = pull.kappa
         self.optimisers = [Sgd(turn.net, turn.hyper, pull)]
@@ -130,5 +126,5 @@ def training_mode(module: nn.Module, sizes: list[int]) -> None:
     module.train()
     if 1 in sizes:
         for part in module.modules():
-            if isinstance(part, _BatchNorm):
+            if isinstance(part, nn.modules.batchnorm._BatchNorm):
                 part.eval()

@@ -8,14 +8,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-
+from fededge import models
 from fededge.evaluation import evaluating
 from fededge.flat import FlatModel, Layout
+from fededge.late import Tensor, nn, torch
 from fededge.methods.objective import Output, forward
 from fededge.methods.private import Private
-from fededge.models.order import untrained
 
 __all__ = ["Batch", "Examples", "Hyper", "Phase", "Round", "Teacher", "Turn"]
 
@@ -316,7 +314,7 @@ def outputs(net: FlatModel, vector: Tensor, preprocess: nn.Module, x: Tensor) ->
     before = net.swap(vector)
     try:
         with evaluating(net.module):
-            quick = untrained(net.module)
+            quick = models.untrained(net.module)
             parts = [forward(quick, preprocess(some)) for some in x.split(AT_ONCE)]
     finally:
         net.swap(before)

@@ -2,19 +2,45 @@
 
 from __future__ import annotations
 
-from fededge.models.base import Classifier, Preprocess, takes_texts
-from fededge.models.heads import CosineHead, heads
-from fededge.models.zoo import build, build_for, check_name, names, sketch
+from typing import TYPE_CHECKING
+
+from fededge.late import late_names
+from fededge.models.catalogue import check_name, names
 
 __all__ = [
     "Classifier",
     "CosineHead",
+    "Fused",
     "Preprocess",
+    "apart",
     "build",
     "build_for",
+    "channels_last",
     "check_name",
     "heads",
     "names",
+    "pooled_first",
+    "redraw_",
     "sketch",
     "takes_texts",
+    "untrained",
 ]
+
+if TYPE_CHECKING:
+    from fededge.models.base import Classifier, Preprocess, channels_last, redraw_, takes_texts
+    from fededge.models.fused import Fused
+    from fededge.models.heads import CosineHead, heads
+    from fededge.models.order import apart, pooled_first, untrained
+    from fededge.models.zoo import build, build_for, sketch
+else:
+    # What lies behind these names needs torch.
+    __getattr__ = late_names(
+        __name__,
+        {
+            "base": "Classifier Preprocess channels_last redraw_ takes_texts",
+            "heads": "CosineHead heads",
+            "order": "apart pooled_first untrained",
+            "fused": "Fused",
+            "zoo": "build build_for sketch",
+        },
+    )

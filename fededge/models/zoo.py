@@ -9,14 +9,14 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from fededge.choices import unknown
 from fededge.errors import ConfigError
 from fededge.models import alexnet, cnn4, fasttext, lenet, mlpnet, resnet, resnet18, tfcnn, vgg
 from fededge.models.base import Classifier
+from fededge.models.catalogue import check_name, names
 from fededge.models.heads import head_of
 from fededge.spec import Kind, ModelSpec
 
-__all__ = ["build", "build_for", "check_name", "names", "sketch"]
+__all__ = ["build", "build_for", "sketch"]
 
 # 4 GB of float32: beyond any network here, and short of what would take a machine down.
 MOST_PARAMETERS = 1_000_000_000
@@ -51,18 +51,6 @@ IMAGE_NETWORKS = {
     "resnet18-small": ImageNetwork(resnet18.resnet18_small, resnet18.WIDTH),
 }
 TEXT_NETWORKS = {"fasttext": TextNetwork(fasttext.FastText, fasttext.WIDTH)}
-
-
-def names(kind: Kind = "image") -> tuple[str, ...]:
-    """The networks that `build` knows for this kind of input."""
-    return tuple(TEXT_NETWORKS if kind == "text" else IMAGE_NETWORKS)
-
-
-def check_name(name: str) -> None:
-    """Refuse a network that does not exist."""
-    known = (*IMAGE_NETWORKS, *TEXT_NETWORKS)
-    if name not in known:
-        raise ConfigError(unknown("network", name, known))
 
 
 def build_for(spec: ModelSpec, seed: int) -> Classifier:

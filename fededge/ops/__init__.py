@@ -6,15 +6,9 @@ Every op exists twice with the same meaning: in C++ (`csrc/`) and in `fededge.op
 
 from __future__ import annotations
 
-from fededge.ops._backend import facts
-from fededge.ops.losses import (
-    backward,
-    distillation,
-    label_loss,
-    probability_sums_,
-    soft_cross_entropy,
-)
-from fededge.ops.vectors import accumulate_, accumulate_int8_, ala_step_, ema_, sgd_step_
+from typing import TYPE_CHECKING
+
+from fededge.late import late_names
 
 __all__ = [
     "accumulate_",
@@ -29,3 +23,24 @@ __all__ = [
     "sgd_step_",
     "soft_cross_entropy",
 ]
+
+if TYPE_CHECKING:
+    from fededge.ops._backend import facts
+    from fededge.ops.losses import (
+        backward,
+        distillation,
+        label_loss,
+        probability_sums_,
+        soft_cross_entropy,
+    )
+    from fededge.ops.vectors import accumulate_, accumulate_int8_, ala_step_, ema_, sgd_step_
+else:
+    # What lies behind these names needs torch.
+    __getattr__ = late_names(
+        __name__,
+        {
+            "_backend": "facts",
+            "losses": "backward distillation label_loss probability_sums_ soft_cross_entropy",
+            "vectors": "accumulate_ accumulate_int8_ ala_step_ ema_ sgd_step_",
+        },
+    )

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from torch.utils.flop_counter import FlopCounterMode
 
+from fededge.flat import as_tensors
 from fededge.methods import Private
 from fededge.simulation.crew import Alone, Setup
 from fededge.training import Task
@@ -30,7 +31,7 @@ def turn_cost(setup: Setup) -> dict[str, float]:
     untested = replace(data, held_x=data.held_x[:0], held_y=data.held_y[:0])
     crew = Alone(replace(setup, devices={device: untested}))
     size = crew.net.layout.size
-    sent = dict(crew.method.send(crew.method.initial(crew.net.layout)))
+    sent = as_tensors(crew.method.send(crew.method.initial(crew.net.layout)))
     task = Task(setup.seed, 0, setup.hyper, crew.net.vector.clone(), sent)
     private = Private()
     for _ in range(TURNS):

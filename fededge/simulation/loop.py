@@ -6,11 +6,12 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 from fededge import methods
 from fededge.aggregation import aggregate
-from fededge.flat import FlatModel, Layout
+from fededge.flat import FlatModel, Layout, Vector, as_numpy, as_tensors
 from fededge.methods import Private
 from fededge.models import build_for
 from fededge.selection import choose, expected_turns
@@ -43,7 +44,7 @@ class Simulation:
     participants: int = 0
     crew: Crew | None = None
     private: dict[str, Private] = field(default_factory=dict)
-    residues: dict[str, Tensor] = field(default_factory=dict)
+    residues: dict[str, Vector] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         net = FlatModel(build_for(self.setup.spec, self.setup.seed))
@@ -57,17 +58,21 @@ class Simulation:
         setup = self.setup
         crew = self.crew or Alone(setup)
         method = self.method
-        model, state = self.first, method.initial(self.layout)
+        model, state = as_numpy(self.first), method.initial(self.layout)
         turns = expected_turns(count, self.participants, len(setup.devices))
         for number in range(count):
             chosen = choose(setup.devices, self.participants, setup.seed, number)
-            task = Task(setup.seed, number, setup.hyper, model, dict(method.send(state)), turns)
+            sent = as_tensors(method.send(state))
+            task = Task(setup.seed, number, setup.hyper, torch.from_numpy(model), sent, turns)
             start = time.perf_counter()
             answers = crew.turns(task, chosen, self.private)
             seconds = time.perf_counter() - start
             self.private |= {device: answer.private for device, answer in answers.items()}
             reports = {device: answer.scalars for device, answer in answers.items()}
-            uploads = {d: self._arriving(d, answer.upload, model) for d, answer in answers.items()}
+            uploads = {
+                device: self._arriving(device, as_numpy(answer.upload), model)
+                for device, answer in answers.items()
+            }
             model, state = aggregate(
                 method,
                 model,
@@ -77,9 +82,9 @@ class Simulation:
                 devices=len(setup.devices),
                 layout=self.layout,
             )
-            yield SimulatedRound(task, model, answers, seconds)
+            yield SimulatedRound(task, torch.from_numpy(model), answers, seconds)
 
-    def _arriving(self, device: str, upload: Tensor, base: Tensor) -> Tensor:
+    def _arriving(self, device: str, upload: Vector, base: Vector) -> Vector:
         """What the encoding leaves of an update; the device keeps the rest for its next one."""
         if self.encoding.exact:
             return upload

@@ -2,7 +2,7 @@
 
 Eight bytes of length, a JSON header that says what lies where, and the tensors' bytes one after the
 other. The library of that name reads and writes the same, and copies a whole model up to three
-times on the way.
+times on the way. Here a tensor is its kind of number, its shape and its bytes, numpy's or torch's.
 """
 
 from __future__ import annotations
@@ -12,28 +12,53 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, BinaryIO, Protocol
+from typing import Annotated, Any, BinaryIO, NamedTuple, Protocol
 
 import msgspec
-import torch
+import numpy as np
+import numpy.typing as npt
 from msgspec import Meta, Struct
-from torch import Tensor
 
 from fededge.errors import WireError
 
-__all__ = ["NAMES", "Archive", "Form", "Sink", "opening", "raw", "read", "write"]
+__all__ = [
+    "SIZES",
+    "Archive",
+    "Form",
+    "Plain",
+    "Sink",
+    "array_of",
+    "opening",
+    "plain",
+    "raw",
+    "read",
+    "write",
+]
 
-NAMES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
+SIZES = {
+    "F64": 8,
+    "F32": 4,
+    "F16": 2,
+    "BF16": 2,
+    "I64": 8,
+    "I32": 4,
+    "I16": 2,
+    "I8": 1,
+    "U8": 1,
+    "BOOL": 1,
+}
+"""The kinds of numbers, by their names in the format, and the bytes of one."""
+
+KINDS: dict[np.dtype[Any], str] = {
+    np.dtype(np.float64): "F64",
+    np.dtype(np.float32): "F32",
+    np.dtype(np.float16): "F16",
+    np.dtype(np.int64): "I64",
+    np.dtype(np.int32): "I32",
+    np.dtype(np.int16): "I16",
+    np.dtype(np.int8): "I8",
+    np.dtype(np.uint8): "U8",
+    np.dtype(np.bool_): "BOOL",
 }
 METADATA = "__metadata__"
 LENGTH = 8
@@ -43,6 +68,24 @@ ALIGNED = 8
 Size = Annotated[int, Meta(ge=0, le=2**53)]
 
 
+class Form(NamedTuple):
+    """Of a tensor: its kind of number, and its shape."""
+
+    kind: str
+    shape: tuple[int, ...]
+
+    @property
+    def bytes(self) -> int:
+        return math.prod(self.shape) * SIZES[self.kind]
+
+
+class Plain(NamedTuple):
+    """A tensor without a library: its form and its bytes."""
+
+    form: Form
+    data: memoryview
+
+
 class Place(Struct, frozen=True, forbid_unknown_fields=True):
     """What the header says of a tensor; the offsets count from the end of the header."""
 
@@ -50,10 +93,9 @@ class Place(Struct, frozen=True, forbid_unknown_fields=True):
     shape: tuple[Size, ...]
     data_offsets: tuple[Size, Size]
 
-    def holds(self, dtype: torch.dtype, shape: tuple[int, ...]) -> bool:
+    def holds(self, form: Form) -> bool:
         first, last = self.data_offsets
-        size = math.prod(shape) * dtype.itemsize
-        return (self.dtype, self.shape, last - first) == (NAMES[dtype], shape, size)
+        return (self.dtype, self.shape, last - first) == (*form, form.bytes)
 
 
 class Sink(Protocol):
@@ -62,20 +104,15 @@ class Sink(Protocol):
     def write(self, data: bytes | memoryview, /) -> object: ...
 
 
-Form = tuple[torch.dtype, tuple[int, ...]]
-"""Of a tensor: its kind of number, and its shape."""
-
-
 def opening(forms: Mapping[str, Form]) -> tuple[bytes, list[str], int]:
     """The header of tensors of these forms, their order (wide numbers first, then by name), and
     the size of the whole.
     """
-    names = sorted(forms, key=lambda name: (-forms[name][0].itemsize, name))
+    names = sorted(forms, key=lambda name: (-SIZES[forms[name].kind], name))
     header, offset = {}, 0
     for name in names:
-        dtype, shape = forms[name]
-        end = offset + torch.Size(shape).numel() * dtype.itemsize
-        header[name] = msgspec.to_builtins(Place(NAMES[dtype], shape, (offset, end)))
+        end = offset + forms[name].bytes
+        header[name] = msgspec.to_builtins(Place(*forms[name], (offset, end)))
         offset = end
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % ALIGNED)
@@ -83,32 +120,46 @@ def opening(forms: Mapping[str, Form]) -> tuple[bytes, list[str], int]:
     return start, names, len(start) + offset
 
 
-def write(file: Sink, tensors: Mapping[str, Tensor]) -> None:
-    """Write these tensors under their names; each is contiguous and on the CPU."""
-    start, names, _ = opening({name: (t.dtype, tuple(t.shape)) for name, t in tensors.items()})
+def write(file: Sink, tensors: Mapping[str, Plain]) -> None:
+    """Write these tensors under their names."""
+    start, names, _ = opening({name: tensor.form for name, tensor in tensors.items()})
     file.write(start)
     for name in names:
-        file.write(raw(tensors[name].reshape(-1)))
+        file.write(tensors[name].data)
 
 
-def read(file: BinaryIO, wanted: Callable[[str], bool] = bool) -> dict[str, Tensor]:
+def read(file: BinaryIO, wanted: Callable[[str], bool] = bool) -> dict[str, Plain]:
     """What `write` wrote into a file of our own, if its name is wanted; in any form."""
     archive = Archive.open(file, os.fstat(file.fileno()).st_size)
     found = {}
     for name in filter(wanted, archive.places):
-        place = archive.places[name]
-        dtype = next((kind for kind, text in NAMES.items() if text == place.dtype), None)
-        if dtype is None or not place.holds(dtype, place.shape):
-            raise WireError(f"tensor '{name[:80]}' is not what it says: {place.dtype[:20]}")
-        flat = torch.empty(math.prod(place.shape), dtype=dtype)
-        found[name] = archive.read(name, place.shape, flat).view(place.shape)
+        form = Form(archive.places[name].dtype, archive.places[name].shape)
+        if form.kind not in SIZES or not archive.places[name].holds(form):
+            raise WireError(f"tensor '{name[:80]}' is not what it says: {form.kind[:20]}")
+        data = raw(np.empty(form.bytes, np.uint8))
+        archive.read(name, form, data)
+        found[name] = Plain(form, data)
     return found
 
 
-def raw(tensor: Tensor) -> memoryview:
-    """The bytes of a flat contiguous tensor, without copying."""
-    flat = tensor.as_strided((tensor.numel(),), (1,))  # a single number may have any stride
-    return flat.view(torch.uint8).numpy().data
+def plain(array: npt.NDArray[Any]) -> Plain:
+    """An array of numpy, without its bytes being copied if they lie side by side."""
+    flat = np.ascontiguousarray(array).reshape(-1)
+    return Plain(Form(KINDS[flat.dtype], array.shape), raw(flat))
+
+
+def array_of(tensor: Plain) -> npt.NDArray[Any]:
+    """The same bytes as an array of numpy, which has no bfloat16."""
+    dtypes = {kind: dtype for dtype, kind in KINDS.items()}
+    if tensor.form.kind not in dtypes:
+        raise WireError(f"numpy has no numbers of the kind {tensor.form.kind}")
+    flat: npt.NDArray[Any] = np.frombuffer(tensor.data, dtypes[tensor.form.kind])
+    return flat.reshape(tensor.form.shape)
+
+
+def raw(array: npt.NDArray[Any]) -> memoryview:
+    """The bytes of a flat array without gaps, which is not copied."""
+    return array.view(np.uint8).data
 
 
 @dataclass(frozen=True)
@@ -137,19 +188,18 @@ class Archive:
         """In the order of their bytes: what is read so is read from one end to the other."""
         return sorted(self.places, key=lambda name: self.places[name].data_offsets)
 
-    def read(self, name: str, shape: tuple[int, ...], into: Tensor, first: int = 0) -> Tensor:
-        """Fill `into` from a tensor of this shape and its kind, from the number `first` on."""
+    def read(self, name: str, form: Form, into: memoryview, first: int = 0) -> None:
+        """Fill bytes from a tensor of this form, from its number `first` on."""
         place = self.places[name]
-        if not place.holds(into.dtype, shape):
+        if not place.holds(form):
             raise WireError(
                 f"tensor '{name}' is {place.dtype[:20]} {place.shape[:8]}, "
-                f"the layout says {NAMES[into.dtype]} {shape}"
+                f"the layout says {form.kind} {form.shape}"
             )
-        self.file.seek(self.start + place.data_offsets[0] + first * into.element_size())
-        count = self.file.readinto(raw(into))  # type: ignore[attr-defined]
-        if count != into.numel() * into.element_size():
+        self.file.seek(self.start + place.data_offsets[0] + first * SIZES[form.kind])
+        count = self.file.readinto(into)  # type: ignore[attr-defined]
+        if count != len(into):
             raise WireError("not safetensors bytes: it ends in the middle of a tensor")
-        return into
 
 
 def _places(text: bytes) -> dict[str, Place]:

@@ -13,12 +13,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO, get_args
 
-import torch
+import numpy as np
 import zstandard
-from torch import Tensor
 
 from fededge.errors import EgressError, WireError
-from fededge.flat import Layout, finite
+from fededge.flat import Layout, Vector, finite
 from fededge.wire import tensors
 from fededge.wire.container import Sink
 from fededge.wire.tensors import MODEL, Numbers
@@ -68,18 +67,18 @@ class Encoding:
         return self.numbers == "float32" and not self.delta
 
     def pack(
-        self, layout: Layout, model: Tensor, base: Tensor, residue: Tensor | None = None
-    ) -> tuple[bytes, Tensor | None]:
+        self, layout: Layout, model: Vector, base: Vector, residue: Vector | None = None
+    ) -> tuple[bytes, Vector | None]:
         """The update's bytes, and the residue to keep if it is accepted; see `write_`."""
         file = io.BytesIO()
         left = self.write_(
-            residue if residue is None else residue.clone(), file, layout, model, base
+            residue if residue is None else residue.copy(), file, layout, model, base
         )
         return file.getvalue(), left
 
     def write_(
-        self, residue: Tensor | None, file: Sink, layout: Layout, model: Tensor, base: Tensor
-    ) -> Tensor | None:
+        self, residue: Vector | None, file: Sink, layout: Layout, model: Vector, base: Vector
+    ) -> Vector | None:
         """Write an update, block by block; the residue to keep if it is accepted.
 
         Args:
@@ -93,17 +92,18 @@ class Encoding:
             self.send(file, layout, {MODEL: model})
             return None
         fresh = residue is None
-        left = torch.zeros_like(base) if residue is None else residue
+        left = np.zeros_like(base) if residue is None else residue
 
-        def wanted(span: slice) -> Tensor:
+        @tensors.unwarned
+        def wanted(span: slice) -> Vector:
             part = model[span] - base[span] if self.delta else model[span]
             part = part if fresh else part + left[span]
             if not finite(part):
                 raise EgressError("the update has numbers that are not finite")
             return part
 
-        def taken(span: slice, part: Tensor, arrives: Tensor) -> None:
-            torch.sub(part, arrives, out=left[span])
+        def taken(span: slice, part: Vector, arrives: Vector) -> None:
+            np.subtract(part, arrives, out=left[span])
 
         made = tensors.Made((layout.size,), wanted)
         self.send(file, layout, {MODEL: made}, self.numbers, taken)
@@ -126,13 +126,13 @@ class Encoding:
         with squeezing as squeezed:
             tensors.write(squeezed, layout, vectors, numbers, taken)
 
-    def unpack(self, layout: Layout, source: bytes | BinaryIO, base: Tensor) -> Tensor:
+    def unpack(self, layout: Layout, source: bytes | BinaryIO, base: Vector) -> Vector:
         """The model that the device sent, as near as the encoding brings it."""
         with self.plain(source, tensors.payload_limit(layout)) as file:
             found = tensors.decode(layout, file, numbers=self.numbers)[MODEL]
         return self._onto(found, base) if self.delta else found
 
-    def unpack_part(self, layout: Layout, file: BinaryIO, span: slice, base: Tensor) -> Tensor:
+    def unpack_part(self, layout: Layout, file: BinaryIO, span: slice, base: Vector) -> Vector:
         """These numbers of what `unpack` gives, from a file that is not compressed (any more).
 
         Args:
@@ -141,7 +141,8 @@ class Encoding:
         found = tensors.decode_part(layout, file, span, self.numbers)
         return self._onto(found, base) if self.delta else found
 
-    def _onto(self, change: Tensor, base: Tensor) -> Tensor:
+    @tensors.unwarned
+    def _onto(self, change: Vector, base: Vector) -> Vector:
         change += base
         if not finite(change):
             raise WireError("the model that the change leads to is not finite")

@@ -9,19 +9,18 @@ import io
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import BinaryIO, Literal
+from typing import Any, BinaryIO, Literal
 
-import torch
-from torch import Tensor
+import numpy as np
+import numpy.typing as npt
 
 from fededge.errors import EgressError, WireError
-from fededge.flat import Entry, Layout, blocks, finite
+from fededge.flat import Entry, Layout, Vector, blocks, finite
 from fededge.wire import container
-from fededge.wire.container import Archive, raw
+from fededge.wire.container import Archive, Form, raw
 from fededge.wire.source import Source, piece, size
 
 __all__ = [
-    "NUMBERS",
     "Made",
     "Numbers",
     "decode",
@@ -30,6 +29,7 @@ __all__ = [
     "payload_limit",
     "size_of",
     "spans",
+    "unwarned",
     "write",
 ]
 
@@ -38,11 +38,15 @@ SCALES = "#scales"
 """No tensor of a network has such a name."""
 
 Numbers = Literal["float32", "float16", "bfloat16", "int8"]
-NUMBERS: dict[Numbers, torch.dtype] = {
-    "float32": torch.float32,
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
-    "int8": torch.int8,
+KINDS: dict[Numbers, str] = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "int8": "I8"}
+Bits = npt.NDArray[Any]
+"""Numbers as they travel; numpy has no bfloat16: they are uint16."""
+
+BITS: dict[Numbers, npt.DTypeLike] = {
+    "float32": np.float32,
+    "float16": np.float16,
+    "bfloat16": np.uint16,
+    "int8": np.int8,
 }
 MOST_HALF = 65504.0
 MOST_BYTE = 127.0
@@ -54,17 +58,17 @@ class Made:
     """A vector that is made part by part, as each is needed."""
 
     shape: tuple[int]
-    part: Callable[[slice], Tensor]
+    part: Callable[[slice], Vector]
 
     def __len__(self) -> int:
         return self.shape[0]
 
-    def __getitem__(self, span: slice) -> Tensor:
+    def __getitem__(self, span: slice) -> Vector:
         return self.part(span)
 
 
-Vectors = Mapping[str, Tensor | Made]
-Taken = Callable[[slice, Tensor, Tensor], None]
+Vectors = Mapping[str, Vector | Made]
+Taken = Callable[[slice, Vector, Vector], None]
 """Told of each span: what was to be written, and what a reader will find."""
 
 
@@ -87,7 +91,7 @@ def write(
     Only vectors of the layout are taken: there is no way to put anything else into the bytes.
     """
     for key, vector in vectors.items():
-        if not isinstance(vector, Tensor | Made) or tuple(vector.shape) != (layout.size,):
+        if not isinstance(vector, np.ndarray | Made) or tuple(vector.shape) != (layout.size,):
             raise EgressError(f"'{key}' is not a vector of the layout: it must not travel")
     start, names, _ = container.opening(_forms(layout, vectors, numbers))
     scales = {key: _scales(layout, v) for key, v in vectors.items() if numbers == "int8"}
@@ -104,7 +108,7 @@ def write(
             sent = _rounded(wanted, numbers, scale)
             file.write(raw(sent))
             if taken is not None:
-                arrives = sent.to(torch.float32)
+                arrives = _widened(sent, numbers)
                 taken(span, wanted, arrives if scale is None else arrives * scale)
 
 
@@ -113,19 +117,24 @@ def size_of(layout: Layout, keys: Iterable[str], numbers: Numbers = "float32") -
     return container.opening(_forms(layout, keys, numbers))[2]
 
 
+# What is not finite is refused with a sentence; numpy need not warn of it before.
+unwarned = np.errstate(over="ignore", invalid="ignore")
+
+
+@unwarned
 def decode(
     layout: Layout,
     source: bytes | BinaryIO,
     vectors: tuple[str, ...] = (MODEL,),
     numbers: Numbers = "float32",
-) -> dict[str, Tensor]:
+) -> dict[str, Vector]:
     """The vectors in these bytes or this file, if they are exactly the ones expected and finite.
 
     The file is read once, from its beginning to its end.
     """
     archive = _archive(layout, source, vectors, numbers)
     expected = _expected(layout, vectors)
-    out = {key: torch.empty(layout.size) for key in vectors}
+    out = {key: np.empty(layout.size, np.float32) for key in vectors}
     scales = {}
     for name in archive.names:
         if name in expected:
@@ -133,8 +142,7 @@ def decode(
             for span in blocks(*_ends(layout.entries[index])):
                 _read(archive, name, layout.entries[index], span, out[key][span], numbers)
         else:
-            count = len(layout.entries)
-            scales[name] = archive.read(name, (count,), torch.empty(count))
+            scales[name] = _read_scales(archive, name, layout)
     for key, vector in out.items():
         if numbers == "int8":
             for entry, scale in zip(layout.entries, scales[_name(key, SCALES)], strict=True):
@@ -144,12 +152,12 @@ def decode(
     return out
 
 
-def decode_part(layout: Layout, file: BinaryIO, span: slice, numbers: Numbers) -> Tensor:
+@unwarned
+def decode_part(layout: Layout, file: BinaryIO, span: slice, numbers: Numbers) -> Vector:
     """These numbers of the model in this file, as `decode` would give them."""
     archive = _archive(layout, file, (MODEL,), numbers)
-    out = torch.empty(span.stop - span.start)
-    count = len(layout.entries)
-    scales = archive.read(SCALES, (count,), torch.empty(count)) if numbers == "int8" else None
+    out = np.empty(span.stop - span.start, np.float32)
+    scales = _read_scales(archive, SCALES, layout) if numbers == "int8" else None
     for index, entry in enumerate(layout.entries):
         first, last = max(entry.offset, span.start), min(entry.span.stop, span.stop)
         if first < last:
@@ -176,23 +184,28 @@ def _archive(
 
 
 def _read(
-    archive: Archive, name: str, entry: Entry, span: slice, there: Tensor, numbers: Numbers
+    archive: Archive, name: str, entry: Entry, span: slice, there: Vector, numbers: Numbers
 ) -> None:
     """Fill `there` with a span of the vector, which lies in this tensor."""
-    kind = NUMBERS[numbers]
-    into = there if kind == there.dtype else torch.empty(len(there), dtype=kind)
-    archive.read(name, entry.shape, into, span.start - entry.offset)
+    into = there if numbers == "float32" else np.empty(len(there), BITS[numbers])
+    archive.read(name, Form(KINDS[numbers], entry.shape), raw(into), span.start - entry.offset)
     if into is not there:
-        there.copy_(into)
+        there[:] = _widened(into, numbers)
+
+
+def _read_scales(archive: Archive, name: str, layout: Layout) -> Vector:
+    scales: Vector = np.empty(len(layout.entries), np.float32)
+    archive.read(name, Form("F32", scales.shape), raw(scales))
+    return scales
 
 
 def _forms(layout: Layout, keys: Iterable[str], numbers: Numbers) -> dict[str, container.Form]:
     forms: dict[str, container.Form] = {}
     for key in keys:
         for entry in layout.entries:
-            forms[_name(key, entry.name)] = NUMBERS[numbers], entry.shape
+            forms[_name(key, entry.name)] = Form(KINDS[numbers], entry.shape)
         if numbers == "int8":
-            forms[_name(key, SCALES)] = torch.float32, (len(layout.entries),)
+            forms[_name(key, SCALES)] = Form("F32", (len(layout.entries),))
     return forms
 
 
@@ -205,27 +218,43 @@ def _ends(entry: Entry) -> tuple[int, int]:
     return entry.offset, entry.offset + entry.size
 
 
-def _plain(part: Tensor) -> Tensor:
-    return part.detach().cpu().to(torch.float32).contiguous()
+def _plain(part: Vector) -> Vector:
+    return np.ascontiguousarray(part, np.float32)
 
 
-def _rounded(part: Tensor, numbers: Numbers, scale: Tensor | None) -> Tensor:
+def _rounded(part: Vector, numbers: Numbers, scale: np.float32 | None) -> Bits:
     """A part of a vector as it travels; int8 has a scale, and one of 0 stands for zeros."""
     if scale is not None:
-        steps = (part / scale).round() if scale > 0 else torch.zeros_like(part)
-        part = steps.clamp(-MOST_BYTE, MOST_BYTE)
+        steps = np.rint(part / scale) if scale > 0 else np.zeros_like(part)
+        part = steps.clip(-MOST_BYTE, MOST_BYTE)
     elif numbers == "float16":
-        part = part.clamp(-MOST_HALF, MOST_HALF)
-    return part.to(NUMBERS[numbers])
+        part = part.clip(-MOST_HALF, MOST_HALF)
+    elif numbers == "bfloat16":
+        return _upper_half(part)
+    return part.astype(BITS[numbers], copy=False)
 
 
-def _scales(layout: Layout, vector: Tensor | Made) -> Tensor:
+def _upper_half(part: Vector) -> Bits:
+    """bfloat16 is the upper half of a float32: rounded to the nearest, of two as near the even."""
+    bits = part.view(np.uint32)
+    rounded = (bits + (0x7FFF + ((bits >> 16) & 1))) >> 16
+    return np.where(np.isnan(part), 0x7FC0, rounded).astype(np.uint16)
+
+
+def _widened(bits: Bits, numbers: Numbers) -> Vector:
+    if numbers == "bfloat16":
+        return (bits.astype(np.uint32) << 16).view(np.float32)
+    return bits.astype(np.float32, copy=False)
+
+
+def _scales(layout: Layout, vector: Vector | Made) -> Vector:
     """The scale of each tensor of the layout."""
-    most = torch.zeros(len(layout.entries))
+    most: Vector = np.zeros(len(layout.entries), np.float32)
     for index, entry in enumerate(layout.entries):
         for span in blocks(*_ends(entry)):
-            most[index] = torch.maximum(most[index], _plain(vector[span]).abs().max())
-    return most / MOST_BYTE
+            most[index] = np.maximum(most[index], np.abs(_plain(vector[span])).max())
+    scales: Vector = most / np.float32(MOST_BYTE)
+    return scales
 
 
 def spans(source: Source) -> dict[str, tuple[int, int]]:

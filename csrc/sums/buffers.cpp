@@ -1,11 +1,18 @@
-#include "buffers.h"
+// The module fededge._sums: sums of models that lie in plain buffers, as NumPy and Python have them.
+//
+// It knows nothing of torch, so that a coordinator can do without it. One thread: these loops wait
+// for memory, and the coordinator talks to its devices meanwhile.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
-#include "cpu/spans.h"
+#include "cpu/simd.h"
+#include "cpu/span_loops.h"
 #include "kernels/accumulate.h"
 
 namespace fededge {
@@ -59,7 +66,7 @@ class Flat {
 template <class Span>
 void unlocked(int64_t n, const Span& span) {
   const py::gil_scoped_release release;
-  cpu::for_each(n, span);
+  if (n > 0) cpu::run(span, 0, n);
 }
 
 template <typename Acc>
@@ -131,10 +138,20 @@ void dequantise_buffer(const py::buffer& out, const py::buffer& q, const py::buf
   small.add_to<float>(model, 1.0);
 }
 
+std::vector<std::string> simd_levels() {
+  std::vector<std::string> names;
+  for (const cpu::Simd level : cpu::simd_levels()) names.push_back(cpu::simd_name(level));
+  return names;
+}
+
 }  // namespace
 
-void add_buffers(py::module_& m) {
+PYBIND11_MODULE(_sums, m) {
   using py::arg;
+  m.doc() = "FedEdge's sums of models in plain buffers.";
+  m.def("simd_level", [] { return cpu::simd_name(cpu::simd_level()); }, "The instruction set in use.");
+  m.def("simd_levels", &simd_levels, "Those that this processor has, lowest first.");
+  m.def("limit_simd", &cpu::limit_simd, arg("level"), "Use this one of them from now on.");
   m.def("accumulate_buffer", &accumulate_buffer, arg("acc"), arg("x"), arg("weight"),
         "acc += weight * x: float32 or float64, of float32 or float16.");
   m.def("accumulate_int8_buffer", &accumulate_int8_buffer, arg("acc"), arg("q"), arg("ends"),

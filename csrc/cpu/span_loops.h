@@ -1,0 +1,61 @@
+// Runs a span's maths over some of its elements with the best instruction set at run time; it knows
+// neither threads nor torch.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "cpu/simd.h"
+#include "kernels/accumulate.h"
+
+// Element i touches nothing but index i of its vectors, so iterations never depend on each other.
+#if defined(__clang__)
+#define FEDEDGE_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define FEDEDGE_INDEPENDENT _Pragma("GCC ivdep")
+#endif
+
+namespace fededge::cpu {
+
+// The span is taken by value: a local copy cannot alias what the loop writes.
+template <class Span>
+void run_baseline(Span span, int64_t begin, int64_t end) {
+  FEDEDGE_INDEPENDENT
+  for (int64_t i = begin; i < end; ++i) span(i);
+}
+
+#if defined(__x86_64__)
+template <class Span>
+__attribute__((target("avx2"))) void run_avx2(Span span, int64_t begin, int64_t end) {
+  FEDEDGE_INDEPENDENT
+  for (int64_t i = begin; i < end; ++i) span(i);
+}
+
+template <class Span>
+__attribute__((target("avx512f"))) void run_avx512(Span span, int64_t begin, int64_t end) {
+  FEDEDGE_INDEPENDENT
+  for (int64_t i = begin; i < end; ++i) span(i);
+}
+#endif
+
+template <class Span>
+void run(const Span& span, int64_t begin, int64_t end) {
+#if defined(__x86_64__)
+  const Simd level = simd_level();
+  if (level == Simd::kAvx512) return run_avx512(span, begin, end);
+  if (level == Simd::kAvx2) return run_avx2(span, begin, end);
+#endif
+  run_baseline(span, begin, end);
+}
+
+// Tensor by tensor, so that the inner loop has one scale and becomes SIMD.
+template <typename Acc>
+void run(const AccumulateInt8<Acc>& span, int64_t begin, int64_t end) {
+  for (int64_t tensor = span.tensor_of(begin); begin < end; ++tensor) {
+    const int64_t stop = std::min(end, span.ends[tensor]);
+    run(span.within(tensor), begin, stop);
+    begin = stop;
+  }
+}
+
+}  // namespace fededge::cpu
