@@ -79,6 +79,13 @@ class Coordinator:
         """Run the rounds that are left, and return where the run stands then."""
         return_free_memory()
         self._prepare()
+        try:
+            self._run()
+        finally:
+            self.versions.network.stop()
+        return self.versions.progress
+
+    def _run(self) -> None:
         self.store.open()
         try:
             self._claim()
@@ -88,7 +95,6 @@ class Coordinator:
                 self._loop()
             finally:
                 self.session.stop(self._presence(online=False))
-            return self.versions.progress
         finally:
             self.store.close()
 

@@ -10,7 +10,6 @@ import msgspec
 
 from fededge import methods
 from fededge.config import CoordinatorConfig
-from fededge.data.local import model_spec
 from fededge.errors import DiskFullError
 from fededge.files import replacing
 from fededge.flat import Vector
@@ -18,9 +17,8 @@ from fededge.methods.base import State as MethodState
 from fededge.wire import chunks, tensors
 from fededge.wire.encoding import Encoding
 from fededge.wire.source import Source
-from fededge_server.founding import found
-from fededge_server.judging import Judge
 from fededge_server.merging import Current
+from fededge_server.network import Network
 from fededge_server.store import Progress, Store
 
 __all__ = ["Versions"]
@@ -34,15 +32,13 @@ class Versions:
     def __init__(self, config: CoordinatorConfig, store: Store) -> None:
         self.config = config
         self.store = store
+        self.network = Network(config.model, config.data, config.method, config.seed)
 
     def prepare(self) -> None:
         config = self.config
         self.method = methods.method(config.method)
         self.encoding = Encoding.parse(config.transfer.encoding)
-        self.spec = model_spec(config.model, config.data)
-        self.layout, self.model = found(self.spec, config.seed, config.method)
-        judged = config.data.source != "none"
-        self.judge = Judge(self.spec, config.data) if judged else None
+        self.spec, self.layout, self.model = self.network.start()
 
     def facts(self, run: str) -> dict[str, str]:
         """What a run is, and stays as long as it lasts."""
@@ -87,7 +83,7 @@ class Versions:
         """Evaluate a model, and make it the current version: on disk first."""
         sha256 = self.layout.sha256(model)
         version = f"{done:06d}-{sha256[:16]}"
-        score = None if self.judge is None else self.judge.accuracy(model)
+        score = self.network.accuracy(model)
         progress = Progress(done, version, sha256, score)
         self.store.advance(progress, self.layout, model, memory, reports, seconds)
         self.progress, self.model, self.memory = progress, model, memory

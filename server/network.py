@@ -1,0 +1,152 @@
+"""The federation's network: its layout and first values, and how good a model of it is.
+
+That takes torch, and nothing else that a coordinator does. So it happens in a process of its own,
+unless torch is here already: importing it takes half a gigabyte, which is gone with that process as
+soon as the network is built, or stays there if every version is to be evaluated.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import multiprocessing
+import signal
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import NamedTuple
+
+from fededge import methods, models
+from fededge.config import DataConfig, ModelConfig
+from fededge.data.local import evaluation_set, model_spec
+from fededge.errors import FedEdgeError, StoreError
+from fededge.evaluation import accuracy
+from fededge.flat import FlatModel, Layout, Vector, as_numpy
+from fededge.late import torch, torch_is_loaded
+from fededge.spec import ModelSpec
+from fededge.training import prepare_threads
+
+__all__ = ["Founded", "Network"]
+
+log = logging.getLogger("coordinator")
+
+
+class Founded(NamedTuple):
+    """What every coordinator of the federation must know of its network."""
+
+    spec: ModelSpec
+    layout: Layout
+    first: Vector
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the configuration says of the network, and of the data to evaluate it on."""
+
+    model: ModelConfig
+    data: DataConfig
+    method: str
+    seed: int
+
+    @property
+    def judged(self) -> bool:
+        return self.data.source != "none"
+
+
+class Network:
+    """The network wherever it is. The constructor only stores; `start` and `stop` do."""
+
+    def __init__(self, model: ModelConfig, data: DataConfig, method: str, seed: int) -> None:
+        self.wanted = Wanted(model, data, method, seed)
+        self._here: Built | None = None
+        self._there: Connection | None = None
+
+    def start(self) -> Founded:
+        """Build it; a network that the method cannot train, or data that is not there, is refused.
+
+        Started again, it takes as long again and gives the same.
+        """
+        if torch_is_loaded():
+            self._here = Built(self.wanted)
+            return self._here.founded
+        self._there, end = multiprocessing.Pipe()
+        spawn = multiprocessing.get_context("spawn")
+        spawn.Process(target=_serve, args=(end, self.wanted), daemon=True).start()
+        end.close()  # its process has it: without that one nothing can come any more
+        founded = self._answer()
+        if not isinstance(founded, Founded):
+            raise StoreError(
+                "the process that builds the network was killed; is there enough memory for torch?"
+            )
+        if not self.wanted.judged:
+            self.stop()
+        return founded
+
+    def accuracy(self, model: Vector) -> float | None:
+        """Of this model on the coordinator's data; None without data, or if it cannot be had now.
+
+        A federation goes on without: what is lost is a number in the journal.
+        """
+        if self._here is not None:
+            return self._here.accuracy(model)
+        if not self.wanted.judged:
+            return None
+        if self._there is None:
+            self.start()
+        assert self._there is not None
+        with contextlib.suppress(OSError):
+            self._there.send(model)
+        found = self._answer()
+        if isinstance(found, float):
+            return found
+        log.error("the process that evaluates was killed: this version has no accuracy")
+        self.stop()
+        return None
+
+    def stop(self) -> None:
+        """Let the process go: it ends when nobody can ask any more."""
+        if self._there is not None:
+            self._there.close()
+            self._there = None
+
+    def _answer(self) -> object:
+        """What the process says; None if it is gone, and its mistakes as our own."""
+        assert self._there is not None
+        try:
+            answer: object = self._there.recv()
+        except (EOFError, OSError):
+            return None
+        if isinstance(answer, FedEdgeError):
+            raise answer
+        return answer
+
+
+class Built:
+    """The network where torch is."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        spec = model_spec(wanted.model, wanted.data)
+        self.net = FlatModel(models.build_for(spec, wanted.seed), trains=False)
+        methods.method(wanted.method).needs(self.net.module)
+        self.founded = Founded(spec, self.net.layout, as_numpy(self.net.vector))
+        self.test = evaluation_set(wanted.data, spec) if wanted.judged else None
+        self.preprocess = models.Preprocess(spec)
+
+    def accuracy(self, model: Vector) -> float | None:
+        if self.test is None:
+            return None
+        self.net.swap(torch.from_numpy(model))
+        return accuracy(self.net.module, self.preprocess, self.test.x, self.test.y)
+
+
+def _serve(end: Connection, wanted: Wanted) -> None:
+    """A process of its own: build the network, then evaluate what comes until nothing can."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches it too, and is not for it
+    with contextlib.suppress(EOFError, OSError):
+        try:
+            prepare_threads()
+            built = Built(wanted)
+            end.send(built.founded)
+            while wanted.judged:
+                end.send(built.accuracy(end.recv()))
+        except FedEdgeError as error:
+            end.send(error)
