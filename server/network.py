@@ -86,12 +86,12 @@ class Network:
 
         A federation goes on without: what is lost is a number in the journal.
         """
-        if self._here is not None:
-            return self._here.accuracy(model)
         if not self.wanted.judged:
             return None
-        if self._there is None:
+        if self._here is None and self._there is None:
             self.start()
+        if self._here is not None:
+            return self._here.accuracy(model)
         assert self._there is not None
         with contextlib.suppress(OSError):
             self._there.send(model)

@@ -55,7 +55,7 @@ def gather() -> dict[str, str]:
     """Each part and its condition, in words."""
     import torch
 
-    from fededge import ops
+    from fededge import ops, sums
 
     kernels = ops.facts()
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
@@ -64,6 +64,7 @@ def gather() -> dict[str, str]:
         "torch": f"{torch.__version__}, {gpu}, {torch.get_num_threads()} threads",
         "kernels": f"{kernels['implementation']}: {kernels['reason']}",
         "kernels on a GPU": _on_gpu(kernels["cuda"]),
+        "the coordinator's sums": sums.implementation(),
         "onnxruntime": importlib.metadata.version("onnxruntime"),
         "mosquitto": _mosquitto(),
     }

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from fededge import methods
-from fededge.config import AgentConfig, CoordinatorConfig
+from fededge.config import AgentConfig, CoordinatorConfig, DataConfig
 from fededge.errors import DiskFullError
-from fededge.flat import FlatModel
+from fededge.flat import FlatModel, as_numpy
 from fededge.methods import Private
 from fededge.spec import ModelSpec
 from fededge.training import Answer, Task
@@ -207,6 +207,7 @@ class SimulatedCoordinator(Process):
             federation=FEDERATION,
             state=str(self.folder),
             method=METHOD,
+            data=DataConfig(source="none"),
             **config,
         )
         self.done = False
@@ -326,8 +327,7 @@ class WatchedVersions(Versions):
         self.method = methods.method(self.config.method)
         self.encoding = Encoding.parse(self.config.transfer.encoding)
         self.spec = SPEC
-        self.test = None
-        self.net = NETWORK.clone()
+        self.layout, self.model = NETWORK.layout, as_numpy(NETWORK.vector).copy()
 
     def advance(self, *arguments: Any) -> None:
         self.service.process.making = arguments[3], self.service.read
