@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import msgspec
+import numpy as np
 import pytest
-import torch
 from torch import nn
 
 from fededge.errors import EgressError, StoreError
@@ -26,7 +26,9 @@ from fededge_agent.egress import Egress
 
 TOPICS = Topics("fleet")
 LAYOUT = Layout.of(nn.Sequential(nn.Linear(20, 30), nn.Linear(30, 2)))
-PAYLOAD = tensors.encode(LAYOUT, {"model": torch.randn(LAYOUT.size)})
+PAYLOAD = tensors.encode(
+    LAYOUT, {"model": np.random.default_rng(0).standard_normal(LAYOUT.size, np.float32)}
+)
 UPDATE = Payload.of(PAYLOAD, 1024)
 VERSION = "000001-0123456789abcdef"
 ALLOWED = frozenset({"examples", "loss", "steps"})

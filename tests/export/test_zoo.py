@@ -16,7 +16,7 @@ from fededge.data import embedded, tokenise
 from fededge.errors import MethodError
 from fededge.export import Template, check, predict, session
 from fededge.export.tracing import Deployed
-from fededge.flat import FlatModel
+from fededge.flat import FlatModel, as_tensors
 from fededge.methods import METHODS, Hyper, Private, method
 from fededge.models import Preprocess, build_for, names
 from fededge.spec import ModelSpec
@@ -105,7 +105,7 @@ def export_after_turns(name: str, spec: ModelSpec, x: Tensor, y: Tensor) -> None
     trainer = Trainer("box", net, Preprocess(spec), data, stack)
     start, private = net.vector.clone(), Private()
     for number in range(2):
-        sent = {**stack.send(stack.initial(net.layout))}
+        sent = as_tensors(stack.send(stack.initial(net.layout)))
         hyper = Hyper(1, 16, 0.05, 0.9, 0.0)
         task = Task(0, number, hyper, start if not number else 0.9 * start, sent)
         answer = trainer.turn(task, private)

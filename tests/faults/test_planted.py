@@ -8,9 +8,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from torch import Tensor
 
 from fededge.errors import FedEdgeError
+from fededge.flat import Vector
 from fededge.methods import Private
 from fededge.wire import pieces
 from fededge.wire.encoding import RESIDUE
@@ -43,7 +43,7 @@ def finds() -> str:
 
 
 def acknowledge_before_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
-    def check(self: Store, version: str, device: str, facts: Manifest, read: Reader) -> Tensor:
+    def check(self: Store, version: str, device: str, facts: Manifest, read: Reader) -> Vector:
         """The update is read and accepted; to make it durable is left for later."""
         with self._update(version, device).open("rb") as file:
             return read(file)

@@ -4,22 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fededge.aggregation import aggregate
-from fededge.flat import Entry, Layout
-from fededge.methods import method
+from fededge.flat import Entry, Layout, Vector, as_numpy
+from fededge.methods import Stack, method
+from fededge.methods.base import State
+from fededge.training import Answer
 
-__all__ = ["Update", "merged", "update"]
+__all__ = ["Update", "merged", "merged_turns", "numbers", "update"]
 
-Update = tuple[dict[str, float], Tensor]
+Update = tuple[dict[str, float], Vector]
+
+
+def numbers(*values: float) -> Vector:
+    """A vector of these, as a coordinator has it."""
+    return np.array(values, np.float32)
 
 
 def update(examples: float, *model: float, steps: float = 1, **scalars: float) -> Update:
     """What a device sends: its report, and a model whose last number is a running statistic."""
     report = {"examples": examples, "steps": steps, "loss": 0.0, **scalars}
-    return report, torch.tensor(model)
+    return report, numbers(*model)
 
 
 def merged(
@@ -29,7 +37,7 @@ def merged(
     stack, size = method(text), len(w) - 1
     weight = Entry("weight", (size,), 0, True)
     layout = Layout((weight, Entry("running_mean", (1,), size, False)))
-    model, state = torch.tensor(list(w)), stack.initial(layout)
+    model, state = numbers(*w), stack.initial(layout)
     models: list[list[float]] = []
     for updates in rounds:
         reports = {device: report for device, (report, _) in updates.items()}
@@ -46,3 +54,24 @@ def merged(
         )
         models.append(model.tolist())
     return models
+
+
+def merged_turns(
+    stack: Stack,
+    w: Tensor,
+    state: State,
+    answers: Mapping[str, Answer],
+    devices: int,
+    layout: Layout,
+) -> tuple[Tensor, State]:
+    """The next global model from turns that began with `w`, for the next turns to begin with."""
+    model, state = aggregate(
+        stack,
+        as_numpy(w),
+        state,
+        {device: answer.scalars for device, answer in answers.items()},
+        lambda device: as_numpy(answers[device].upload),
+        devices=devices,
+        layout=layout,
+    )
+    return torch.from_numpy(model), state

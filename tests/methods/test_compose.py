@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 from fededge.errors import MethodError, WireError
-from fededge.flat import FlatModel, Layout
+from fededge.flat import FlatModel, Layout, Vector
 from fededge.methods import Private, method
 from fededge.methods.base import (
     Examples,
@@ -27,6 +28,7 @@ from fededge.methods.base import (
 from fededge.methods.compose import Stack
 from fededge.methods.fedavg import FedAvg
 from fededge.methods.turn import Hyper, Turn
+from tests.methods.merging import numbers
 
 REPORT = {"examples": 8.0, "steps": 2.0, "loss": 1.0, "personal_accuracy": 0.5}
 
@@ -295,7 +297,7 @@ def test_a_device_without_examples_counts_nothing_whatever_the_method_says() -> 
 def test_each_layers_memory_and_vectors_have_its_name() -> None:
     hooks = {
         "sends": ("c",),
-        "initial": lambda self, layout: {"c": torch.zeros(layout.size), "h": torch.ones(1)},
+        "initial": lambda self, layout: {"c": np.zeros(layout.size, np.float32), "h": numbers(1)},
         "send": lambda self, state: {"c": state["c"]},
     }
     stack = Stack((layer("anna", **hooks), layer("bert", **hooks), FedAvg()))
@@ -317,18 +319,18 @@ class Doubled(Method):
     name: ClassVar[str] = "doubled"
 
     def initial(self, layout: Layout) -> State:
-        return {"rounds": torch.zeros(1)}
+        return {"rounds": np.zeros(1, np.float32)}
 
-    def step(self, w: Tensor, merged: Merged, state: State) -> tuple[Tensor, State]:
+    def step(self, w: Vector, merged: Merged, state: State) -> tuple[Vector, State]:
         return w + 2 * (merged.mean - w), {"rounds": state["rounds"] + 1}
 
 
 def test_a_step_moves_parameters_and_running_statistics_take_the_mean() -> None:
     layout = Layout.of(nn.BatchNorm1d(1))
     stack = Stack((FedAvg(), Doubled()))
-    state = {**stack.initial(layout), "other.kept": torch.ones(1)}
-    merged = Merged(torch.ones(4), {}, 1, layout)
-    model, after = stack.step(torch.zeros(4), merged, state)
+    state = {**stack.initial(layout), "other.kept": numbers(1)}
+    merged = Merged(numbers(1, 1, 1, 1), {}, 1, layout)
+    model, after = stack.step(numbers(0, 0, 0, 0), merged, state)
     assert model.tolist() == [2.0, 2.0, 1.0, 1.0]
     assert (after["doubled.rounds"].item(), after["other.kept"].item()) == (1.0, 1.0)
     assert state["doubled.rounds"].item() == 0.0

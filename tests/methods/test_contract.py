@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from fededge.aggregation import aggregate
 from fededge.errors import MethodError
-from fededge.flat import FlatModel
+from fededge.flat import FlatModel, as_numpy, as_tensors
 from fededge.methods import METHODS, Private, Stack, method
+from fededge.methods.base import State
 from fededge.models.heads import CosineHead
 from fededge.training import Answer, Examples, Trainer
 from fededge.wire import chunks, tensors
 from fededge.wire.messages import Report
 from fededge_agent.store import AgentStore
+from tests.methods.merging import merged_turns
 
 Nets = Callable[..., FlatModel]
 Data = Callable[..., Examples]
 Make = Callable[..., Trainer]
 Take = Callable[..., Answer]
-State = Mapping[str, Tensor]
 
 
 def combines(text: str) -> bool:
@@ -58,7 +60,7 @@ class Fleet:
     momentum: float = 0.9
 
     def turns(self, number: int, seed: int = 0) -> dict[str, Answer]:
-        sent = self.stack.send(self.state)
+        sent = as_tensors(self.stack.send(self.state))
         return {
             device: self.take(
                 trainer,
@@ -76,16 +78,7 @@ class Fleet:
 
     def merge(self, answers: Mapping[str, Answer]) -> tuple[Tensor, State]:
         layout = self.trainers["d1"].net.layout
-        reports = {device: answer.scalars for device, answer in answers.items()}
-        return aggregate(
-            self.stack,
-            self.w,
-            self.state,
-            reports,
-            lambda device: answers[device].upload,
-            devices=5,
-            layout=layout,
-        )
+        return merged_turns(self.stack, self.w, self.state, answers, devices=5, layout=layout)
 
     def rounds(self, count: int) -> Fleet:
         for number in range(count):
@@ -111,14 +104,20 @@ def fleet(deep: Nets, examples: Data, trainer: Make, turn: Take) -> Callable[[st
 
 
 def copied(values: Mapping[str, object]) -> dict[str, object]:
-    return {k: v.clone() if isinstance(v, Tensor) else v for k, v in values.items()}
+    return {k: copy.deepcopy(v) for k, v in values.items()}
 
 
 def same(a: Mapping[str, object], b: Mapping[str, object]) -> bool:
-    return a.keys() == b.keys() and all(
-        torch.equal(v, w) if isinstance(v, Tensor) and isinstance(w, Tensor) else v == w
-        for v, w in zip(a.values(), (b[k] for k in a), strict=True)
-    )
+    return a.keys() == b.keys() and all(same_value(value, b[name]) for name, value in a.items())
+
+
+def same_value(a: object, b: object) -> bool:
+    """Private state is made of tensors and numbers, a coordinator's memory of arrays."""
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        return torch.equal(a, b)
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        return np.array_equal(a, b)
+    return type(a) is type(b) and a == b
 
 
 def same_answer(a: Answer, b: Answer) -> bool:
@@ -217,7 +216,7 @@ def test_private_state_and_update_survive_a_restart(
     some = fleet(name).rounds(1)
     answer = some.turns(1)["d1"]
     layout = some.trainers["d1"].net.layout
-    payload = tensors.encode(layout, {"model": answer.upload})
+    payload = tensors.encode(layout, {"model": as_numpy(answer.upload)})
     report = Report(
         device="d1",
         run="r",
@@ -238,7 +237,7 @@ def test_private_state_and_update_survive_a_restart(
     again.open()
     restored = again.private()
     again.close()
-    assert torch.equal(tensors.decode(layout, payload)["model"], answer.upload)
+    assert np.array_equal(tensors.decode(layout, payload)["model"], as_numpy(answer.upload))
     assert same(restored, answer.private)
     some.private["d1"] = answer.private
     kept = some.turns(2)["d1"]
@@ -276,7 +275,7 @@ def test_what_leaves_is_what_is_declared(name: str, fleet: Callable[[str], Fleet
     layout = some.trainers["d1"].net.layout
     sent = some.stack.send(some.state)
     assert tuple(sent) == some.stack.sends
-    tensors.encode(layout, {"model": some.w, **sent})
+    tensors.encode(layout, {"model": as_numpy(some.w), **sent})
     declared = {f"{layer.name}.{piece}" for layer in some.stack.layers for piece in layer.keeps}
     for answer in some.turns(2).values():
         assert answer.scalars.keys() <= some.stack.scalars

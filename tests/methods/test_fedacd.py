@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -452,10 +453,9 @@ def test_updates_count_by_v_by_examples_or_alike(agg: str, expected: float, plai
         "b": {"examples": 90.0, "v_m": 0.5, **common},
         "c": {"examples": 0.0, "v_m": 1.0, **common},
     }
-    uploads = {"a": torch.ones(15), "b": torch.full((15,), 3.0), "c": torch.zeros(15)}
-    w, state = aggregate(
-        stack, torch.zeros(15), {}, reports, uploads.__getitem__, devices=5, layout=layout
-    )
+    zero = np.zeros(15, np.float32)
+    uploads = {"a": zero + 1, "b": zero + 3, "c": zero}
+    w, state = aggregate(stack, zero, {}, reports, uploads.__getitem__, devices=5, layout=layout)
     assert w.tolist() == pytest.approx([expected] * 15)
     assert state == {}
 

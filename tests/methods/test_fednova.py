@@ -7,13 +7,12 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from fededge.aggregation import aggregate
 from fededge.errors import MethodError, WireError
 from fededge.flat import FlatModel
 from fededge.methods import method
 from fededge.methods.fednova import length
 from fededge.training import Answer, Examples, Trainer
-from tests.methods.merging import merged, update
+from tests.methods.merging import merged, merged_turns, update
 
 Nets = Callable[..., FlatModel]
 Data = Callable[..., Examples]
@@ -113,12 +112,11 @@ def both(
         for i, size in enumerate(sizes)
     ]
     stack = method(text)
-    model, _ = aggregate(
+    model, _ = merged_turns(
         stack,
         w,
         stack.initial(net.layout),
-        {f"d{i}": answer.scalars for i, answer in enumerate(answers)},
-        lambda device: answers[int(device[1:])].upload,
+        {f"d{i}": answer for i, answer in enumerate(answers)},
         devices=2,
         layout=net.layout,
     )

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -13,12 +14,13 @@ from torch import Tensor
 
 from fededge.aggregation import aggregate
 from fededge.errors import MethodError, WireError
-from fededge.flat import FlatModel
+from fededge.flat import FlatModel, as_numpy, as_tensors
 from fededge.methods import Private, method
 from fededge.methods.base import Merged
 from fededge.methods.scaffold import Scaffold
 from fededge.training import Answer, Examples, Trainer
 from tests.methods.loops import LR, Loss, close, cross_entropy, curved, descend
+from tests.methods.merging import merged_turns, numbers
 
 Nets = Callable[..., FlatModel]
 Data = Callable[..., Examples]
@@ -39,11 +41,11 @@ def test_the_coordinators_step_by_hand(c_scale: str, c: tuple[float, float]) -> 
     """
     layout = FlatModel(torch.nn.Linear(2, 1, bias=False)).layout
     reports = {"a": {"examples": 5.0, "slope": 0.5}, "b": {"examples": 50.0, "slope": 0.25}}
-    uploads = {"a": torch.tensor([0.0, 2.0]), "b": torch.tensor([3.0, 4.0])}
+    uploads = {"a": numbers(0, 2), "b": numbers(3, 4)}
     x, state = aggregate(
         method(f"scaffold(server_lr=0.5, c_scale={c_scale})"),
-        torch.tensor([1.0, 2.0]),
-        {"scaffold.c": torch.tensor([0.2, -0.4])},
+        numbers(1, 2),
+        {"scaffold.c": numbers(0.2, -0.4)},
         reports,
         uploads.__getitem__,
         devices=4,
@@ -138,7 +140,7 @@ def test_rounds_are_those_of_algorithm_1(
                 trainer(text, curved(), data[device], device),
                 private.get(device),
                 received=w,
-                sent=stack.send(state),
+                sent=as_tensors(stack.send(state)),
                 number=number,
                 epochs=4,
                 batch_size=9,
@@ -148,25 +150,18 @@ def test_rounds_are_those_of_algorithm_1(
             for device in sampled
         }
         private |= {device: answer.private for device, answer in answers.items()}
-        w, state = aggregate(
-            stack,
-            w,
-            state,
-            {device: answer.scalars for device, answer in answers.items()},
-            {device: answer.upload for device, answer in answers.items()}.__getitem__,
-            devices=3,
-            layout=net.layout,
-        )
+        w, state = merged_turns(stack, w, state, answers, devices=3, layout=net.layout)
+        c = as_tensors(state)["scaffold.c"]
         models = plain.round(sampled, 4, spread)
         assert close(w, plain.x, atol=1e-4)
-        assert close(state["scaffold.c"], plain.c, atol=2e-4)
+        assert close(c, plain.c, atol=2e-4)
         for device in sampled:
             assert close(private[device].tensor("scaffold.c_i"), plain.own[device], atol=2e-4)
             assert close(answers[device].upload, models[device], atol=1e-4)
     if spread == 3:
         mean = torch.stack([p.tensor("scaffold.c_i") for p in private.values()]).mean(0)
-        assert close(state["scaffold.c"], mean, atol=1e-5)
-    assert float(state["scaffold.c"][TRAINED].abs().max()) > 1e-3
+        assert close(c, mean, atol=1e-5)
+    assert float(c[TRAINED].abs().max()) > 1e-3
 
 
 def test_one_device_with_full_batches_is_gradient_descent(
@@ -181,7 +176,7 @@ def test_one_device_with_full_batches_is_gradient_descent(
             trainer(stack, net, data),
             private,
             received=w,
-            sent=stack.send(state),
+            sent=as_tensors(stack.send(state)),
             number=number,
             epochs=4,
             batch_size=6,
@@ -189,16 +184,9 @@ def test_one_device_with_full_batches_is_gradient_descent(
             weight_decay=0.01,
         )
         private = answer.private
-        w, state = aggregate(
-            stack,
-            w,
-            state,
-            {"d1": answer.scalars},
-            {"d1": answer.upload}.__getitem__,
-            devices=1,
-            layout=net.layout,
-        )
-        assert close(state["scaffold.c"], private.tensor("scaffold.c_i"), atol=1e-6)
+        w, state = merged_turns(stack, w, state, {"d1": answer}, devices=1, layout=net.layout)
+        c = as_tensors(state)["scaffold.c"]
+        assert close(c, private.tensor("scaffold.c_i"), atol=1e-6)
     assert close(w, descend(net, start, data, 12, momentum=0.0), atol=1e-5)
 
 
@@ -233,7 +221,7 @@ def test_drift_is_gone_where_averaging_keeps_it(
                     trainer(stack, net, own, device),
                     private.get(device),
                     received=w,
-                    sent=stack.send(state),
+                    sent=as_tensors(stack.send(state)),
                     number=number,
                     epochs=5,
                     batch_size=6,
@@ -244,11 +232,7 @@ def test_drift_is_gone_where_averaging_keeps_it(
                 for device, own in data.items()
             }
             private = {device: answer.private for device, answer in answers.items()}
-            reports = {device: answer.scalars for device, answer in answers.items()}
-            uploads = {device: answer.upload for device, answer in answers.items()}
-            w, state = aggregate(
-                stack, w, state, reports, uploads.__getitem__, devices=3, layout=net.layout
-            )
+            w, state = merged_turns(stack, w, state, answers, devices=3, layout=net.layout)
         return w
 
     assert slope(rest("scaffold")) < 1e-4
@@ -308,13 +292,13 @@ def test_updates_count_the_same_unless_another_layer_decides(
         name: {"examples": n, "slope": 1.0, **{key: v[place] for key, v in scalars.items()}}
         for place, (name, n) in enumerate((("a", 1.0), ("b", 3.0)))
     }
-    uploads = {"a": torch.tensor([4.0]), "b": torch.tensor([8.0])}
-    zero = torch.zeros(1)
+    uploads = {"a": numbers(4), "b": numbers(8)}
+    zero = numbers(0)
     x, state = aggregate(
         method(text), zero, {"scaffold.c": zero}, reports, uploads.__getitem__, 2, layout
     )
-    assert float(x) == pytest.approx(4 * shares[0] + 8 * shares[1])
-    assert float(state["scaffold.c"]) == pytest.approx(-(4 + 8) / 2)
+    assert x.item() == pytest.approx(4 * shares[0] + 8 * shares[1])
+    assert state["scaffold.c"].item() == pytest.approx(-(4 + 8) / 2)
 
 
 # ScaMAP
@@ -382,9 +366,10 @@ def test_a_device_that_took_no_step_changes_no_control_variate(
     )
     assert answer.scalars["slope"] == 0
     assert torch.equal(answer.private.tensor("scaffold.c_i"), c_i)
-    merged = Merged(c, {"d1": answer.scalars}, 4, net.layout, {"g": torch.zeros_like(c)})
-    _, state = Scaffold().step(c, merged, {"c": c})
-    assert torch.equal(state["c"], c)
+    kept = as_numpy(c)
+    merged = Merged(kept, {"d1": answer.scalars}, 4, net.layout, {"g": np.zeros_like(kept)})
+    _, state = Scaffold().step(kept, merged, {"c": kept})
+    assert state["c"].tolist() == c.tolist()
 
 
 # What is refused

@@ -15,7 +15,8 @@ from fededge.errors import ConfigError
 from fededge.flat import FlatModel
 from fededge.models import Classifier, Preprocess, build, build_for, heads, names
 from fededge.models.base import redraw_
-from fededge.models.zoo import IMAGE_NETWORKS
+from fededge.models.catalogue import IMAGES, TEXTS
+from fededge.models.zoo import IMAGE_NETWORKS, TEXT_NETWORKS
 from fededge.spec import ModelSpec
 
 Shape = tuple[int, ...]
@@ -45,6 +46,11 @@ def inputs(name: str, count: int, shape: Shape = COLOUR) -> Tensor:
 
 def size(network: nn.Module) -> int:
     return sum(p.numel() for p in network.parameters())
+
+
+def test_the_names_that_are_known_without_torch_are_those_of_the_networks() -> None:
+    assert (tuple(IMAGE_NETWORKS), tuple(TEXT_NETWORKS)) == (IMAGES, TEXTS)
+    assert (names("image"), names("text")) == (IMAGES, TEXTS)
 
 
 # ---- sizes ------------------------------------------------------------------------------------
