@@ -14,17 +14,14 @@ import tempfile
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 from unittest import mock
 
-import torch
-from torch import Tensor
-
-from fededge import methods
+from fededge import methods, models
 from fededge.config import AgentConfig, CoordinatorConfig, RobustConfig, RoundsConfig
 from fededge.config.sections import DataConfig, ModelConfig
-from fededge.flat import FlatModel, Layout
-from fededge.models import build_for
+from fededge.flat import FlatModel, Layout, Vector, as_numpy
+from fededge.late import torch, torch_is_loaded
 from fededge.spec import ModelSpec
 from fededge.training import Examples
 from fededge.transport.outbox import Outbox, Parcel
@@ -41,11 +38,13 @@ from fededge.wire.messages import (
     decode,
     encode,
 )
-from fededge_agent.store import AgentStore
-from fededge_agent.work import Work
 from fededge_server.app import Coordinator
 from fededge_server.merging import Current, Merging
 from fededge_server.store import Progress, Store
+
+if TYPE_CHECKING:  # what has torch: a coordinator is measured without
+    from fededge_agent.store import AgentStore
+    from fededge_agent.work import Work
 
 __all__ = ["FORGET", "Peaks"]
 
@@ -78,7 +77,7 @@ def _resident(key: str) -> int:
 
 
 def network(seed: int) -> FlatModel:
-    return FlatModel(build_for(SPEC, seed), trains=False)
+    return FlatModel(models.build_for(SPEC, seed), trains=False)
 
 
 def payload(folder: Path, name: str, seed: int, encoding: Encoding) -> tuple[Path, Manifest]:
@@ -86,7 +85,7 @@ def payload(folder: Path, name: str, seed: int, encoding: Encoding) -> tuple[Pat
     net = network(seed)
     path = folder / name
     with path.open("wb") as file:
-        encoding.send(file, net.layout, {"model": net.vector})
+        encoding.send(file, net.layout, {"model": as_numpy(net.vector)})
     return path, chunks.manifest(path)
 
 
@@ -98,6 +97,9 @@ def pieces(path: Path, manifest: Manifest) -> Iterable[tuple[int, bytes]]:
 
 def agent(encoding: Encoding) -> Peaks:
     """A model comes, is trained from, and its update is sent; beside a network with a gradient."""
+    from fededge_agent.store import AgentStore
+    from fededge_agent.work import Work
+
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -159,12 +161,12 @@ def _state(manifest: Manifest, layout: Layout, encoding: Encoding) -> State:
     )
 
 
-def update(folder: Path, seed: int, base: Tensor, encoding: Encoding) -> tuple[Path, Manifest]:
+def update(folder: Path, seed: int, base: Vector, encoding: Encoding) -> tuple[Path, Manifest]:
     """An update's bytes in a file, as it comes from a device."""
     net = network(seed)
     path = folder / "update"
     with path.open("wb") as file:
-        encoding.write_(None, file, net.layout, net.vector, base)
+        encoding.write_(None, file, net.layout, as_numpy(net.vector), base)
     return path, chunks.manifest(path)
 
 
@@ -175,7 +177,7 @@ def merging(encoding: Encoding) -> Peaks:
         store = Store(Path(name))
         store.open()
         net = network(0)
-        current = Current(0, VERSION, net.vector, {})
+        current = Current(0, VERSION, as_numpy(net.vector), {})
         gauge = Gauge(4 * net.layout.size)
         _round(gauge, store, net.layout, current, encoding)
         store.close()
@@ -263,7 +265,7 @@ class Alone(Coordinator):
         self.arrive()
         for device in DEVICES:
             status = Status(
-                "i", True, device=device, activity="ready", layout=self.versions.net.layout.hash
+                "i", True, device=device, activity="ready", layout=self.versions.layout.hash
             )
             self.hear(self.topics.device(device, "status"), encode(status))
         self._tick()
@@ -281,7 +283,7 @@ class Alone(Coordinator):
             dict.fromkeys(self.versions.method.scalars, 1.0),
         )
         manifest = chunks.manifest(path)
-        run, layout = self.rounds.facts.run, self.versions.net.layout.hash
+        run, layout = self.rounds.facts.run, self.versions.layout.hash
         report = Report(task.device, run, task.round, task.version, layout, manifest, scalars)
         payload = chunks.Payload.of(path)
         self.hear(self.topics.device(task.device, "report"), encode(report))
@@ -291,7 +293,7 @@ class Alone(Coordinator):
 
     @property
     def layout(self) -> str:
-        return self.versions.net.layout.hash
+        return self.versions.layout.hash
 
     def hear(self, topic: str, message: bytes) -> None:
         self._take(Message(topic, message, False, lambda: None))
@@ -316,9 +318,8 @@ def coordinator(_: Encoding) -> Peaks:
         run, gauge = Alone(config), Gauge(1)
         gauge("run", run.run)
         assert run.versions.progress.rounds_done == 3
-        return {
-            step: held / (4 * run.versions.net.layout.size) for step, held in gauge.peaks.items()
-        }
+        assert not torch_is_loaded()
+        return {step: held / (4 * run.versions.layout.size) for step, held in gauge.peaks.items()}
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from fededge import robust
 from fededge.errors import ConfigError
@@ -18,7 +17,7 @@ Matrix = np.ndarray[tuple[int, int], np.dtype[np.float32]]
 def rows_of(folder: Path, matrix: Matrix) -> Rows:
     devices = [f"device-{index:02d}" for index in range(len(matrix))]
     rows = Rows(folder / "rows.f32", devices, matrix.shape[1])
-    rows.fill(lambda device: torch.from_numpy(matrix[int(device[-2:])].copy()))
+    rows.fill(lambda device: matrix[int(device[-2:])].copy())
     return rows
 
 
@@ -44,15 +43,15 @@ def test_the_blocks_are_the_whole(tmp_path: Path, matrix: Matrix) -> None:
 
 def test_the_median_is_numpys(tmp_path: Path, matrix: Matrix) -> None:
     found = median(rows_of(tmp_path, matrix))
-    np.testing.assert_array_equal(found.numpy(), np.median(matrix, axis=0))
+    np.testing.assert_array_equal(found, np.median(matrix, axis=0))
 
 
 def test_the_trimmed_mean_leaves_out_both_ends(tmp_path: Path, matrix: Matrix) -> None:
     found = trimmed_mean(rows_of(tmp_path, matrix), 0.2)
     expected = np.sort(matrix.astype(np.float64), axis=0)[1:-1].mean(axis=0)
-    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-7)
     whole = trimmed_mean(rows_of(tmp_path, matrix), 0.0)
-    np.testing.assert_allclose(whole.numpy(), matrix.mean(axis=0), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(whole, matrix.mean(axis=0), rtol=1e-5, atol=1e-6)
 
 
 def test_one_hostile_update_moves_the_mean_but_not_the_others(tmp_path: Path) -> None:
@@ -60,8 +59,8 @@ def test_one_hostile_update_moves_the_mean_but_not_the_others(tmp_path: Path) ->
     hostile = np.concatenate([honest, np.full((1, 200), 1e6, np.float32)])
     rows = rows_of(tmp_path, hostile)
     assert abs(hostile.mean()) > 1e5
-    assert median(rows).abs().max() < 4
-    assert trimmed_mean(rows, 0.2).abs().max() < 4
+    assert np.abs(median(rows)).max() < 4
+    assert np.abs(trimmed_mean(rows, 0.2)).max() < 4
     assert krum(rows, 1) != "device-06"
 
 
@@ -81,8 +80,8 @@ def test_krum_says_how_many_updates_it_needs(tmp_path: Path) -> None:
 
 def test_a_norm_is_that_of_the_whole_vector() -> None:
     """Against float64: a million numbers in several blocks, and 3² + 4² = 5² by hand."""
-    vector = torch.randn(1_000_003, generator=torch.Generator().manual_seed(1))
-    expected = np.linalg.norm(vector.double().numpy())
+    vector = np.random.default_rng(1).normal(size=1_000_003).astype(np.float32)
+    expected = np.linalg.norm(vector.astype(np.float64))
     assert norm_of(len(vector), lambda span: vector[span]) == pytest.approx(expected, rel=1e-12)
-    assert norm_of(2, lambda span: torch.tensor([3.0, 4.0])[span]) == 5.0
+    assert norm_of(2, lambda span: np.array([3.0, 4.0], np.float32)[span]) == 5.0
     assert norm_of(0, lambda span: vector[span]) == 0.0

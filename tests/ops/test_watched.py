@@ -1,4 +1,4 @@
-"""The C++ that faces torch, with every access of its own watched: under `make sanitize` alone.
+"""The C++ that faces torch or numpy, with every access watched: under `make sanitize` alone.
 
 It is compiled once more, and the tests of the ops run with it. The row loops behind it are compiled
 as they are shipped: `test_loops.py` watches those, without torch.
@@ -34,7 +34,8 @@ def environment(**more: str) -> dict[str, str]:
     return {**{k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}, **more}
 
 
-def compile_watched(folder: Path) -> Path:
+def compile_watched(folder: Path) -> None:
+    """Both compiled modules, each from the sources that `setup.py` names for it."""
     pybind11 = pytest.importorskip("pybind11")
     found = [*cpp_extension.include_paths(), pybind11.get_include()]
     found += [str(ROOT / "csrc"), sysconfig.get_path("include")]
@@ -48,21 +49,27 @@ def compile_watched(folder: Path) -> Path:
         subprocess.run(command, env=environment(), check=True)
         return str(out)
 
-    sources = [*(ROOT / "csrc").glob("*.cpp"), *(ROOT / "csrc" / "cpu").glob("*.cpp")]
+    torchs = [*(ROOT / "csrc").glob("*.cpp"), *(ROOT / "csrc" / "cpu").glob("*.cpp")]
+    numpys = [*(ROOT / "csrc" / "sums").glob("*.cpp"), ROOT / "csrc" / "cpu" / "simd.cpp"]
+    sources = sorted({*torchs, *numpys})
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        objects = list(pool.map(compiled, sources))
-    module = folder / "_C.so"
+        objects = dict(zip(sources, pool.map(compiled, sources), strict=True))
     libraries = [f"-L{Path(torch.__file__).parent / 'lib'}", "-lc10", "-ltorch", "-ltorch_cpu"]
-    link = [*CXX, *SANITIZERS, "-shared", "-fopenmp", *objects, *libraries, "-ltorch_python"]
-    subprocess.run([*link, "-o", str(module)], env=environment(), check=True)
-    return module
+    link = [*CXX, *SANITIZERS, "-shared", "-fopenmp"]
+    for name, parts, needs in (
+        ("_C", torchs, [*libraries, "-ltorch_python"]),
+        ("_sums", numpys, []),
+    ):
+        command = [*link, *(objects[part] for part in parts), *needs]
+        subprocess.run([*command, "-o", str(folder / f"{name}.so")], env=environment(), check=True)
 
 
 @pytest.mark.skipif("-fsanitize" not in " ".join(SANITIZERS), reason="only under make sanitize")
 def test_the_ops_tests_run_watched(tmp_path: Path) -> None:
-    watched = str(compile_watched(tmp_path))
+    compile_watched(tmp_path)
     files = [f"tests/ops/test_{name}.py" for name in TESTS]
     command = [sys.executable, "-m", "pytest", "-p", "tests.ops.watched", "-p", "no:cacheprovider"]
     command += ["--capture=sys", "-q", "-k", LEFT_OUT, *files]
     # A report of what was found goes to the terminal, and ends the process.
-    subprocess.run(command, cwd=ROOT, env={**os.environ, "FEDEDGE_WATCHED": watched}, check=True)
+    watched = {**os.environ, "FEDEDGE_WATCHED": str(tmp_path)}
+    subprocess.run(command, cwd=ROOT, env=watched, check=True)

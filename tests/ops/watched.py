@@ -1,17 +1,25 @@
-"""A pytest plugin (-p tests.ops.watched): fededge._C is the module that FEDEDGE_WATCHED names."""
+"""A pytest plugin (-p tests.ops.watched): the compiled modules are those in FEDEDGE_WATCHED."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 import sys
+from pathlib import Path
 
-import torch  # noqa: F401 - the module's libraries are its
+import torch  # noqa: F401 - the libraries of one of them are its
 
-spec = importlib.util.spec_from_file_location("fededge._C", os.environ["FEDEDGE_WATCHED"])
-assert spec is not None
-assert spec.loader is not None
-module = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(module)
-sys.modules["fededge._C"] = module
-assert module.facts()["flags"] == "watched"
+for name in ("_C", "_sums"):
+    path = Path(os.environ["FEDEDGE_WATCHED"]) / f"{name}.so"
+    spec = importlib.util.spec_from_file_location(f"fededge.{name}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    sys.modules[f"fededge.{name}"] = module
+
+assert sys.modules["fededge._C"].facts()["flags"] == "watched"
+
+from fededge import sums  # noqa: E402 - after what it would otherwise load
+
+assert sums._COMPILED is sys.modules["fededge._sums"]

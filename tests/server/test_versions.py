@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
+import numpy as np
 import pytest
-import torch
 
 from fededge.config import CoordinatorConfig
 from fededge.config.sections import DataConfig, ModelConfig, TransferConfig
 from fededge.errors import DiskFullError
+from fededge.flat import as_numpy
 from fededge.wire import tensors
 from fededge_server import versions as module
 from fededge_server.store import Store
@@ -18,14 +22,18 @@ from fededge_server.versions import Versions
 
 MODEL = ModelConfig(name="lenet", labels=("a", "b"), shape=(1, 28, 28), mean=(0.5,), std=(0.5,))
 
+WITHOUT, EMBEDDED = DataConfig(source="none"), DataConfig(source="embedded")
 
-def config_of(folder: Path, method: str, encoding: str) -> CoordinatorConfig:
+
+def config_of(
+    folder: Path, method: str, encoding: str, data: DataConfig = WITHOUT
+) -> CoordinatorConfig:
     return CoordinatorConfig(
         federation="f",
         state=str(folder),
         method=method,
-        model=MODEL,
-        data=DataConfig(source="none"),
+        model=MODEL if data is WITHOUT else ModelConfig(name="lenet"),
+        data=data,
         transfer=TransferConfig(encoding=encoding),
     )
 
@@ -62,8 +70,8 @@ def test_what_travels_has_a_file_of_its_own_or_is_in_memory_if_the_disk_is_full(
     path = versions.payload()
     assert path == store.published
     with versions.encoding.plain(store.published.read_bytes(), 10**7) as file:
-        found = tensors.decode(versions.net.layout, file, ("model", *versions.method.sends))
-    assert torch.equal(found["model"], versions.model)
+        found = tensors.decode(versions.layout, file, ("model", *versions.method.sends))
+    assert np.array_equal(found["model"], versions.model)
 
     def full(path: Path, synced: bool) -> None:
         raise DiskFullError("the disk is full")
@@ -77,5 +85,56 @@ def test_a_second_process_goes_on_from_the_same_version(store: Store) -> None:
     first = made(store)
     second = made(store)
     assert second.progress == first.progress
-    assert torch.equal(second.model, first.model)
-    assert second.net.vector.data_ptr() == second.model.data_ptr(), "one copy is enough"
+    assert np.array_equal(second.model, first.model)
+    assert second.model.dtype == np.float32
+
+
+def test_a_model_is_evaluated_where_it_lies(store: Store) -> None:
+    """One copy is enough: the network that evaluates it has the version's own memory."""
+    versions = Versions(config_of(store.folder, "fedavg", "float32", EMBEDDED), store)
+    versions.prepare()
+    versions.resume()
+    model = versions.model + np.float32(1)
+    versions.advance(1, model, {}, {}, None)
+    assert versions.progress.accuracy is not None
+    assert versions.model is model
+    assert versions.network._here is not None
+    assert np.shares_memory(as_numpy(versions.network._here.net.vector), model)
+
+
+ALONE = """
+import msgspec, pathlib, sys
+from fededge.config import CoordinatorConfig
+from fededge_server.store import Store
+from fededge_server.versions import Versions
+
+config = msgspec.json.decode(sys.argv[1], type=CoordinatorConfig)
+store = Store(pathlib.Path(config.state))
+store.open()
+versions = Versions(config, store)
+versions.prepare()
+versions.resume()
+versions.network.stop()
+store.close()
+print("torch" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize("data", [WITHOUT, EMBEDDED], ids=lambda data: str(data.source))
+def test_a_process_without_torch_makes_the_same_version_and_stays_without(
+    tmp_path: Path, data: DataConfig
+) -> None:
+    config = config_of(tmp_path, "scaffold", "float32", data)
+    command = [sys.executable, "-c", ALONE, msgspec.json.encode(config).decode()]
+    said = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert (said.stdout, said.stderr) == ("False\n", "")
+    alone, here = Store(tmp_path), Store(tmp_path / "here")
+    here.open()
+    versions = Versions(config, here)
+    versions.prepare()
+    versions.resume()
+    here.close()
+    assert alone.history() == [versions.progress]
+    assert (versions.progress.accuracy is None) == (data is WITHOUT)
+    for path in (here.model(versions.progress.version), here._state(versions.progress.version)):
+        assert (alone.models / path.name).read_bytes() == path.read_bytes()

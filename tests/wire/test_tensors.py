@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import random
 import struct
@@ -10,14 +11,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.numpy
 import safetensors.torch
 import torch
 from torch import nn
 
 from fededge.errors import EgressError, WireError
-from fededge.flat import FlatModel, Layout
+from fededge.flat import FlatModel, Layout, Vector, as_numpy
 from fededge.methods.private import Private
-from fededge.wire import tensors
+from fededge.wire import container, tensors
 
 
 def network() -> nn.Module:
@@ -29,7 +31,7 @@ def network() -> nn.Module:
 
 
 LAYOUT = Layout.of(network())
-VECTOR = torch.randn(LAYOUT.size, generator=torch.Generator().manual_seed(1))
+VECTOR = as_numpy(torch.randn(LAYOUT.size, generator=torch.Generator().manual_seed(1)))
 GOOD = tensors.encode(LAYOUT, {"model": VECTOR})
 
 
@@ -46,7 +48,8 @@ def joined(header: dict[str, Any] | bytes, body: bytes) -> bytes:
 def test_the_bytes_are_safetensors_with_the_names_of_the_module() -> None:
     """Read by the safetensors library itself, and compared with the module's own state dict."""
     module = network()
-    found = safetensors.torch.load(tensors.encode(LAYOUT, {"model": FlatModel(module).vector}))
+    vector = as_numpy(FlatModel(module).vector)
+    found = safetensors.torch.load(tensors.encode(LAYOUT, {"model": vector}))
     expected = {k: v for k, v in module.state_dict().items() if v.is_floating_point()}
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], expected[name]) for name in expected)
@@ -65,7 +68,72 @@ def test_a_file_is_read_as_its_bytes_are(numbers: Any, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(data)
     with (tmp_path / "file").open("rb") as file:
         found = tensors.decode(LAYOUT, file, numbers=numbers)["model"]
-    assert torch.equal(found, tensors.decode(LAYOUT, data, numbers=numbers)["model"])
+    assert np.array_equal(found, tensors.decode(LAYOUT, data, numbers=numbers)["model"])
+
+
+LOWER = (0x0000, 0x0001, 0x7FFF, 0x8000, 0x8001, 0xFFFF)
+"""Lower halves of a float32: on a bfloat16, beside it, and at and around the middle of two."""
+
+
+def everywhere() -> tuple[Layout, Vector]:
+    """Numbers beside every bfloat16 of either sign: zeros, subnormal numbers, infinities."""
+    upper = np.arange(2**16, dtype=np.uint32) << 16
+    numbers = (upper[:, None] | np.array(LOWER, np.uint32)).reshape(-1).view(np.float32)
+    numbers = numbers[~np.isnan(numbers)]
+    assert len(numbers) == len(LOWER) * 2**16 - 2 * (128 * len(LOWER) - 1)
+    return Layout.of(nn.ParameterList([torch.zeros(len(numbers))])), numbers
+
+
+@pytest.mark.parametrize("numbers", ["float16", "bfloat16"])
+def test_rounding_is_torchs_to_the_bit(numbers: Any) -> None:
+    layout, vector = everywhere()
+    kind = getattr(torch, numbers)
+    most = np.inf if numbers == "bfloat16" else 65504.0
+    expected = torch.from_numpy(vector).clamp(-most, most).to(kind)
+    data = tensors.encode(layout, {"model": vector}, numbers)
+    first, last = tensors.spans(data)["0"]
+    assert data[first:last] == expected.view(torch.int16).numpy().tobytes()
+
+
+def test_float16_rounds_as_torch_does_between_any_two_of_its_numbers() -> None:
+    """At each of them, at the middle to the next one, and one float32 below and above both."""
+    halves = torch.arange(0x7C00, dtype=torch.int16).view(torch.float16).double()
+    middles = (halves[1:] + halves[:-1]) / 2
+    points = as_numpy(torch.cat([halves, middles]).float())
+    around = [points, np.nextafter(points, np.float32(-1e9)), np.nextafter(points, np.float32(1e9))]
+    vector = np.concatenate([*around, *(-part for part in around)])
+    layout = Layout.of(nn.ParameterList([torch.zeros(len(vector))]))
+    data = tensors.encode(layout, {"model": vector}, "float16")
+    first, last = tensors.spans(data)["0"]
+    expected = torch.from_numpy(vector).clamp(-65504, 65504).half()
+    assert data[first:last] == expected.view(torch.int16).numpy().tobytes()
+
+
+@pytest.mark.parametrize("numbers", ["float16", "bfloat16"])
+def test_a_nan_stays_one_in_16_bits(numbers: Any) -> None:
+    """Those too whose upper half alone is infinity, and the one that rounding up would make 0."""
+    bits = np.array([0x7F800001, 0xFF800001, 0x7FC00000, 0x7FFFFFFF, 0xFFFFFFFF], np.uint32)
+    layout = Layout.of(nn.ParameterList([torch.zeros(len(bits))]))
+    data = tensors.encode(layout, {"model": bits.view(np.float32)}, numbers)
+    assert safetensors.torch.load(data)["0"].isnan().all()
+
+
+@pytest.mark.parametrize("numbers", ["float16", "bfloat16"])
+def test_every_16_bit_number_arrives_as_torch_reads_it_or_is_refused(numbers: Any) -> None:
+    """All 65,536 of them; what is not finite one by one, and without a warning of numpy's."""
+    every = np.arange(2**16, dtype=np.uint16)
+    expected = torch.from_numpy(every.view(np.int16)).view(getattr(torch, numbers)).float()
+    good = expected.isfinite().numpy()
+    layout = Layout.of(nn.ParameterList([torch.zeros(int(good.sum()))]))
+    zeros = np.zeros(layout.size, np.float32)
+    empty = tensors.encode(layout, {"model": zeros}, numbers)[: -2 * layout.size]
+    found = tensors.decode(layout, empty + every[good].tobytes(), numbers=numbers)["model"]
+    assert found.tobytes() == expected.numpy()[good].tobytes()
+    single = Layout.of(nn.ParameterList([torch.zeros(1)]))
+    header = tensors.encode(single, {"model": zeros[:1]}, numbers)[:-2]
+    for bits in every[~good]:
+        with pytest.raises(WireError, match="not finite"):
+            tensors.decode(single, header + bits.tobytes(), numbers=numbers)
 
 
 def test_tensors_that_lie_over_each_other_or_apart_are_refused() -> None:
@@ -81,7 +149,7 @@ def test_tensors_that_lie_over_each_other_or_apart_are_refused() -> None:
 def test_a_header_may_say_more_of_the_whole_and_nothing_more_of_a_tensor() -> None:
     header, body = parts(GOOD)
     about = {"__metadata__": {"made by": "another program"}}
-    assert torch.equal(tensors.decode(LAYOUT, joined(about | header, body))["model"], VECTOR)
+    assert np.array_equal(tensors.decode(LAYOUT, joined(about | header, body))["model"], VECTOR)
     for odd in ({"__metadata__": {"a": 1}}, {"scale": header["scale"] | {"more": 1}}):
         with pytest.raises(WireError):
             tensors.decode(LAYOUT, joined(header | odd, body))
@@ -94,13 +162,13 @@ def test_a_header_that_is_longer_than_an_honest_one_is_not_read() -> None:
 
 
 def test_vectors_come_back_bit_by_bit() -> None:
-    vector = VECTOR.clone()
-    vector[:4] = torch.tensor([-0.0, 1e-45, 3.4028235e38, -1e-38])
-    other = torch.arange(float(LAYOUT.size))
+    vector = VECTOR.copy()
+    vector[:4] = [-0.0, 1e-45, 3.4028235e38, -1e-38]
+    other = np.arange(LAYOUT.size, dtype=np.float32)
     data = tensors.encode(LAYOUT, {"model": vector, "c": other})
     found = tensors.decode(LAYOUT, data, ("model", "c"))
-    assert found["model"].numpy().tobytes() == vector.numpy().tobytes()
-    assert found["c"].numpy().tobytes() == other.numpy().tobytes()
+    assert found["model"].tobytes() == vector.tobytes()
+    assert found["c"].tobytes() == other.tobytes()
     assert {"scale", "c/scale"} <= parts(data)[0].keys()
 
 
@@ -117,12 +185,13 @@ def test_a_vector_that_is_not_expected_is_refused() -> None:
     [
         VECTOR[:-1],
         VECTOR.reshape(1, -1),
-        torch.tensor(1.0),
-        VECTOR.numpy(),
+        np.float32(1.0),
+        np.array(1.0, np.float32),
+        torch.from_numpy(VECTOR),
         VECTOR.tolist(),
         1.0,
         b"raw",
-        Private({"layer.x": VECTOR}),
+        Private({"layer.x": torch.from_numpy(VECTOR)}),
         {"x": VECTOR},
         None,
     ],
@@ -134,17 +203,17 @@ def test_what_is_no_vector_of_the_layout_does_not_get_out(value: Any) -> None:
 
 
 def test_encoding_leaves_its_input_alone_and_takes_any_strides() -> None:
-    wide = torch.randn(LAYOUT.size, 2)
-    before = wide.clone()
+    wide = np.random.default_rng(2).normal(size=(LAYOUT.size, 2)).astype(np.float32)
+    before = wide.copy()
     data = tensors.encode(LAYOUT, {"model": wide[:, 1]})
-    assert torch.equal(wide, before)
-    assert torch.equal(tensors.decode(LAYOUT, data)["model"], before[:, 1])
+    assert np.array_equal(wide, before)
+    assert np.array_equal(tensors.decode(LAYOUT, data)["model"], before[:, 1])
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 def test_a_number_that_is_not_finite_is_refused(value: float) -> None:
     for place in (0, LAYOUT.size // 2, LAYOUT.size - 1):
-        vector = VECTOR.clone()
+        vector = VECTOR.copy()
         vector[place] = value
         with pytest.raises(WireError, match="not finite"):
             tensors.decode(LAYOUT, tensors.encode(LAYOUT, {"model": vector}))
@@ -246,7 +315,7 @@ def test_mutations_are_a_model_or_a_wire_error() -> None:
             outcomes[False] += 1
         else:
             assert model.shape == (LAYOUT.size,)
-            assert np.isfinite(model.numpy()).all()
+            assert np.isfinite(model).all()
             outcomes[True] += 1
     assert min(outcomes.values()) > 0
 
@@ -258,7 +327,7 @@ def test_an_honest_payload_is_within_the_limit() -> None:
     )
     for module in (network(), tiny, nn.Linear(1, 1), nn.Identity()):
         layout = Layout.of(module)
-        vectors = {"model": torch.zeros(layout.size), "control": torch.zeros(layout.size)}
+        vectors = {key: np.zeros(layout.size, np.float32) for key in ("model", "control")}
         size = len(tensors.encode(layout, vectors))
         assert size <= tensors.payload_limit(layout, 2)
         one = len(tensors.encode(layout, {"model": vectors["model"]}))
@@ -266,9 +335,47 @@ def test_an_honest_payload_is_within_the_limit() -> None:
 
 
 def test_spans_say_where_each_tensor_lies() -> None:
-    views = LAYOUT.views(VECTOR)
+    views = LAYOUT.views(torch.from_numpy(VECTOR))
     spans = tensors.spans(GOOD)
     assert spans.keys() == views.keys()
     for name, (first, last) in spans.items():
         assert GOOD[first:last] == views[name].numpy().tobytes()
     assert sum(last - first for first, last in spans.values()) == 4 * LAYOUT.size
+
+
+# The container, for what a service keeps for itself
+
+KEPT = {
+    np.dtype(kind).name: np.arange(6).reshape(2, 3).astype(kind)
+    for kind in ("f8", "f4", "f2", "i8", "i4", "i2", "i1", "u1", "?")
+}
+
+
+def test_arrays_of_every_kind_and_shape_are_kept_as_the_safetensors_library_would(
+    tmp_path: Path,
+) -> None:
+    turned = np.asfortranarray(KEPT["float32"])
+    arrays = {
+        **KEPT,
+        "scalar": np.array(3),
+        "empty": np.zeros((0, 4), np.float32),
+        "turned": turned,
+    }
+    file = io.BytesIO()
+    container.write(file, {name: container.plain(array) for name, array in arrays.items()})
+    theirs = safetensors.numpy.load(file.getvalue())
+    (tmp_path / "kept").write_bytes(file.getvalue())
+    with (tmp_path / "kept").open("rb") as kept:
+        ours = {name: container.array_of(plain) for name, plain in container.read(kept).items()}
+    assert ours.keys() == theirs.keys() == arrays.keys()
+    for name, array in arrays.items():
+        for found in (ours[name], theirs[name]):
+            assert (found.dtype, found.shape) == (array.dtype, array.shape)
+            assert np.array_equal(found, array)
+        assert ours[name].flags.writeable
+
+
+def test_numbers_that_numpy_does_not_have_are_refused_as_an_array() -> None:
+    plain = container.Plain(container.Form("BF16", (2,)), memoryview(bytes(4)))
+    with pytest.raises(WireError, match="no numbers of the kind BF16"):
+        container.array_of(plain)
