@@ -33,7 +33,7 @@ class Update(Protocol):
     def __getitem__(self, span: slice, /) -> Vector: ...
 
 
-@np.errstate(over="ignore", invalid="ignore")  # what is not finite gets a sentence
+@np.errstate(all="ignore")  # what is not finite gets a sentence
 def aggregate(
     method: Stack,
     w: Vector,

@@ -1,6 +1,6 @@
 """Sums of models that lie in arrays of numpy: what a coordinator does, without torch.
 
-Compiled where it was built (`csrc/buffers.cpp`), numpy everywhere else, with the same bits.
+Compiled where it was built (`csrc/sums/buffers.cpp`), numpy everywhere else, with the same bits.
 """
 
 from __future__ import annotations

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import multiprocessing
 import signal
+import socket
+import subprocess
+import sys
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import NamedTuple
@@ -25,7 +27,7 @@ from fededge.late import torch, torch_is_loaded
 from fededge.spec import ModelSpec
 from fededge.training import prepare_threads
 
-__all__ = ["Founded", "Network"]
+__all__ = ["Founded", "Network", "serve"]
 
 log = logging.getLogger("coordinator")
 
@@ -68,10 +70,7 @@ class Network:
         if torch_is_loaded():
             self._here = Built(self.wanted)
             return self._here.founded
-        self._there, end = multiprocessing.Pipe()
-        spawn = multiprocessing.get_context("spawn")
-        spawn.Process(target=_serve, args=(end, self.wanted), daemon=True).start()
-        end.close()  # its process has it: without that one nothing can come any more
+        self._begin()
         founded = self._answer()
         if not isinstance(founded, Founded):
             raise StoreError(
@@ -107,6 +106,17 @@ class Network:
         if self._there is not None:
             self._there.close()
             self._there = None
+            self._process.wait()
+
+    def _begin(self) -> None:
+        ours, end = socket.socketpair()
+        with end:  # then that process alone has it, and its end is the end of what can come
+            program = f"from fededge_server.network import serve; serve({end.fileno()})"
+            command, passed = [sys.executable, "-c", program], (end.fileno(),)
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=passed)
+        self._there = Connection(ours.detach())
+        with contextlib.suppress(OSError):
+            self._there.send(self.wanted)
 
     def _answer(self) -> object:
         """What the process says; None if it is gone, and its mistakes as our own."""
@@ -138,11 +148,17 @@ class Built:
         return accuracy(self.net.module, self.preprocess, self.test.x, self.test.y)
 
 
-def _serve(end: Connection, wanted: Wanted) -> None:
-    """A process of its own: build the network, then evaluate what comes until nothing can."""
+def serve(number: int) -> None:
+    """A process of its own: build the network, then evaluate what comes until nothing can.
+
+    Args:
+        number: of the socket to the coordinator, which it was started with.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches it too, and is not for it
+    end = Connection(number)
     with contextlib.suppress(EOFError, OSError):
         try:
+            wanted: Wanted = end.recv()
             prepare_threads()
             built = Built(wanted)
             end.send(built.founded)

@@ -206,14 +206,17 @@ class Stack(Layers):
             given = layer.send(_of(state, layer.name))
             if given.keys() != set(layer.sends):
                 raise MethodError(f"{layer.name} sends {sorted(given)}, but declares {layer.sends}")
-            sent |= {f"{layer.name}.{name}": value for name, value in given.items()}
+            sent |= {f"{layer.name}.{n}": _vector(layer, n, v) for n, v in given.items()}
         return sent
 
     def step(self, w: Vector, merged: Merged, state: State) -> tuple[Vector, State]:
         owner = self.owner("step", "sums")
-        w, new = owner.step(w, merged, _of(state, owner.name))
-        w = _vector(owner, "model", w)
-        if w is not merged.mean:
+        given: object = owner.step(w, merged, _of(state, owner.name))
+        if not (isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], Mapping)):
+            raise MethodError(f"{owner.name}: step must give (model, state), not {given!r:.80}")
+        model, new = given
+        w = _vector(owner, "model", model, len(w))
+        if model is not merged.mean:
             w = w.copy()
             for entry in merged.layout.entries:
                 if not entry.trainable:
@@ -229,11 +232,14 @@ def _number(layer: Method, name: str, value: object) -> float:
         raise MethodError(f"{layer.name} reports '{name}', which is not a number") from None
 
 
-def _vector(layer: Method, name: str, value: object) -> Vector:
+def _vector(layer: Method, name: str, value: object, size: int | None = None) -> Vector:
     """What a coordinator half gives, as numpy has it: a user's own method may think in tensors."""
-    if not isinstance(value, np.ndarray | Tensor):
+    array = as_numpy(value.float()) if isinstance(value, Tensor) else value
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiu" or array.ndim != 1:
         raise MethodError(f"{layer.name} gives a '{name}' that is no vector: {value!r:.80}")
-    return np.ascontiguousarray(as_numpy(value), np.float32)
+    if size is not None and len(array) != size:
+        raise MethodError(f"{layer.name} gives a '{name}' of {len(array)} numbers, not {size}")
+    return np.ascontiguousarray(array, np.float32)
 
 
 def _own(value: Value) -> Value:

@@ -29,7 +29,7 @@ __all__ = [
 if TYPE_CHECKING:
     from fededge.models.base import Classifier, Preprocess, channels_last, redraw_, takes_texts
     from fededge.models.fused import Fused
-    from fededge.models.heads import CosineHead, heads
+    from fededge.models.head import CosineHead, heads
     from fededge.models.order import apart, pooled_first, untrained
     from fededge.models.zoo import build, build_for, sketch
 else:
@@ -38,7 +38,7 @@ else:
         __name__,
         {
             "base": "Classifier Preprocess channels_last redraw_ takes_texts",
-            "heads": "CosineHead heads",
+            "head": "CosineHead heads",
             "order": "apart pooled_first untrained",
             "fused": "Fused",
             "zoo": "build build_for sketch",

@@ -13,7 +13,7 @@ from fededge.errors import ConfigError
 from fededge.models import alexnet, cnn4, fasttext, lenet, mlpnet, resnet, resnet18, tfcnn, vgg
 from fededge.models.base import Classifier
 from fededge.models.catalogue import check_name, names
-from fededge.models.heads import head_of
+from fededge.models.head import head_of
 from fededge.spec import Kind, ModelSpec
 
 __all__ = ["build", "build_for", "sketch"]

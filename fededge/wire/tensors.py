@@ -72,6 +72,10 @@ Taken = Callable[[slice, Vector, Vector], None]
 """Told of each span: what was to be written, and what a reader will find."""
 
 
+# What is not finite is refused with a sentence; numpy need not warn of it before.
+unwarned = np.errstate(over="ignore", invalid="ignore")
+
+
 def encode(layout: Layout, vectors: Vectors, numbers: Numbers = "float32") -> bytes:
     """What `write` writes."""
     file = io.BytesIO()
@@ -79,6 +83,7 @@ def encode(layout: Layout, vectors: Vectors, numbers: Numbers = "float32") -> by
     return file.getvalue()
 
 
+@unwarned
 def write(
     file: container.Sink,
     layout: Layout,
@@ -91,7 +96,8 @@ def write(
     Only vectors of the layout are taken: there is no way to put anything else into the bytes.
     """
     for key, vector in vectors.items():
-        if not isinstance(vector, np.ndarray | Made) or tuple(vector.shape) != (layout.size,):
+        plain = isinstance(vector, np.ndarray) and vector.dtype == np.float32
+        if not (plain or isinstance(vector, Made)) or vector.shape != (layout.size,):
             raise EgressError(f"'{key}' is not a vector of the layout: it must not travel")
     start, names, _ = container.opening(_forms(layout, vectors, numbers))
     scales = {key: _scales(layout, v) for key, v in vectors.items() if numbers == "int8"}
@@ -115,10 +121,6 @@ def write(
 def size_of(layout: Layout, keys: Iterable[str], numbers: Numbers = "float32") -> int:
     """How many bytes `write` writes."""
     return container.opening(_forms(layout, keys, numbers))[2]
-
-
-# What is not finite is refused with a sentence; numpy need not warn of it before.
-unwarned = np.errstate(over="ignore", invalid="ignore")
 
 
 @unwarned

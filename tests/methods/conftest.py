@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fededge.flat import FlatModel
 from fededge.methods import Hyper, Method, Private, Stack, method
 from fededge.models.base import Classifier
-from fededge.models.heads import Head
+from fededge.models.head import Head
 from fededge.training import Answer, Examples, Task, Trainer
 
 CLASSES = 3

@@ -17,7 +17,7 @@ from fededge.errors import MethodError
 from fededge.flat import FlatModel, as_numpy, as_tensors
 from fededge.methods import METHODS, Private, Stack, method
 from fededge.methods.base import State
-from fededge.models.heads import CosineHead
+from fededge.models.head import CosineHead
 from fededge.training import Answer, Examples, Trainer
 from fededge.wire import chunks, tensors
 from fededge.wire.messages import Report

@@ -14,7 +14,7 @@ from fededge.errors import MethodError
 from fededge.flat import FlatModel
 from fededge.methods import Private, method
 from fededge.models.base import Classifier
-from fededge.models.heads import CosineHead
+from fededge.models.head import CosineHead
 from fededge.training import Answer, Examples, Trainer
 
 Data = Callable[..., Examples]

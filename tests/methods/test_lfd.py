@@ -19,7 +19,7 @@ from fededge.methods.base import Batch, Method, Objective, Output, Round
 from fededge.methods.lfd import LfD, drift_target
 from fededge.methods.mixup import Mixup
 from fededge.models.base import Classifier
-from fededge.models.heads import CosineHead
+from fededge.models.head import CosineHead
 from fededge.training import Answer, Examples, Trainer
 
 Nets = Callable[..., FlatModel]

@@ -9,7 +9,7 @@ import torch
 
 from fededge.errors import ConfigError
 from fededge.models import CosineHead, build, heads
-from fededge.models.heads import head_of
+from fededge.models.head import head_of
 from fededge.spec import ModelSpec
 
 GREY = (1, 28, 28)
