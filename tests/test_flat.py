@@ -211,6 +211,22 @@ def test_frozen_parameters_travel_but_get_no_gradient() -> None:
     assert torch.equal(flat.trainable, flat.layout.trainable)
 
 
+def test_what_is_trained_is_one_run_of_the_vector_or_needs_a_mask() -> None:
+    """Parameters come before running statistics; a frozen layer between others parts them."""
+    flat = FlatModel(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 1)))
+    first, norm, last = (flat.module[i] for i in range(3))  # type: ignore[index]
+    assert flat.trained == slice(0, 9 + 6 + 4)
+    last.requires_grad_(False)
+    assert flat.trained == slice(0, 9 + 6)
+    first.requires_grad_(False)
+    assert flat.trained == slice(9, 9 + 6)
+    norm.requires_grad_(False)
+    assert flat.trained is None
+    first.requires_grad_(True)
+    last.requires_grad_(True)
+    assert flat.trained is None
+
+
 def test_channels_last_weights_keep_their_values() -> None:
     plain = network().eval()
     flat = FlatModel(copy.deepcopy(plain).to(memory_format=torch.channels_last))

@@ -35,7 +35,9 @@ def peaks_of(what: str, encoding: str) -> Peaks:
 
 @pytest.mark.parametrize("encoding", EVERY)
 def test_an_agent_holds_three_models_beside_the_one_in_training(encoding: str) -> None:
-    """Received, momentum and mask; then received, trained and the residue. On the way, less."""
+    """Received, momentum and torch's gradient of a layer, which here is nearly all of the network;
+    then received, trained and the residue. On the way, less.
+    """
     peaks = peaks_of("agent", encoding)
     assert 0.9 < peaks["fetch"] < 1 + MARGIN
     assert 2 < peaks["train"] < 3 + MARGIN

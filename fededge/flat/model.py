@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,17 @@ class FlatModel:
         """A 0/1 vector: 1 where a parameter lies that is not frozen (`requires_grad`)."""
         names = {n for n, p in self.module.named_parameters() if p.requires_grad}
         return self.layout.mask(e for e in self.layout.entries if e.name in names)
+
+    @property
+    def trained(self) -> slice | None:
+        """Where the parameters lie that are not frozen, if they lie side by side.
+
+        They usually do, before all running statistics; a mask takes as much memory as a model.
+        """
+        learns = {n for n, p in self.module.named_parameters() if p.requires_grad}
+        spans = [entry.span for entry in self.layout.entries if entry.name in learns]
+        side_by_side = all(one.stop == next_.start for one, next_ in pairwise(spans))
+        return slice(spans[0].start, spans[-1].stop) if spans and side_by_side else None
 
     @property
     def bound(self) -> bool:

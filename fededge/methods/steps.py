@@ -68,22 +68,24 @@ class Sgd:
         self.net = net
         self.hyper = hyper
         self.pull = pull or Affine()
-        mask = net.trainable
-        self.mask = None if bool(mask.all()) else mask.to(net.vector.device)
-        self.buffer = torch.zeros_like(net.vector) if hyper.momentum else None
+        span = net.trained
+        self.span = slice(0, net.layout.size) if span is None else span
+        self.mask = net.trainable.to(net.vector.device) if span is None else None
+        self.buffer = torch.zeros_like(net.vector[self.span]) if hyper.momentum else None
         net.bind_grad()
 
     def __call__(self, lr: float | None = None) -> None:
+        anchor, bias = self.pull.anchor, self.pull.bias
         ops.sgd_step_(
-            self.net.vector,
-            self.net.grad,
+            self.net.vector[self.span],
+            self.net.grad[self.span],
             self.buffer,
             lr=self.hyper.lr if lr is None else lr,
             momentum=self.hyper.momentum,
             weight_decay=self.hyper.weight_decay,
             kappa=self.pull.kappa,
-            anchor=self.pull.anchor,
-            bias=self.pull.bias,
+            anchor=None if anchor is None else anchor[self.span],
+            bias=None if bias is None else bias[self.span],
             mask=self.mask,
         )
 
