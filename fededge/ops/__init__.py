@@ -7,6 +7,7 @@ Every op exists twice with the same meaning: in C++ (`csrc/`) and in `fededge.op
 from __future__ import annotations
 
 from fededge.ops._backend import facts
+from fededge.ops.layers import pooled_convolution
 from fededge.ops.losses import (
     backward,
     distillation,
@@ -25,6 +26,7 @@ __all__ = [
     "ema_",
     "facts",
     "label_loss",
+    "pooled_convolution",
     "probability_sums_",
     "sgd_step_",
     "soft_cross_entropy",

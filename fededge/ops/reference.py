@@ -20,6 +20,7 @@ __all__ = [
     "distillation",
     "ema_",
     "label_loss",
+    "pooled_convolution",
     "probability_sums_",
     "sgd_step_",
 ]
@@ -123,6 +124,10 @@ def probability_sums_(
     for y, share in zip(labels, shares, strict=True):
         num.index_add_(0, y, p, alpha=share)
         den.index_add_(0, y, den.new_full((len(y),), share))
+
+
+def pooled_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, padding: int) -> Tensor:
+    return F.max_pool2d(F.conv2d(x, weight, bias, padding=padding), 2).relu_()
 
 
 def backward(loss: Tensor) -> None:
