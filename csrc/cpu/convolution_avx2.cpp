@@ -18,7 +18,7 @@
 namespace fededge::cpu {
 
 void convolve_avx2(const Convolution& layer, const float* image, float* out) {
-  convolve<32, 3>(layer, image, out);
+  convolve<32>(layer, image, out);
 }
 
 }  // namespace fededge::cpu

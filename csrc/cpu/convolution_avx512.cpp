@@ -18,7 +18,7 @@
 namespace fededge::cpu {
 
 void convolve_avx512(const Convolution& layer, const float* image, float* out) {
-  convolve<64, 6>(layer, image, out);
+  convolve<64>(layer, image, out);
 }
 
 }  // namespace fededge::cpu

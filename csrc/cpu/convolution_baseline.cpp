@@ -3,7 +3,7 @@
 namespace fededge::cpu {
 
 void convolve_baseline(const Convolution& layer, const float* image, float* out) {
-  convolve<16, 3>(layer, image, out);
+  convolve<16>(layer, image, out);
 }
 
 }  // namespace fededge::cpu

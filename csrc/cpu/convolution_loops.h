@@ -46,7 +46,15 @@ FEDEDGE_HD V pooled(V a, V b) {
   return a == a ? most : a;
 }
 
-// As many pooled columns, side by side, as are computed at once.
+// So many pooled columns at once have all of their sums in registers, of which AVX-512 and ARM have 32.
+template <int kRegister>
+#if defined(__aarch64__)
+inline constexpr int kAtOnce = 6;
+#else
+inline constexpr int kAtOnce = kRegister == 64 ? 6 : 3;
+#endif
+
+// The sums of pooled columns that lie side by side.
 template <int kRegister, int kColumns>
 struct Tile {
   using V = Floats<kRegister>;
@@ -65,7 +73,7 @@ struct Tile {
   // The taps that one row of the image has in the upper and the lower row of the map.
   template <bool kUpper, bool kLower>
   FEDEDGE_HD void add(const float* from, const float* weight, int64_t taps, int64_t channels) {
-    const float* const before = weight - taps * kLanes;
+    const float* const before = kLower ? weight - taps * kLanes : weight;
     for (int64_t t = 0; t < taps; ++t) {
       V of_upper, of_lower;
       if constexpr (kUpper) of_upper = load(weight + t * kLanes);
@@ -122,10 +130,10 @@ FEDEDGE_HD void convolve_columns(int64_t columns, const Arguments&... arguments)
   convolve_tile<kRegister, kMost>(arguments...);
 }
 
-// kMost: so many pooled columns have all of their sums in registers at once.
-template <int kRegister, int kMost>
+template <int kRegister>
 FEDEDGE_HD void convolve(const Convolution& layer, const float* image, float* out) {
   constexpr int64_t kLanes = kRegister / 4;
+  constexpr int kMost = kAtOnce<kRegister>;
   const int64_t group = layer.kernel_rows * layer.kernel_columns * layer.channels * kLanes;
   // About equally many at a time: few sums alone would wait for each other.
   const int64_t tiles = (layer.columns + kMost - 1) / kMost;

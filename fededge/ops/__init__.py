@@ -11,6 +11,7 @@ from fededge.ops.layers import pooled_convolution
 from fededge.ops.losses import (
     backward,
     distillation,
+    gradient,
     label_loss,
     probability_sums_,
     soft_cross_entropy,
@@ -25,6 +26,7 @@ __all__ = [
     "distillation",
     "ema_",
     "facts",
+    "gradient",
     "label_loss",
     "pooled_convolution",
     "probability_sums_",

@@ -19,6 +19,7 @@ __all__ = [
     "backward",
     "distillation",
     "ema_",
+    "gradient",
     "label_loss",
     "pooled_convolution",
     "probability_sums_",
@@ -132,6 +133,11 @@ def pooled_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, padding: 
 
 def backward(loss: Tensor) -> None:
     loss.backward()
+
+
+def gradient(loss: Tensor, by: Tensor) -> Tensor:
+    (found,) = torch.autograd.grad(loss, by, materialize_grads=True)
+    return found
 
 
 def _wide(z: Tensor) -> Tensor:
