@@ -33,18 +33,18 @@ class Halved(nn.Module):
         self.pool = pool
 
     def forward(self, x: Tensor) -> Tensor:
-        rows, columns = x.shape[2:]
+        rows, columns = x.shape[-2:]
         if not x.is_cpu or (self.pool.ceil_mode and (rows % 2 or columns % 2)):
             pooled: Tensor = self.pool(x)
             return pooled
         rows, columns = rows // 2 * 2, columns // 2 * 2
         # Rows first: in the order of `channels_last` two of them are two long runs of memory.
-        x = torch.maximum(x[:, :, 0:rows:2], x[:, :, 1:rows:2])
-        return torch.maximum(x[:, :, :, 0:columns:2], x[:, :, :, 1:columns:2])
+        x = torch.maximum(x[..., 0:rows:2, :], x[..., 1:rows:2, :])
+        return torch.maximum(x[..., 0:columns:2], x[..., 1:columns:2])
 
 
 class Convolved(nn.Module):
-    """A convolution, its rectifier and `nn.MaxPool2d(2)` in one pass, where no gradient is asked."""
+    """A convolution, its rectifier and `nn.MaxPool2d(2)` in one pass, if there is no gradient."""
 
     def __init__(self, convolution: nn.Conv2d, pool: nn.MaxPool2d) -> None:
         super().__init__()
