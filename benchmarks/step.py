@@ -6,15 +6,16 @@ python benchmarks/step.py [--models lenet] [--methods fedacd lfd] [--batch 64] [
 Every method takes its third turn (private state is there and settled, targets are cached), on
 random images and batches of 64, or of --batch: FedALA's paper has 10. A step is forward, loss,
 backward and the optimiser's step with what the method notes of it; the ratio is the median over
-rounds in which it and FedAvg take turns, so that a busy machine disturbs both alike; with one
-thread the processor's time is counted. The process is prepared as an agent's is.
+rounds of eight steps, in which it and FedAvg take turns step by step, so that a busy machine
+disturbs both alike; with one thread the processor's time is counted. The process is prepared as
+an agent's is.
 
 FedALA's steps are FedAvg's: it works before them, and its ratio is that of a device's whole turn,
 one epoch over 640 images, without the exchange with the coordinator. Nothing is held out, unless
 --held-out says how many images more a device has, on which its turn ends with an evaluation: that
-is about the same for both, and brings them closer. A second row is the device's second turn, in
-which the weights start and are learned until they settle; how many passes that took is in the
-last column.
+is about the same for both, and brings them closer. A second row, `fedala start`, is the device's
+second turn, in which the weights start and are learned until they settle; how many passes that
+took is in the last column.
 """
 
 from __future__ import annotations
@@ -142,12 +143,11 @@ class Scale(nn.Module):
         return x.float() / 127.5 - 1
 
 
-def seconds(work: Callable[[], object], repeats: int) -> float:
+def seconds(work: Callable[[], object]) -> float:
     clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
     start = clock()
-    for _ in range(repeats):
-        work()
-    return (clock() - start) / repeats
+    work()
+    return clock() - start
 
 
 def compare_steps(setting: Setting, text: str, rounds: int) -> Row:
@@ -155,15 +155,16 @@ def compare_steps(setting: Setting, text: str, rounds: int) -> Row:
     ours, base = Device(setting, text, head), Device(setting, "fedavg", head)
     ours.begin()
     base.begin()
-    ratios = interleaved(ours.take_step, base.take_step, rounds, repeats=4)
+    ratios = interleaved(ours.take_step, base.take_step, rounds, repeats=8)
     return Row(setting.model, text, *ratios, "step", pieces(ours, rounds))
 
 
 def compare_turns(setting: Setting, text: str, rounds: int, turns: int) -> Row:
     ours, base = Device(setting, text, turns=turns), Device(setting, "fedavg", turns=turns)
-    split: dict[str, float] = {"passes": passes(ours)} if turns == 2 else {}
     ratios = interleaved(ours.turn, base.turn, rounds)
-    return Row(setting.model, text, *ratios, "start" if turns == 2 else "round", split)
+    if turns > 2:
+        return Row(setting.model, text, *ratios, "round")
+    return Row(setting.model, f"{text} start", *ratios, "round", {"passes": passes(ours)})
 
 
 def compare(setting: Setting, text: str, rounds: int) -> list[Row]:
@@ -173,12 +174,21 @@ def compare(setting: Setting, text: str, rounds: int) -> list[Row]:
 
 
 def interleaved(
-    ours: Callable[[], object], base: Callable[[], object], rounds: int, repeats: int = 1
+    ours: Callable[[], object], base: Callable[[], object], rounds: int, repeats: int = 2
 ) -> tuple[float, float, float]:
     """The median ratio of two pieces of work that take turns, and where eight of ten lie."""
-    ratios = sorted(seconds(ours, repeats) / seconds(base, repeats) for _ in range(rounds))
+    ratios = sorted(ratio(ours, base, repeats) for _ in range(rounds))
     tenth = len(ratios) // 10
     return statistics.median(ratios), ratios[tenth], ratios[-1 - tenth]
+
+
+def ratio(ours: Callable[[], object], base: Callable[[], object], repeats: int) -> float:
+    """Of a few calls of each, one by one, in which each goes first as often as the other."""
+    took = {ours: 0.0, base: 0.0}
+    for i in range(repeats):
+        for work in (base, ours) if i % 2 else (ours, base):
+            took[work] += seconds(work)
+    return took[ours] / took[base]
 
 
 def passes(device: Device) -> int:

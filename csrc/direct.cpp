@@ -67,6 +67,19 @@ struct Argument<double> {
   double get() const { return value; }
 };
 
+template <>
+struct Argument<int64_t> {
+  int64_t value;
+
+  bool read(PyObject* given) {
+    if (!PyLong_CheckExact(given)) return false;
+    int overflow = 0;
+    value = PyLong_AsLongLongAndOverflow(given, &overflow);
+    return overflow == 0;
+  }
+  int64_t get() const { return value; }
+};
+
 // Calls `item` for each of a list's or tuple's items, until it returns false.
 template <class Item>
 bool read_items(PyObject* given, const Item& item) {
@@ -174,6 +187,7 @@ constexpr char kAlaStep[] = "ala_step_";
 constexpr char kDistillation[] = "distillation";
 constexpr char kEma[] = "ema_";
 constexpr char kLabelLoss[] = "label_loss";
+constexpr char kPooledConvolution[] = "pooled_convolution";
 constexpr char kProbabilitySums[] = "probability_sums_";
 constexpr char kSgdStep[] = "sgd_step_";
 
@@ -189,6 +203,8 @@ PyMethodDef methods[] = {
            Tensor(const Tensor&, TensorList, Numbers, double, double, double, const OptionalTensor&,
                   const OptionalTensor&, const OptionalTensor&, const OptionalTensor&,
                   const OptionalTensor&)>(),
+    method<kPooledConvolution,
+           Tensor(const Tensor&, const Tensor&, const OptionalTensor&, int64_t)>(),
     method<kProbabilitySums,
            void(const Tensor&, const Tensor&, const Tensor&, TensorList, Numbers)>(),
     method<kSgdStep, void(const Tensor&, const Tensor&, const OptionalTensor&, double, double,

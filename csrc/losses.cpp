@@ -7,7 +7,7 @@
 #include <ATen/ops/clone.h>
 #include <ATen/ops/empty.h>
 #include <c10/util/FunctionRef.h>
-#include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/library.h>
@@ -15,27 +15,42 @@
 #include <memory>
 #include <mutex>
 #include <tuple>
+#include <type_traits>
 
 namespace fededge {
 namespace {
 
 using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
-using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// A gradient that cannot be differentiated again: taken for a constant it would be silently wrong.
-struct Final : public torch::autograd::Function<Final> {
-  static Tensor forward(AutogradContext* context, const Tensor& gradient, const std::string& op) {
-    context->saved_data["op"] = op;
-    return gradient.alias();
-  }
+// How torch holds its nodes differs between its versions.
+using NodePointer = decltype(torch::autograd::Edge::function);
 
-  static variable_list backward(AutogradContext* context, const variable_list&) {
-    TORCH_CHECK(false, context->saved_data["op"].toStringRef(),
+template <class Node, class... Arguments>
+NodePointer make_node(Arguments&&... arguments) {
+  if constexpr (std::is_same_v<NodePointer, std::shared_ptr<torch::autograd::Node>>) {
+    return std::make_shared<Node>(std::forward<Arguments>(arguments)...);
+  } else {
+    return c10::make_intrusive<Node>(std::forward<Arguments>(arguments)...);
+  }
+}
+
+// Where a gradient would be differentiated again: taken for a constant it would be silently wrong.
+class Final : public torch::autograd::Node {
+ public:
+  explicit Final(const char* op) : op_(op) {}
+
+  variable_list apply(variable_list&&) override {
+    TORCH_CHECK(false, op_,
                 " is fused with its gradient and has no second derivative: write the loss in plain "
                 "torch where one is needed");
   }
+
+  std::string name() const override { return op_; }
+
+ private:
+  const char* op_;
 };
 
 // Most often backward starts from the loss itself. Traced tensors have no value to look at.
@@ -45,10 +60,8 @@ bool is_one(const Tensor& x) {
   return x.scalar_type() == at::kDouble && *x.const_data_ptr<double>() == 1.0;
 }
 
-Tensor times(const Tensor& incoming, const Tensor& gradient, const char* op) {
-  const Tensor out = is_one(incoming) ? gradient : gradient.mul(incoming);
-  if (!at::GradMode::is_enabled()) return out;
-  return Final::apply(out.detach().requires_grad_(true), std::string(op));
+Tensor times(const Tensor& incoming, const Tensor& gradient) {
+  return is_one(incoming) ? gradient : gradient.mul(incoming);
 }
 
 void refuse_gradient(const char* op, const char* name, const OptionalTensor& t) {
@@ -80,7 +93,8 @@ class LossBackward : public torch::autograd::Node {
     const Tensor gradient = last_ ? std::move(gradient_) : gradient_.clone();
     for (int i = 0; i < 2; ++i) {
       if (!task_should_compute_output(i)) continue;
-      out[i] = times(incoming[0], gradient.dim() == 3 ? gradient.select(0, i) : gradient, op_);
+      out[i] = times(incoming[0], gradient.dim() == 3 ? gradient.select(0, i) : gradient);
+      if (at::GradMode::is_enabled()) out[i] = final(out[i], incoming[0]);
     }
     return out;
   }
@@ -95,23 +109,21 @@ class LossBackward : public torch::autograd::Node {
   std::string name() const override { return op_; }
 
  private:
+  // The gradient as what it depends on: whoever goes back from it to any of that meets the error.
+  Tensor final(const Tensor& gradient, const Tensor& incoming) const {
+    torch::autograd::edge_list edges = torch::autograd::collect_next_edges(incoming);
+    edges.insert(edges.end(), next_edges().begin(), next_edges().end());
+    const NodePointer node = make_node<Final>(op_);
+    node->set_next_edges(std::move(edges));
+    Tensor out = gradient.detach();
+    torch::autograd::set_history(out, node);
+    return out;
+  }
+
   const char* op_;
   Tensor gradient_;
   bool last_ = false;
 };
-
-// How torch holds its nodes differs between its versions.
-using NodePointer = decltype(torch::autograd::Edge::function);
-
-template <class... Arguments>
-NodePointer make_node(std::shared_ptr<torch::autograd::Node>*, Arguments&&... arguments) {
-  return std::make_shared<LossBackward>(std::forward<Arguments>(arguments)...);
-}
-
-template <class... Arguments>
-NodePointer make_node(c10::intrusive_ptr<torch::autograd::Node>*, Arguments&&... arguments) {
-  return c10::make_intrusive<LossBackward>(std::forward<Arguments>(arguments)...);
-}
 
 Result differentiable(const char* op, const Tensor& z, const OptionalTensor& added,
                       const Forward& compute) {
@@ -123,7 +135,7 @@ Result differentiable(const char* op, const Tensor& z, const OptionalTensor& add
     return compute();
   }();
   if (compute_requires_grad(z, added)) {
-    NodePointer node = make_node(static_cast<NodePointer*>(nullptr), op, std::get<1>(result));
+    NodePointer node = make_node<LossBackward>(op, std::get<1>(result));
     node->set_next_edges(collect_next_edges(z, added));
     set_history(std::get<0>(result), node);
   }

@@ -104,6 +104,11 @@ struct BlockLanes {
   FEDEDGE_HD auto is(Column c, const Label& y) const { return one(c.row).is(c.in, y.of[c.row]); }
 
   template <class F>
+  FEDEDGE_HD Scalar mended(const Scalar& x, const Mask<T, kRegister>& held, F f) const {
+    return cpu::mended(x, held, rows, [&](int i) FEDEDGE_LAMBDA { return f(one(i)); });
+  }
+
+  template <class F>
   FEDEDGE_HD void each(F f) const {
     for (int i = 0; i < rows; ++i) {
       one(i).each([&](Columns c) FEDEDGE_LAMBDA { f(Column{i, c}); });

@@ -77,6 +77,11 @@ struct ColumnLanes {
 
   FEDEDGE_HD auto is(Columns c, Label y) const { return lane_is(y - c.start); }
 
+  template <class F>
+  FEDEDGE_HD T mended(T x, bool held, F f) const {
+    return held ? x : f(*this);
+  }
+
   FEDEDGE_HD void fetch(Matrix<double> num, Label y, Columns c) const {
     for (int i = 0; i < kWidth; i += 8) __builtin_prefetch(num.row(y) + c.start + i, 1);
   }

@@ -189,6 +189,21 @@ FEDEDGE_PACK FEDEDGE_HD bool all(const Mask<T, kRegister>& mask) {
   return held != 0;
 }
 
+// The pack with f(i) for its first numbers, as many as `count`, that a condition does not hold for.
+template <typename T, int kRegister, class F>
+FEDEDGE_HD Pack<T, kRegister> mended(const Pack<T, kRegister>& x, const Mask<T, kRegister>& held,
+                                     int count, F f) {
+  if (all(held)) return x;
+  typename Integer<T>::Signed lane[Pack<T, kRegister>::kWidth];
+  std::memcpy(lane, &held.piece, kPackBytes);
+  T out[Pack<T, kRegister>::kWidth];
+  x.store(out);
+  for (int i = 0; i < count; ++i) {
+    if (lane[i] == 0) out[i] = f(i);
+  }
+  return Pack<T, kRegister>::load(out);
+}
+
 // 0, 1, 2, …
 FEDEDGE_PACK FEDEDGE_HD Pack<T, kRegister> ordinals() {
   return Pack<T, kRegister>::gather([](int i) FEDEDGE_LAMBDA { return static_cast<T>(i); });

@@ -110,6 +110,15 @@ struct RowLanes {
 
   FEDEDGE_HD auto is(int c, const Label& y) const { return y.number == static_cast<T>(c); }
 
+  template <class F>
+  FEDEDGE_HD Scalar mended(const Scalar& x, const Mask<T, kRegister>& held, F f) const {
+    return cpu::mended(x, held, rows, [&](int i) FEDEDGE_LAMBDA {
+      T found[kWidth];
+      f(RowLanes{columns, row_index(i), scratch, 1, free, nullptr}).store(found);
+      return found[0];
+    });
+  }
+
   FEDEDGE_HD void fetch(Matrix<double>, const Label&, int) const {}
 
   template <int kSlot>

@@ -31,8 +31,10 @@ std::vector<Simd> simd_levels() {
   std::vector<Simd> levels{Simd::kBaseline};
 #if defined(__x86_64__)
   __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx2")) levels.push_back(Simd::kAvx2);
-  if (__builtin_cpu_supports("avx512f")) levels.push_back(Simd::kAvx512);
+  // Convolutions fuse; hardly a processor has the one without the other.
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  if (avx2) levels.push_back(Simd::kAvx2);
+  if (avx2 && __builtin_cpu_supports("avx512f")) levels.push_back(Simd::kAvx512);
 #endif
   return levels;
 }

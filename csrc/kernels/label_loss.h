@@ -42,16 +42,10 @@ struct LabelLoss {
     if (flat == 0 && (labellings < 2 || shift.stride == 0)) {
       return any_cross_entropy(lanes, y, share, labellings, false);
     }
+    if (scale || added || target || (shift && !factor)) return in_parts(lanes);
     Scalar loss(T(0));
-    if (!scale && !added && !target && (factor || !shift)) {
-      if (labellings == 1 ? shared<1>(lanes, y, loss) : shared<2>(lanes, y, loss)) return loss;
-    }
-    loss = Scalar(T(0));
-    for (int i = 0; i < labellings; ++i) {
-      loss = loss + any_cross_entropy(lanes, y + i, share + i, 1, i > 0);
-      if (flat != 0) loss = loss + flattening(lanes, y[i], share[i]);
-    }
-    return loss;
+    const auto seen = labellings == 1 ? shared<1>(lanes, y, loss) : shared<2>(lanes, y, loss);
+    return lanes.mended(loss, seen, [&](const auto& row) { return in_parts(row); });
   }
 
   // What a call may have besides logits and labels. A loop that knows what there is has no branch;
@@ -172,6 +166,19 @@ struct LabelLoss {
     return loss;
   }
 
+  // Each of the terms by itself, with exponentials of its own.
+  template <class L>
+  FEDEDGE_APART typename L::Scalar in_parts(const L& lanes) const {
+    using Scalar = typename L::Scalar;
+    Scalar loss(T(0));
+    for (int i = 0; i < labellings; ++i) {
+      const typename L::Label y = lanes.label(label[i]);
+      loss = loss + any_cross_entropy(lanes, &y, share + i, 1, i > 0);
+      if (flat != 0) loss = loss + flattening(lanes, y, share[i]);
+    }
+    return loss;
+  }
+
   template <class L>
   FEDEDGE_APART typename L::Scalar any_cross_entropy(const L& lanes, const typename L::Label* y,
                                                      const T* part, int labelled, bool add) const {
@@ -220,10 +227,11 @@ struct LabelLoss {
     return (flat * part) * l1;
   }
 
-  // weight * CE + flat * L1 from one exponential per column: e^(z + shift) = e^z factor. False, with
-  // nothing done, where the numbers that fell below the smallest could be seen in the result.
+  // weight * CE + flat * L1 from one exponential per column: e^(z + shift) = e^z factor. Returns
+  // whether all of a row was seen: where it was not, numbers that fell below the smallest could
+  // matter, and the row must be done again.
   template <int kCount, class L>
-  FEDEDGE_HD bool shared(const L lanes, const typename L::Label* y,
+  FEDEDGE_HD auto shared(const L lanes, const typename L::Label* y,
                          typename L::Scalar& loss) const {
     using Number = typename L::Number;
     using Scalar = typename L::Scalar;
@@ -253,6 +261,12 @@ struct LabelLoss {
       return out;
     });
 
+    const auto in_reach = [&](int i) FEDEDGE_LAMBDA {
+      const Scalar adjusted = sums.of[2 + 3 * i];
+      return (sums.of[1 + 3 * i] > kLost * T(lanes.columns)) &
+             (adjusted > kLost * sums.of[3 + 3 * i]) & (adjusted < Constants<T>::kMost);
+    };
+    const auto seen = in_reach(0) & in_reach(kCount - 1);
     Scalar total(T(0));
     typename L::Spread level_[kCount];
     typename L::Spread own_[kCount];
@@ -262,9 +276,6 @@ struct LabelLoss {
     for (int i = 0; i < kCount; ++i) {
       const Scalar rest = sums.of[1 + 3 * i];
       const Scalar adjusted = sums.of[2 + 3 * i];
-      const auto seen = (rest > kLost * T(lanes.columns)) & (adjusted > kLost * sums.of[3 + 3 * i]) &
-                        (adjusted < Constants<T>::kMost);
-      if (!all(seen)) return false;
       const Scalar x = lanes.at(z_, y[i]) - most;
       const Scalar e = exp(x);
       if (i == 0) total = rest + e;
@@ -292,7 +303,7 @@ struct LabelLoss {
     });
     lanes.close(dz_);
     for (int i = 0; i < kCount; ++i) lanes.take(dz_, y[i], Scalar(mean * weight * share[i]));
-    return true;
+    return seen;
   }
 };
 

@@ -21,6 +21,8 @@
 //   is(c, y)   whether column c is label y's
 //   spread(x), of(s, c)   a row's Scalar for the use of its columns, and what column c sees of it
 //   max(f), sum(f), each(f)   over all columns; f takes a column, of sum it returns Sums
+//   mended(x, held, f)   a Scalar, in which every row that a condition does not hold for has the
+//            f(lanes) of lanes with this row alone
 //   fetch(num, y, c)   a hint that column c of num's row y will be added to
 //   accumulate<i>(num, den, y, share, labellings, total)   for each of the labellings, add the share
 //            to den's row y, of one column, and to num's row y in proportion to what each column kept
@@ -127,6 +129,11 @@ struct StridedLanes {
   }
 
   FEDEDGE_HD bool is(int c, Label y) const { return c == y; }
+
+  template <class F>
+  FEDEDGE_HD T mended(T x, bool held, F f) const {
+    return held ? x : f(*this);
+  }
 
   template <class Y>
   FEDEDGE_HD void fetch(Matrix<double>, const Y&, int) const {}

@@ -160,6 +160,10 @@ class Mixture:
         torch.addcmul(self.local, self.received - self.local, self.W, out=self.values)  # eq. 4
         lower, self.upper = cut(r.net.module)
         self.learned = [p for p in self.upper.parameters() if p.requires_grad]
+        if is_linear(self.upper):
+            self.head, self.g = self.upper.get_submodule("head"), torch.empty_like(self.W)
+            self.slope = self.g[: self.learned[0].numel()].view_as(self.learned[0])
+            self.offset = self.g[self.learned[0].numel() :]
         self.batches = list(zip(map(r.unread, index), below(r, lower, index), strict=True))
 
     def learn(self, eta: float) -> float:
@@ -180,15 +184,13 @@ class Mixture:
     def _of_head(self, features: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """The same where they are z = Ax + b: dL/dA = (dL/dz)ᵀx, dL/db = Σ dL/dz."""
         with torch.no_grad():
-            z = forward(self.upper, features).logits
+            z = self.head(features)
         loss = self.r.loss(Output(z.requires_grad_(), features), batch)
-        (dz,) = torch.autograd.grad(loss, z, materialize_grads=True)
-        g = torch.empty_like(self.W)
-        size = self.learned[0].numel()
-        torch.mm(dz.t(), features, out=g[:size].view_as(self.learned[0]))
-        if size < len(g):
-            torch.sum(dz, 0, out=g[size:])
-        return loss, g
+        dz = ops.gradient(loss, z)
+        torch.mm(dz.t(), features, out=self.slope)
+        if len(self.offset):
+            torch.sum(dz, 0, out=self.offset)
+        return loss, self.g
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
+from fededge import ops
 from fededge.models.base import Classifier
 
 __all__ = ["apart", "pooled_first", "untrained"]
@@ -20,6 +21,10 @@ APART = (
 )
 
 
+# Input channels up to which a fused convolution is quicker than torch's.
+FEW = 16
+
+
 class Halved(nn.Module):
     """`nn.MaxPool2d(2)` without a note of where each maximum was, which nobody asks for."""
 
@@ -28,14 +33,39 @@ class Halved(nn.Module):
         self.pool = pool
 
     def forward(self, x: Tensor) -> Tensor:
-        rows, columns = x.shape[2:]
+        rows, columns = x.shape[-2:]
         if not x.is_cpu or (self.pool.ceil_mode and (rows % 2 or columns % 2)):
             pooled: Tensor = self.pool(x)
             return pooled
         rows, columns = rows // 2 * 2, columns // 2 * 2
         # Rows first: in the order of `channels_last` two of them are two long runs of memory.
-        x = torch.maximum(x[:, :, 0:rows:2], x[:, :, 1:rows:2])
-        return torch.maximum(x[:, :, :, 0:columns:2], x[:, :, :, 1:columns:2])
+        x = torch.maximum(x[..., 0:rows:2, :], x[..., 1:rows:2, :])
+        return torch.maximum(x[..., 0:columns:2], x[..., 1:columns:2])
+
+
+class Convolved(nn.Module):
+    """A convolution, its rectifier and `nn.MaxPool2d(2)` in one pass, if there is no gradient."""
+
+    def __init__(self, convolution: nn.Conv2d, pool: nn.MaxPool2d) -> None:
+        super().__init__()
+        self.convolution = convolution
+        self.rest = nn.Sequential(_halved(pool), nn.ReLU(inplace=True))
+        self.rounds_up = pool.ceil_mode
+
+    def forward(self, x: Tensor) -> Tensor:
+        convolution = self.convolution
+        padding = int(convolution.padding[0])
+        if not self._in_one(x, 2 * padding):
+            made: Tensor = self.rest(convolution(x))
+            return made
+        return ops.pooled_convolution(x, convolution.weight, convolution.bias, padding)
+
+    def _in_one(self, x: Tensor, added: int) -> bool:
+        if torch.is_grad_enabled() or not (x.is_cpu and x.dtype == torch.float32 and x.dim() == 4):
+            return False
+        sides = zip(x.shape[2:], self.convolution.kernel_size, strict=True)
+        odd = any((side + added - kernel) % 2 == 0 for side, kernel in sides)
+        return not (self.rounds_up and odd)
 
 
 def pooled_first(module: nn.Module) -> nn.Module:
@@ -45,26 +75,61 @@ def pooled_first(module: nn.Module) -> nn.Module:
     gradient: pooled first, only a quarter is left to rectify. An exported model keeps its order,
     in which runtimes fuse a convolution with the rectifier that follows it.
     """
-    return _reordered(module, lambda pool, relu: (pool, relu))
+    return _reordered(module, _pooled_first)
 
 
 def untrained(module: nn.Module) -> nn.Module:
-    """The same for passes without a gradient, with pooling that is quicker still."""
-    return _reordered(module, lambda pool, _: (_halved(pool), nn.ReLU(inplace=True)))
+    """The same for passes without a gradient: quicker pooling, and convolutions fused with it.
+
+    The sums of a fused convolution are made in another order than torch's: its last bits differ.
+    """
+    return _reordered(module, _untrained)
 
 
-Pair = Callable[[nn.MaxPool2d, nn.ReLU], Sequence[nn.Module]]
+def _pooled_first(stages: list[nn.Module]) -> None:
+    for i, pool in _rectified_pools(stages):
+        stages[i : i + 2] = pool, stages[i]
 
 
-def _reordered(module: nn.Module, pair: Pair) -> nn.Module:
+def _untrained(stages: list[nn.Module]) -> None:
+    for i, pool in reversed(_rectified_pools(stages)):
+        before = stages[i - 1] if i else None
+        if isinstance(before, nn.Conv2d) and _halves(pool) and _fuses(before):
+            stages[i - 1 : i + 2] = [Convolved(before, pool)]
+        else:
+            stages[i : i + 2] = _halved(pool), nn.ReLU(inplace=True)
+
+
+def _rectified_pools(stages: Sequence[nn.Module]) -> list[tuple[int, nn.MaxPool2d]]:
+    """Where a rectifier stands before a pool."""
+    return [
+        (i, pool)
+        for i, (relu, pool) in enumerate(itertools.pairwise(stages))
+        if type(relu) is nn.ReLU and type(pool) is nn.MaxPool2d and not pool.return_indices
+    ]
+
+
+def _fuses(convolution: nn.Conv2d) -> bool:
+    """Whether `ops.pooled_convolution` computes it, and in less time than torch."""
+    shape = (convolution.stride, convolution.dilation, convolution.groups)
+    padding, hooks = convolution.padding, convolution._forward_hooks
+    return (
+        type(convolution) is nn.Conv2d
+        and shape == ((1, 1), (1, 1), 1)
+        and (isinstance(padding, tuple) and padding[0] == padding[1])
+        and convolution.padding_mode == "zeros"
+        and convolution.in_channels <= FEW
+        and not (hooks or convolution._forward_pre_hooks)
+    )
+
+
+def _reordered(module: nn.Module, reorder: Callable[[list[nn.Module]], None]) -> nn.Module:
     if type(module) is Classifier:
-        return _with(module, {"body": _reordered(module.body, pair), "head": module.head})
+        return _with(module, {"body": _reordered(module.body, reorder), "head": module.head})
     if type(module) is not nn.Sequential:
         return module
     stages = list(module)
-    for i, (first, second) in enumerate(itertools.pairwise(module)):
-        if type(first) is nn.ReLU and type(second) is nn.MaxPool2d and not second.return_indices:
-            stages[i : i + 2] = pair(second, first)
+    reorder(stages)
     return _with(module, {str(i): stage for i, stage in enumerate(stages)})
 
 
@@ -83,5 +148,8 @@ def apart(module: nn.Module) -> bool:
 
 
 def _halved(pool: nn.MaxPool2d) -> nn.Module:
-    sides = (pool.kernel_size, pool.stride, pool.padding, pool.dilation)
-    return Halved(pool) if sides == (2, 2, 0, 1) else pool
+    return Halved(pool) if _halves(pool) else pool
+
+
+def _halves(pool: nn.MaxPool2d) -> bool:
+    return (pool.kernel_size, pool.stride, pool.padding, pool.dilation) == (2, 2, 0, 1)

@@ -18,7 +18,9 @@ __all__ = [
     "distillation",
     "ema_",
     "facts",
+    "gradient",
     "label_loss",
+    "pooled_convolution",
     "probability_sums_",
     "sgd_step_",
     "soft_cross_entropy",
@@ -26,9 +28,11 @@ __all__ = [
 
 if TYPE_CHECKING:
     from fededge.ops._backend import facts
+    from fededge.ops.layers import pooled_convolution
     from fededge.ops.losses import (
         backward,
         distillation,
+        gradient,
         label_loss,
         probability_sums_,
         soft_cross_entropy,
@@ -40,7 +44,10 @@ else:
         __name__,
         {
             "_backend": "facts",
-            "losses": "backward distillation label_loss probability_sums_ soft_cross_entropy",
+            "layers": "pooled_convolution",
+            "losses": (
+                "backward distillation gradient label_loss probability_sums_ soft_cross_entropy"
+            ),
             "vectors": "accumulate_ accumulate_int8_ ala_step_ ema_ sgd_step_",
         },
     )

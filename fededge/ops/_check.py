@@ -67,6 +67,8 @@ def check_labels(op: str, z: Tensor, labels: Sequence[Tensor]) -> None:
         if y.shape != z.shape[:1]:
             rows = f"but there are {len(z)} rows of logits"
             raise ValueError(f"{op}: the labels have shape {list(y.shape)} {rows}")
+        if torch.compiler.is_compiling():  # traced, it has no values
+            continue
         outside = ((y < 0) | (y >= classes)).nonzero()
         if len(outside):
             row = int(outside[0])

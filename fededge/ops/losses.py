@@ -7,6 +7,7 @@ one outside of the classes is an IndexError that names it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import ModuleType
 
 import torch
 from torch import Tensor
@@ -15,7 +16,14 @@ from fededge.ops import reference
 from fededge.ops._backend import kernels
 from fededge.ops._check import check_labels
 
-__all__ = ["backward", "distillation", "label_loss", "probability_sums_", "soft_cross_entropy"]
+__all__ = [
+    "backward",
+    "distillation",
+    "gradient",
+    "label_loss",
+    "probability_sums_",
+    "soft_cross_entropy",
+]
 
 ONE = (1.0,)
 
@@ -100,9 +108,23 @@ def backward(loss: Tensor) -> None:
 
     `loss.backward()` spends more time in Python than a small loss takes altogether.
     """
+    _check_loss("backward", loss)
+    _engine(loss).backward(loss)
+
+
+def gradient(loss: Tensor, by: Tensor) -> Tensor:
+    """A loss's gradient by one tensor, zeros where it does not depend on it; no `.grad` changes."""
+    _check_loss("gradient", loss)
+    found: Tensor = _engine(loss).gradient(loss, by)
+    return found
+
+
+def _check_loss(op: str, loss: Tensor) -> None:
     if loss.numel() != 1:
-        raise ValueError(f"backward: the loss has shape {list(loss.shape)}, it must be one number")
+        raise ValueError(f"{op}: the loss has shape {list(loss.shape)}, it must be one number")
     if not loss.requires_grad:
-        raise ValueError("backward: nothing that the loss was computed from requires a gradient")
-    implementation = reference if torch.compiler.is_compiling() else kernels(loss)
-    implementation.backward(loss)
+        raise ValueError(f"{op}: nothing that the loss was computed from requires a gradient")
+
+
+def _engine(loss: Tensor) -> ModuleType:
+    return reference if torch.compiler.is_compiling() else kernels(loss)

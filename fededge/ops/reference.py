@@ -19,7 +19,9 @@ __all__ = [
     "backward",
     "distillation",
     "ema_",
+    "gradient",
     "label_loss",
+    "pooled_convolution",
     "probability_sums_",
     "sgd_step_",
 ]
@@ -125,8 +127,17 @@ def probability_sums_(
         den.index_add_(0, y, den.new_full((len(y),), share))
 
 
+def pooled_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, padding: int) -> Tensor:
+    return F.max_pool2d(F.conv2d(x, weight, bias, padding=padding), 2).relu_()
+
+
 def backward(loss: Tensor) -> None:
     loss.backward()
+
+
+def gradient(loss: Tensor, by: Tensor) -> Tensor:
+    (found,) = torch.autograd.grad(loss, by, materialize_grads=True)
+    return found
 
 
 def _wide(z: Tensor) -> Tensor:

@@ -62,6 +62,8 @@ def _check_ends(op: str, ends: Tensor, scales: Tensor, acc: Tensor) -> None:
             raise LayoutError(f"{op}: {name} is on {vector.device}, expected {device}")
     if len(scales) != len(ends):
         raise LayoutError(f"{op}: there are {len(ends)} ends but {len(scales)} scales")
+    if torch.compiler.is_compiling():  # traced, they have no values; the compiled op looks at them
+        return
     steps = ends.diff(prepend=ends.new_zeros(1))
     if (steps < 0).any():
         raise LayoutError(

@@ -1,4 +1,4 @@
-"""Networks whose stages are reordered give the bits of the networks as they are."""
+"""Networks whose stages are reordered give what the networks as they are give."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fededge.models import build
 from fededge.models.base import Classifier, channels_last
-from fededge.models.order import Halved, apart, pooled_first, untrained
+from fededge.models.order import Convolved, Halved, apart, pooled_first, untrained
 
 POOLED = ("lenet", "lenet5", "lfd-cnn", "cnn4", "vgg8", "alexnet32")
 
@@ -19,8 +19,8 @@ def images(shape: tuple[int, ...], seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-def reordered(module: nn.Module) -> int:
-    return sum(isinstance(part, Halved) for part in module.modules())
+def reordered(module: nn.Module, kind: type[nn.Module] = Halved) -> int:
+    return sum(isinstance(part, kind) for part in module.modules())
 
 
 def test_the_convolutions_of_the_zoo_are_pooled_first() -> None:
@@ -29,16 +29,74 @@ def test_the_convolutions_of_the_zoo_are_pooled_first() -> None:
     assert counts["lenet"] == 2
 
 
+def test_convolutions_of_few_channels_are_fused_with_their_pooling() -> None:
+    counts = {
+        name: reordered(untrained(build(name, 10, (3, 32, 32), 0)), Convolved) for name in POOLED
+    }
+    assert counts == {"lenet": 2, "lenet5": 2, "lfd-cnn": 2, "cnn4": 1, "vgg8": 1, "alexnet32": 0}
+
+
 @pytest.mark.parametrize("side", [28, 31])
 @pytest.mark.parametrize("name", ["lenet", "cnn4", "vgg8", "resnet8", "mlpnet"])
-def test_untrained_networks_give_the_same_bits(name: str, side: int) -> None:
+def test_untrained_networks_give_what_they_give_in_float64(name: str, side: int) -> None:
     """A side of 31 leaves a row and a column that no maximum takes in."""
     net = build(name, 10, (1, side, side), 0).eval()
     x = channels_last(images((5, 1, side, side)))
     kept = x.clone()
     with torch.no_grad():
-        assert torch.equal(untrained(net)(x), net(x))
+        found = untrained(net)(x)
+        torch.testing.assert_close(found, net(x), rtol=0, atol=2e-6)
+        expected = copy.deepcopy(net).double()(x.double())
+    torch.testing.assert_close(found.double(), expected, rtol=0, atol=2e-6)
     assert torch.equal(x, kept)
+
+
+def test_with_a_gradient_all_is_as_it_was() -> None:
+    net = build("lenet", 10, (1, 28, 28), 0)
+    x = channels_last(images((5, 1, 28, 28)))
+    assert torch.equal(untrained(net)(x), net(x))
+    assert untrained(net)(x).requires_grad
+
+
+@pytest.mark.parametrize("side", [8, 9])
+@pytest.mark.parametrize(
+    ("convolution", "pool", "fused"),
+    [
+        (nn.Conv2d(2, 3, 3), nn.MaxPool2d(2), True),
+        (nn.Conv2d(2, 3, 3, padding=1, bias=False), nn.MaxPool2d(2), True),
+        (nn.Conv2d(2, 3, (3, 2)), nn.MaxPool2d(2), True),
+        (nn.Conv2d(2, 3, 3), nn.MaxPool2d(2, ceil_mode=True), True),
+        (nn.Conv2d(2, 3, 3, padding="same"), nn.MaxPool2d(2), False),
+        (nn.Conv2d(2, 3, 3, padding=(1, 0)), nn.MaxPool2d(2), False),
+        (nn.Conv2d(2, 3, 3, padding=1, padding_mode="circular"), nn.MaxPool2d(2), False),
+        (nn.Conv2d(2, 3, 3, stride=2), nn.MaxPool2d(2), False),
+        (nn.Conv2d(2, 3, 3, dilation=2), nn.MaxPool2d(2), False),
+        (nn.Conv2d(2, 4, 3, groups=2), nn.MaxPool2d(2), False),
+        (nn.Conv2d(2, 3, 3), nn.MaxPool2d(3, 2), False),
+        (nn.Conv2d(20, 3, 3), nn.MaxPool2d(2), False),
+    ],
+)
+def test_any_convolution_gives_what_it_gives_in_float64(
+    convolution: nn.Conv2d, pool: nn.Module, fused: bool, side: int
+) -> None:
+    stages = nn.Sequential(convolution, nn.ReLU(), pool)
+    quick = untrained(stages)
+    assert reordered(quick, Convolved) == fused
+    assert list(quick.parameters()) == list(stages.parameters())
+    x = images((2, convolution.in_channels, side, side))
+    with torch.no_grad():
+        found, one = quick(x), quick(x[0])
+        expected = copy.deepcopy(stages).double()(x.double())
+    torch.testing.assert_close(found.double(), expected, rtol=0, atol=2e-6)
+    torch.testing.assert_close(one.double(), expected[0], rtol=0, atol=2e-6)
+
+
+def test_a_convolution_with_a_hook_stays_apart() -> None:
+    stages, called = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.MaxPool2d(2)), []
+    stages[0].register_forward_hook(lambda *_: called.append(True))
+    with torch.no_grad():
+        untrained(stages)(images((1, 1, 8, 8)))
+    assert called == [True]
 
 
 @pytest.mark.parametrize("name", ["lenet", "lenet5", "vgg8"])

@@ -71,6 +71,27 @@ def test_a_loss_without_a_graph_is_refused() -> None:
         ops.backward(torch.zeros(()))
 
 
+def test_a_gradient_by_one_tensor_leaves_every_grad_as_it_was() -> None:
+    x, y = torch.randn(7, 1, 6, 6), torch.arange(7) % 5
+    module, inner = network(), torch.randn(7, 5, requires_grad=True)
+
+    def loss() -> Tensor:
+        return ops.label_loss(module(x) + inner.tanh(), (y,))
+
+    (expected,) = torch.autograd.grad(loss(), inner)
+    assert torch.equal(ops.gradient(loss(), inner), expected)
+    apart = torch.zeros(2, 3, requires_grad=True)
+    assert torch.equal(ops.gradient(loss(), apart), torch.zeros(2, 3))
+    assert inner.grad is None
+    assert not gradients(module)
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        ops.gradient(loss(), torch.zeros(3))
+    with pytest.raises(ValueError, match=r"^gradient: the loss has shape \[2\], it must be one"):
+        ops.gradient(torch.zeros(2, requires_grad=True), inner)
+    with pytest.raises(ValueError, match=r"^gradient: nothing that the loss was computed from req"):
+        ops.gradient(torch.zeros(()), inner)
+
+
 class MyError(Exception):
     pass
 

@@ -164,3 +164,29 @@ def test_probability_sums_of_hard_inputs(
             num[met], expected, rtol=EXACT[dtype], atol=EXACT[dtype], equal_nan=True
         )
         assert torch.equal(den, y.bincount(minlength=shape[1]).double())
+
+
+@pytest.mark.parametrize("spoiled", [math.nan, math.inf, -math.inf, 3e4], ids=str)
+@pytest.mark.parametrize("mixed", [False, True], ids=["labels", "mixup"])
+@pytest.mark.parametrize("classes", [2, 10, 31, 62, 100, 200])
+def test_a_row_has_the_same_bits_whatever_its_neighbours_are(
+    classes: int, mixed: bool, spoiled: float
+) -> None:
+    """Rows are computed several at once, and FedACD's loss has a second way for hard ones."""
+    rows = 37
+    A = draw(2, classes, classes)
+    y, other = labels(3, rows, classes), labels(4, rows, classes)
+    labellings, shares = ((y, other), (0.25, 0.75)) if mixed else ((y,), (1.0,))
+
+    def gradient(z: Tensor) -> Tensor:
+        z = z.clone().requires_grad_()
+        ops.label_loss(z, labellings, shares, shift=A, factor=A.exp(), flat=1.0).backward()
+        assert z.grad is not None
+        return z.grad
+
+    z = draw(1, rows, classes)
+    hard = z.clone()
+    hard[[3, 17, 36], 1] = spoiled
+    rest = torch.ones(rows, dtype=torch.bool)
+    rest[[3, 17, 36]] = False
+    assert torch.equal(gradient(hard)[rest], gradient(z)[rest])

@@ -1,4 +1,4 @@
-"""The CPU's row loops without torch: on this processor, with wider registers, and on ARM.
+"""The CPU's loops without torch: on this processor, with wider registers, and on ARM.
 
 Compiled here, with CXXFLAGS: under `make sanitize` every access of theirs is watched.
 """
@@ -15,7 +15,8 @@ import pytest
 
 from tests.ops.playing import ROOT
 
-SOURCE = Path(__file__).parent / "loops" / "rows.cpp"
+SOURCES = {path.stem: path for path in sorted((Path(__file__).parent / "loops").glob("*.cpp"))}
+LINES = {"rows": 11 * 22, "convolution": 9}
 FLAGS = ("-std=c++17", "-O1", "-Wall", "-Wno-psabi", "-ffp-contract=off", f"-I{ROOT / 'csrc'}")
 ARM = "aarch64-linux-gnu-g++"
 QEMU = ("qemu-aarch64-static", "qemu-aarch64")
@@ -23,13 +24,15 @@ QEMU = ("qemu-aarch64-static", "qemu-aarch64")
 pytestmark = pytest.mark.timeout(1200)  # what is watched takes the compiler minutes
 
 
-def printed(folder: Path, register: int, *compiler: str, under: tuple[str, ...] = ()) -> list[str]:
+def printed(
+    name: str, folder: Path, register: int, *compiler: str, under: tuple[str, ...] = ()
+) -> list[str]:
     """What the program prints when it is compiled for registers of so many bytes."""
-    program = folder / f"rows{register}"
+    program = folder / f"{name}{register}"
     sized = f"-DFEDEDGE_REGISTER={register}"
     # Python must load the sanitizers first; a compiler and a program of their own need not.
     env = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
-    build = [*compiler, *FLAGS, sized, str(SOURCE), "-o", str(program)]
+    build = [*compiler, *FLAGS, sized, str(SOURCES[name]), "-o", str(program)]
     subprocess.run(build, env=env, check=True)
     done = subprocess.run(
         [*under, str(program)], env=env, capture_output=True, text=True, check=True
@@ -37,9 +40,14 @@ def printed(folder: Path, register: int, *compiler: str, under: tuple[str, ...] 
     return done.stdout.splitlines()
 
 
+@pytest.fixture(scope="module", params=SOURCES)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def here(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    return printed(tmp_path_factory.mktemp("here"), 16, *compiler())
+def here(name: str, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    return printed(name, tmp_path_factory.mktemp("here"), 16, *compiler())
 
 
 def compiler() -> list[str]:
@@ -49,15 +57,15 @@ def compiler() -> list[str]:
     return [*words, *shlex.split(os.environ.get("CXXFLAGS", ""))]
 
 
-def test_wider_registers_give_the_same_bits(here: list[str], tmp_path: Path) -> None:
+def test_wider_registers_give_the_same_bits(name: str, here: list[str], tmp_path: Path) -> None:
     """As AVX-512 has them; where it is missing the compiler splits them, and the order stays."""
-    assert len(here) == 11 * 22
-    assert printed(tmp_path, 64, *compiler()) == here
+    assert len(here) == LINES[name]
+    assert printed(name, tmp_path, 64, *compiler()) == here
 
 
-def test_neon_gives_the_same_bits(here: list[str], tmp_path: Path) -> None:
+def test_neon_gives_the_same_bits(name: str, here: list[str], tmp_path: Path) -> None:
     emulators = [found for found in map(shutil.which, QEMU) if found]
     if shutil.which(ARM) is None or not emulators:
         packages = "g++-aarch64-linux-gnu qemu-user-static"
         pytest.skip(f"needs {ARM} and {QEMU[0]} (apt install {packages})")
-    assert printed(tmp_path, 16, ARM, "-static", under=(emulators[0],)) == here
+    assert printed(name, tmp_path, 16, ARM, "-static", under=(emulators[0],)) == here

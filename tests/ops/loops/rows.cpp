@@ -1,12 +1,13 @@
 // The CPU's row loops without torch: prints a hash of what every kernel gives at every shape.
 //
-// FEDEDGE_REGISTER says of how many bytes the registers are. Inputs lie in memory of exactly their size, so that a sanitizer sees every step beyond it.
+// FEDEDGE_REGISTER says of how many bytes the registers are. Inputs lie in memory of exactly their
+// size, so that a sanitizer sees every step beyond it.
 #include "cpu/row_loops.h"
 
-#include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <vector>
+
+#include "drawing.h"
 
 using namespace fededge;
 using namespace fededge::cpu;
@@ -14,33 +15,6 @@ using namespace fededge::cpu;
 namespace {
 
 using T = float;
-
-// The same numbers on every processor.
-struct Draw {
-  uint64_t state;
-
-  uint64_t next() { return state = state * 6364136223846793005ull + 1442695040888963407ull; }
-  double number() { return static_cast<double>(next() >> 40) / (1 << 21) - 4; }  // from -4 to 4
-  int64_t label(int64_t classes) { return static_cast<int64_t>((next() >> 33) % classes); }
-};
-
-std::vector<T> numbers(Draw& draw, int64_t count) {
-  std::vector<T> out(count);
-  for (T& x : out) x = static_cast<T>(draw.number());
-  return out;
-}
-
-struct Hash {
-  uint64_t value = 1469598103934665603ull;
-
-  template <typename T>
-  void add(const std::vector<T>& data) {
-    const auto* bytes = reinterpret_cast<const unsigned char*>(data.data());
-    for (size_t i = 0; i < data.size() * sizeof(T); ++i) {
-      value = (value ^ bytes[i]) * 1099511628211ull;
-    }
-  }
-};
 
 // All that a row kernel may read, for one shape.
 struct Inputs {

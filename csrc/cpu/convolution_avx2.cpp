@@ -1,0 +1,30 @@
+#if defined(__x86_64__)
+
+// Before the change of target: what these define must run on every processor.
+#include <immintrin.h>
+
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
+#else
+#pragma GCC target("avx2,fma")
+#endif
+
+#include "cpu/convolution_loops.h"
+
+namespace fededge::cpu {
+
+void convolve_avx2(const Convolution& layer, const float* image, float* out) {
+  convolve<32>(layer, image, out);
+}
+
+}  // namespace fededge::cpu
+
+#if defined(__clang__)
+#pragma clang attribute pop
+#endif
+
+#endif

@@ -1,0 +1,155 @@
+// The loops of a convolution, once for each instruction set: included by the files that compile them.
+//
+// Every output is the sum of its taps in one order, each fused with its multiplication: whatever
+// registers the processor has, the bits are the same.
+#pragma once
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+#include "cpu/convolution.h"
+#include "cpu/pack.h"
+
+namespace fededge::cpu {
+
+template <int kRegister>
+using Floats = typename Vector<float, kRegister>::Type;
+
+// a * b + c, rounded once.
+template <int kRegister>
+FEDEDGE_HD Floats<kRegister> fused(Floats<kRegister> a, Floats<kRegister> b, Floats<kRegister> c) {
+#if defined(__clang__)
+  return __builtin_elementwise_fma(a, b, c);
+#else
+#if defined(__AVX512F__)
+  if constexpr (kRegister == 64) return _mm512_fmadd_ps(a, b, c);
+#endif
+#if defined(__FMA__)
+  if constexpr (kRegister == 32) return _mm256_fmadd_ps(a, b, c);
+#endif
+#if defined(__aarch64__)
+  if constexpr (kRegister == 16) return vfmaq_f32(c, a, b);
+#endif
+  Floats<kRegister> out;
+  for (int i = 0; i < kRegister / 4; ++i) out[i] = __builtin_fmaf(a[i], b[i], c[i]);
+  return out;
+#endif
+}
+
+// The larger of two, or the one that is not a number.
+template <class V>
+FEDEDGE_HD V pooled(V a, V b) {
+  const V most = a > b ? a : b;
+  return a == a ? most : a;
+}
+
+// So many pooled columns at once have all of their sums in registers, of which AVX-512 and ARM have 32.
+template <int kRegister>
+#if defined(__aarch64__)
+inline constexpr int kAtOnce = 6;
+#else
+inline constexpr int kAtOnce = kRegister == 64 ? 6 : 3;
+#endif
+
+// The sums of pooled columns that lie side by side.
+template <int kRegister, int kColumns>
+struct Tile {
+  using V = Floats<kRegister>;
+  using Loose = typename Vector<float, kRegister>::Loose;
+  static constexpr int kLanes = kRegister / 4;
+  static constexpr int kWide = 2 * kColumns;
+
+  V upper[kWide];
+  V lower[kWide];
+
+  FEDEDGE_HD explicit Tile(const float* bias) {
+#pragma GCC unroll 16
+    for (int j = 0; j < kWide; ++j) upper[j] = lower[j] = load(bias);
+  }
+
+  // The taps that one row of the image has in the upper and the lower row of the map.
+  template <bool kUpper, bool kLower>
+  FEDEDGE_HD void add(const float* from, const float* weight, int64_t taps, int64_t channels) {
+    const float* const before = kLower ? weight - taps * kLanes : weight;
+    for (int64_t t = 0; t < taps; ++t) {
+      V of_upper, of_lower;
+      if constexpr (kUpper) of_upper = load(weight + t * kLanes);
+      if constexpr (kLower) of_lower = load(before + t * kLanes);
+#pragma GCC unroll 16
+      for (int j = 0; j < kWide; ++j) {
+        const V x = from[j * channels + t] - V{};  // in every lane
+        if constexpr (kUpper) upper[j] = fused<kRegister>(x, of_upper, upper[j]);
+        if constexpr (kLower) lower[j] = fused<kRegister>(x, of_lower, lower[j]);
+      }
+    }
+  }
+
+  FEDEDGE_HD void store(float* to, int64_t stride, int64_t count) const {
+#pragma GCC unroll 8
+    for (int j = 0; j < kColumns; ++j) {
+      const V most = pooled(pooled(upper[2 * j], upper[2 * j + 1]),
+                            pooled(lower[2 * j], lower[2 * j + 1]));
+      const V out = V{} > most ? V{} : most;
+      if (count >= kLanes) {
+        *reinterpret_cast<Loose*>(to + j * stride) = out;
+      } else {
+        std::memcpy(to + j * stride, &out, count * sizeof(float));
+      }
+    }
+  }
+
+ private:
+  FEDEDGE_HD static V load(const float* from) { return *reinterpret_cast<const Loose*>(from); }
+};
+
+template <int kRegister, int kColumns>
+FEDEDGE_APART void convolve_tile(const Convolution& layer, const float* image, const float* weight,
+                                 const float* bias, float* out, int64_t count) {
+  const int64_t taps = layer.kernel_columns * layer.channels;
+  const int64_t step = taps * (kRegister / 4);
+  Tile<kRegister, kColumns> tile(bias);
+  tile.template add<true, false>(image, weight, taps, layer.channels);
+  for (int64_t i = 1; i < layer.kernel_rows; ++i) {
+    tile.template add<true, true>(image + i * layer.row, weight + i * step, taps, layer.channels);
+  }
+  const int64_t last = layer.kernel_rows;
+  tile.template add<false, true>(image + last * layer.row, weight + last * step, taps,
+                                 layer.channels);
+  tile.store(out, layer.outputs, count);
+}
+
+// Calls convolve_tile for `columns` of them, from 1 to kMost.
+template <int kRegister, int kMost, class... Arguments>
+FEDEDGE_HD void convolve_columns(int64_t columns, const Arguments&... arguments) {
+  if constexpr (kMost > 1) {
+    if (columns < kMost) return convolve_columns<kRegister, kMost - 1>(columns, arguments...);
+  }
+  convolve_tile<kRegister, kMost>(arguments...);
+}
+
+template <int kRegister>
+FEDEDGE_HD void convolve(const Convolution& layer, const float* image, float* out) {
+  constexpr int64_t kLanes = kRegister / 4;
+  constexpr int kMost = kAtOnce<kRegister>;
+  const int64_t group = layer.kernel_rows * layer.kernel_columns * layer.channels * kLanes;
+  // About equally many at a time: few sums alone would wait for each other.
+  const int64_t tiles = (layer.columns + kMost - 1) / kMost;
+  for (int64_t first = 0; first < layer.outputs; first += kLanes) {
+    const float* const weight = layer.weight + first / kLanes * group;
+    for (int64_t row = 0; row < layer.rows; ++row) {
+      for (int64_t i = 0; i < tiles; ++i) {
+        const int64_t begin = i * layer.columns / tiles;
+        const int64_t end = (i + 1) * layer.columns / tiles;
+        convolve_columns<kRegister, kMost>(
+            end - begin, layer, image + 2 * (row * layer.row + begin * layer.channels), weight,
+            layer.bias + first, out + (row * layer.columns + begin) * layer.outputs + first,
+            layer.outputs - first);
+      }
+    }
+  }
+}
+
+}  // namespace fededge::cpu

@@ -1,0 +1,51 @@
+// What a convolution with pooling demands of its tensors, and the shape of its result.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <optional>
+
+namespace fededge::convolution_op {
+
+inline constexpr char kOp[] = "pooled_convolution";
+
+inline void check_numbers(const char* name, const at::Tensor& t, const at::Tensor& x) {
+  TORCH_CHECK_TYPE(t.scalar_type() == at::kFloat, kOp, ": ", name, " is ", t.scalar_type(),
+                   ", expected Float");
+  TORCH_CHECK_VALUE(t.device() == x.device(), kOp, ": ", name, " is on ", t.device(),
+                    ", but x is on ", x.device());
+}
+
+// [images, outputs, rows, columns] of the pooled map.
+template <class Sizes>
+auto sizes(const Sizes& x, const Sizes& weight, int64_t padding) {
+  using Size = std::decay_t<decltype(x[0])>;
+  const auto pooled = [&](int i) -> Size { return (x[i] + 2 * padding - weight[i] + 1) / 2; };
+  return std::array<Size, 4>{x[0], weight[0], pooled(2), pooled(3)};
+}
+
+inline void check(const at::Tensor& x, const at::Tensor& weight,
+                  const std::optional<at::Tensor>& bias, int64_t padding) {
+  TORCH_CHECK_VALUE(x.dim() == 4 && weight.dim() == 4 && x.size(1) == weight.size(1), kOp,
+                    ": x has shape ", x.sizes(), " and weight ", weight.sizes(),
+                    ", they must be [images, channels, rows, columns] and [outputs, channels, rows, "
+                    "columns]");
+  TORCH_CHECK_VALUE(weight.numel() > 0, kOp, ": weight has shape ", weight.sizes(),
+                    ", in which there is nothing");
+  TORCH_CHECK_VALUE(padding >= 0 && padding < (int64_t{1} << 30), kOp, ": the padding is ", padding,
+                    ", it must be at least 0");
+  check_numbers("x", x, x);
+  check_numbers("weight", weight, x);
+  if (bias.has_value()) {
+    check_numbers("bias", *bias, x);
+    TORCH_CHECK_VALUE(bias->dim() == 1 && bias->size(0) == weight.size(0), kOp, ": bias has shape ",
+                      bias->sizes(), ", expected [", weight.size(0), "]");
+  }
+  for (const int i : {2, 3}) {
+    TORCH_CHECK_VALUE(x.size(i) + 2 * padding > weight.size(i), kOp, ": images of shape ", x.sizes(),
+                      " leave nothing to pool after a kernel of shape ", weight.sizes());
+  }
+}
+
+}  // namespace fededge::convolution_op
