@@ -213,18 +213,19 @@ def test_frozen_parameters_travel_but_get_no_gradient() -> None:
 
 def test_what_is_trained_is_one_run_of_the_vector_or_needs_a_mask() -> None:
     """Parameters come before running statistics; a frozen layer between others parts them."""
-    flat = FlatModel(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 1)))
-    first, norm, last = (flat.module[i] for i in range(3))  # type: ignore[index]
-    assert flat.trained == slice(0, 9 + 6 + 4)
-    last.requires_grad_(False)
-    assert flat.trained == slice(0, 9 + 6)
-    first.requires_grad_(False)
-    assert flat.trained == slice(9, 9 + 6)
-    norm.requires_grad_(False)
-    nothing = flat.trained
-    first.requires_grad_(True)
-    last.requires_grad_(True)
-    assert (nothing, flat.trained) == (None, None)
+    module = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 1))
+    flat = FlatModel(module)
+
+    def trained(*layers: int) -> slice | None:
+        for index, layer in enumerate(module):
+            layer.requires_grad_(index in layers)
+        return flat.trained
+
+    assert trained(0, 1, 2) == slice(0, 9 + 6 + 4)
+    assert trained(0, 1) == slice(0, 9 + 6)
+    assert trained(1) == slice(9, 9 + 6)
+    assert trained(0, 2) is None
+    assert trained() is None
 
 
 def test_channels_last_weights_keep_their_values() -> None:
