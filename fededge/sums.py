@@ -1,17 +1,19 @@
 """Sums of models that lie in arrays of numpy: what a coordinator does, without torch.
 
 Compiled where it was built (`csrc/sums/buffers.cpp`), numpy everywhere else, with the same bits.
+FEDEDGE_OPS and FEDEDGE_REQUIRE_EXT mean what they mean for the ops.
 """
 
 from __future__ import annotations
 
-import importlib
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from fededge.compiled import choose
 from fededge.flat.numbers import Vector
 
 __all__ = ["accumulate_", "implementation"]
@@ -19,29 +21,27 @@ __all__ = ["accumulate_", "implementation"]
 Sum = npt.NDArray[np.float64]
 
 
-def _load() -> Any:
-    """The compiled module, or None: pure Python serves as well, only slower."""
-    if os.environ.get("FEDEDGE_OPS") == "reference":
-        return None
-    try:
-        return importlib.import_module("fededge._sums")
-    except ImportError:
-        if os.environ.get("FEDEDGE_REQUIRE_EXT") == "1":
-            raise
-        return None
-
-
-_COMPILED = _load()
-
-
 def implementation() -> str:
-    """What the sums are made by."""
-    return "numpy" if _COMPILED is None else f"compiled ({_COMPILED.simd_level()})"
+    """What the sums are made by, and why."""
+    plain = CHOICE.name == "reference"
+    return f"{'numpy' if plain else 'compiled'}: {CHOICE.reason}"
 
 
 def accumulate_(acc: Sum, x: Vector, weight: float) -> None:
     """`acc += weight * x`, in float64."""
-    if _COMPILED is None:
+    if CHOICE.name == "reference":
         acc += weight * x.astype(np.float64)
-    else:
-        _COMPILED.accumulate_buffer(acc, np.ascontiguousarray(x, np.float32), weight)
+        return
+    from fededge import _sums
+
+    _sums.accumulate_buffer(acc, np.ascontiguousarray(x, np.float32), weight)
+
+
+def load_module() -> Mapping[str, Any]:
+    """Import the compiled module; return which instruction set it uses."""
+    from fededge import _sums
+
+    return {"simd": _sums.simd_level()}
+
+
+CHOICE = choose(os.environ, load_module, "numpy")

@@ -21,6 +21,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "fededge._cuda",
         "fededge._sums",
         "fededge.choices",
+        "fededge.compiled",
         "fededge.errors",
         "fededge.figures",
         "fededge.files",

@@ -1,4 +1,4 @@
-"""Which implementation runs on which device: chosen once, when `fededge.ops` is imported.
+"""Which implementation runs on which device: chosen once, when an op is first asked for.
 
 FEDEDGE_OPS=reference, cpu or cuda forces the compiled kernels nowhere, on the CPU alone, or on the
 CPU and the GPU; FEDEDGE_REQUIRE_EXT=1 makes missing ones for the CPU an error, not a warning.
@@ -7,9 +7,7 @@ CPU and the GPU; FEDEDGE_REQUIRE_EXT=1 makes missing ones for the CPU an error, 
 from __future__ import annotations
 
 import os
-import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import cache
 from types import ModuleType
 from typing import Any
@@ -17,61 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fededge.compiled import NAMES, Choice, Load, choose
 from fededge.errors import ConfigError
 from fededge.ops import reference
 
 __all__ = ["Choice", "choose", "choose_cuda", "facts", "kernels"]
-
-NAMES = ("reference", "cpu")
-WISHES = (*NAMES, "cuda")
-
-Load = Callable[[], Mapping[str, Any]]
-
-
-@dataclass(frozen=True)
-class Choice:
-    """The implementation for one kind of device, why it was taken, and how it was built."""
-
-    name: str
-    reason: str
-    build: Mapping[str, Any] | None = None
-
-
-def choose(environ: Mapping[str, str], load: Load) -> Choice:
-    """For the CPU: by what the environment asks for and by whether the compiled module loads.
-
-    Args:
-        environ: the process's environment variables.
-        load: imports the compiled module and returns its build facts, or raises ImportError.
-    """
-    wanted = environ.get("FEDEDGE_OPS")
-    if wanted is not None and wanted not in WISHES:
-        raise ConfigError(f"FEDEDGE_OPS is '{wanted}', it must be one of: {', '.join(WISHES)}")
-    try:
-        build = load()
-    except ImportError as error:
-        return _without_module(environ, wanted, error)
-    if wanted:
-        return Choice(
-            "reference" if wanted == "reference" else "cpu", f"FEDEDGE_OPS={wanted}", build
-        )
-    return Choice("cpu", "the compiled module loaded", build)
-
-
-def _without_module(environ: Mapping[str, str], wanted: str | None, error: ImportError) -> Choice:
-    missing = f"the compiled kernels do not load ({type(error).__name__}: {error})"
-    remedy = "install with a C++ compiler: pip install --no-build-isolation ."
-    for name, value in (
-        ("FEDEDGE_OPS", "cpu"),
-        ("FEDEDGE_OPS", "cuda"),
-        ("FEDEDGE_REQUIRE_EXT", "1"),
-    ):
-        if environ.get(name) == value:
-            raise ConfigError(f"{name}={value}, but {missing}; {remedy}") from error
-    if wanted == "reference":
-        return Choice("reference", "FEDEDGE_OPS=reference")
-    warnings.warn(f"{missing}: pure torch serves instead; {remedy}", RuntimeWarning, stacklevel=2)
-    return Choice("reference", missing)
 
 
 def choose_cuda(environ: Mapping[str, str], cpu: Choice, gpu: bool, load: Load) -> Choice:

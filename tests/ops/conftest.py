@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from fededge import compiled
 from fededge.ops import _backend
 from tests.ops.playing import Played, compile_played
 
 
-@pytest.fixture(params=_backend.NAMES)
+@pytest.fixture(params=compiled.NAMES)
 def implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     name: str = request.param
     if name == "cpu" and _backend.CHOICE.build is None:

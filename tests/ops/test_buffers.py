@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from fededge import sums
 
-if TYPE_CHECKING or sums.implementation() != "numpy":
+if TYPE_CHECKING or sums.CHOICE.build is not None:
     from fededge import _sums
 
-pytestmark = pytest.mark.skipif(sums.implementation() == "numpy", reason="nothing is compiled")
+pytestmark = pytest.mark.skipif(sums.CHOICE.build is None, reason=sums.CHOICE.reason)
 
 Vector = NDArray[np.generic]
 SIZES = (0, 1, 7, 1000, 70_001)
