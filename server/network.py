@@ -148,14 +148,15 @@ class Built:
         return accuracy(self.net.module, self.preprocess, self.test.x, self.test.y)
 
 
-def serve(number: int) -> None:
+def serve(descriptor: int) -> None:
     """A process of its own: build the network, then evaluate what comes until nothing can.
 
     Args:
-        number: of the socket to the coordinator, which it was started with.
+        descriptor: of the socket to the coordinator, which it was started with.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches it too, and is not for it
-    end = Connection(number)
+    for number in (signal.SIGINT, signal.SIGTERM):  # who stops the coordinator may reach both
+        signal.signal(number, signal.SIG_IGN)
+    end = Connection(descriptor)
     with contextlib.suppress(EOFError, OSError):
         try:
             wanted: Wanted = end.recv()
