@@ -14,7 +14,8 @@ All of them go back by `ops.backward`, torch's own losses too: what it saves is 
 and is not counted as a merit of our losses.
 
 The vector kernels have a size instead of batch and classes, and their peer as eager: for
-`accumulate_` a copy of as many bytes, for `sgd_step_` torch.optim.SGD(foreach=True). In every
+`accumulate_` a copy of as many bytes, for `sgd_step_` torch.optim.SGD(foreach=True). The rows of
+`pooled_convolution` are LeNet's two layers for a batch of images, with 16 output channels. In every
 round all of them run once with each number of threads, and a ratio is of one round's times. With
 one thread the processor's time is counted, which a busy machine disturbs less; with more, the
 clock's: on a machine whose cores are taken, those say nothing. torch.compile takes seconds for
@@ -39,6 +40,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fededge import ops
+from fededge.models.base import channels_last
 
 Work = Callable[[], object]
 
@@ -277,22 +279,35 @@ def sgd(momentum: float) -> tuple[Work, Work]:
     return ours, peer.step
 
 
-def vectors() -> Iterator[tuple[str, int, Callable[[], tuple[Work, Work]]]]:
+def convolution(batch: int, channels: int, side: int) -> tuple[Work, Work]:
+    """One of LeNet's two with its pooling and rectifier, where no gradient is asked for."""
+    layer = nn.Conv2d(channels, 16, 5).requires_grad_(False)
+    weight, bias = layer.weight, layer.bias
+    x = channels_last(torch.rand(batch, channels, side, side))
+    peer = nn.Sequential(layer, nn.MaxPool2d(2), nn.ReLU(inplace=True))
+    return lambda: ops.pooled_convolution(x, weight, bias), lambda: peer(x)
+
+
+def pairs() -> Iterator[tuple[str, int, int, Callable[[], tuple[Work, Work]]]]:
+    """Ours and its peer: of vectors by their size, of images by how many there are."""
     for size in (SMALL, LARGE):
-        yield "accumulate_ float32", size, partial(accumulate, size, torch.float32)
-        yield "accumulate_ float64", size, partial(accumulate, size, torch.float64)
-    yield "sgd_step_", SMALL, partial(sgd, 0.0)
-    yield "sgd_step_ momentum", SMALL, partial(sgd, 0.9)
+        yield "accumulate_ float32", 0, size, partial(accumulate, size, torch.float32)
+        yield "accumulate_ float64", 0, size, partial(accumulate, size, torch.float64)
+    yield "sgd_step_", 0, SMALL, partial(sgd, 0.0)
+    yield "sgd_step_ momentum", 0, SMALL, partial(sgd, 0.9)
+    for batch in (10, 64, 256):
+        yield "pooled_convolution first", batch, 16, partial(convolution, batch, 1, 28)
+        yield "pooled_convolution second", batch, 16, partial(convolution, batch, 16, 12)
 
 
 def measure(args: argparse.Namespace) -> Iterator[Row]:
-    for name, size, make in vectors():
+    for name, batch, size, make in pairs():
         if args.ops is None or name.split()[0] in args.ops:
             ours, peer = make()
             works = {threads: {"ours": ours, "eager": peer} for threads in args.threads}
             for threads, took in interleave(works, args.rounds).items():
                 us = statistics.median(took["ours"]) * 1e6
-                yield Row(name, 0, size, threads, us, ratio(took, "eager", "ours"))
+                yield Row(name, batch, size, threads, us, ratio(took, "eager", "ours"))
     for name in losses(1, 2):
         for batch in args.batches if args.ops is None or name in args.ops else ():
             for classes in args.classes:
@@ -373,7 +388,7 @@ def show(row: Row) -> None:
     if row.bound is not None:
         ratios.append(f"bound {row.bound:5.2f}")
     shape = f"{row.batch}x{row.classes}" if row.batch else f"{row.classes:,}"
-    print(f"{row.op:20} {shape:>11} {row.threads}t {row.us:>10.1f} us  {'  '.join(ratios)}")
+    print(f"{row.op:25} {shape:>11} {row.threads}t {row.us:>10.1f} us  {'  '.join(ratios)}")
 
 
 def main() -> None:
@@ -381,7 +396,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument(
-        "--ops", nargs="+", metavar="OP", help="only these: vector kernels by their first word"
+        "--ops",
+        nargs="+",
+        metavar="OP",
+        help="only these: vectors and layers by their first word",
     )
     parser.add_argument("--batches", nargs="+", type=int, default=BATCHES)
     parser.add_argument("--classes", nargs="+", type=int, default=CLASSES)

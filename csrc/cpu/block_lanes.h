@@ -37,10 +37,11 @@ struct BlockLanes {
   T* scratch;
   int64_t room;  // of one row in the scratch
   int rows;      // at most kWidth; where they are fewer, the last one stands in for the others
+  const int64_t* order = nullptr;  // of the rows, if they are not taken as they lie
 
   template <typename U>
   FEDEDGE_HD View<U> row(Matrix<U> m) const {
-    return by_row<U*>([&](int i) FEDEDGE_LAMBDA { return m.row(index + i); });
+    return by_row<U*>([&](int i) FEDEDGE_LAMBDA { return m.row(row_index(i)); });
   }
 
   template <typename U>
@@ -53,7 +54,7 @@ struct BlockLanes {
   FEDEDGE_HD void close(const View<T>&) const {}
 
   FEDEDGE_HD Label label(const int64_t* y) const {
-    return by_row<int>([&](int i) FEDEDGE_LAMBDA { return static_cast<int>(y[index + i]); });
+    return by_row<int>([&](int i) FEDEDGE_LAMBDA { return static_cast<int>(y[row_index(i)]); });
   }
 
   FEDEDGE_HD Spread spread(const Scalar& x) const {
@@ -108,6 +109,20 @@ struct BlockLanes {
     return cpu::mended(x, held, rows, [&](int i) FEDEDGE_LAMBDA { return f(one(i)); });
   }
 
+  FEDEDGE_HD void fetch(Matrix<double> num, const Label& y, Column c) const {
+    one(c.row).fetch(num, y.of[c.row], c.in);
+  }
+
+  template <int kSlot>
+  FEDEDGE_HD void accumulate(Matrix<double> num, Matrix<double> den, const Label* y,
+                             const double* share, int labellings, const Scalar& total) const {
+    const Spread totals = spread(total);
+    for (int i = 0; i < rows; ++i) {
+      const int own[2] = {y[0].of[i], y[1].of[i]};
+      one(i).template accumulate<kSlot>(num, den, own, share, labellings, totals.of[i]);
+    }
+  }
+
   template <class F>
   FEDEDGE_HD void each(F f) const {
     for (int i = 0; i < rows; ++i) {
@@ -140,7 +155,9 @@ struct BlockLanes {
   }
 
  private:
-  FEDEDGE_HD One one(int i) const { return {columns, index + i, scratch + i * room}; }
+  FEDEDGE_HD int64_t row_index(int i) const { return order == nullptr ? index + i : order[index + i]; }
+
+  FEDEDGE_HD One one(int i) const { return {columns, row_index(i), scratch + i * room}; }
 
   FEDEDGE_HD static Scalar packed(const Spread& x) { return Scalar::load(x.of); }
 

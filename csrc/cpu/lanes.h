@@ -89,12 +89,8 @@ struct ColumnLanes {
   template <int kSlot>
   FEDEDGE_HD void accumulate(Matrix<double> num, Matrix<double> den, const Label* y,
                              const double* share, int labellings, T total) const {
-    const int whole = columns - columns % kWidth;
-    const int place = whole + last(whole).stale;
     for (int i = 0; i < labellings; ++i) {
-      const double rate = share[i] / static_cast<double>(total);
-      add_numbers(num.row(y[i]), slot<kSlot>(), whole, rate);
-      add_numbers(num.row(y[i]) + whole, slot<kSlot>() + place, columns - whole, rate);
+      add_kept<kSlot>(num.row(y[i]), share[i] / static_cast<double>(total));
       *den.row(y[i]) += share[i];
     }
   }
@@ -136,8 +132,38 @@ struct ColumnLanes {
     return scratch + int64_t{kSlot} * padded(columns, kWidth);
   }
 
-  FEDEDGE_HD static void add_numbers(double* to, const T* from, int count, double rate) {
-    for (int i = 0; i < count; ++i) to[i] += rate * static_cast<double>(from[i]);
+  // A register of doubles at a time. Of the columns that whole packs leave over, one register may lie
+  // across the last of those before it: it is written first, so that what it reads is not just being
+  // written, and the other one then puts right what both have.
+  template <int kSlot>
+  FEDEDGE_HD void add_kept(double* to, double rate) const {
+    constexpr int kDoubles = kRegister / int(sizeof(double));
+    const T* const from = slot<kSlot>();
+    const int whole = columns - columns % kWidth;
+    const int over = columns - whole;
+    for (int c = 0; c < whole - kDoubles; c += kDoubles) sum(to + c, from + c, rate).store(to + c);
+    const Register before = sum(to + whole - kDoubles, from + whole - kDoubles, rate);
+    const T* const last = from + whole + kWidth;  // where the last pack that was kept ends
+    const int ragged = padded(over, kDoubles);
+    if (over > 0) sum(to + columns - ragged, last - ragged, rate).store(to + columns - ragged);
+    before.store(to + whole - kDoubles);
+    for (int c = ragged - kDoubles; c > 0; c -= kDoubles) {
+      sum(to + columns - c, last - c, rate).store(to + columns - c);
+    }
+  }
+
+  struct Register {
+    typename Vector<double, kRegister>::Type numbers;
+
+    FEDEDGE_HD void store(double* to) const {
+      *reinterpret_cast<typename Vector<double, kRegister>::Loose*>(to) = numbers;
+    }
+  };
+
+  // to + rate * from
+  FEDEDGE_HD static Register sum(const double* to, const T* from, double rate) {
+    const auto sum = reinterpret_cast<const typename Vector<double, kRegister>::Loose*>(to);
+    return {*sum + rate * widened<kRegister>(from)};
   }
 
   template <int kCount>

@@ -19,6 +19,14 @@ struct Vector {
   typedef T Loose __attribute__((vector_size(kRegister), aligned(sizeof(T)), may_alias));
 };
 
+// A register of doubles, from as many numbers of T.
+template <int kRegister, typename T>
+FEDEDGE_HD typename Vector<double, kRegister>::Type widened(const T* from) {
+  using Narrow = Vector<T, kRegister * int(sizeof(T)) / int(sizeof(double))>;
+  const auto x = *reinterpret_cast<const typename Narrow::Loose*>(from);
+  return __builtin_convertvector(x, typename Vector<double, kRegister>::Type);
+}
+
 // The pieces of a pack of T, and what is done to each of them.
 template <typename T, int kRegister>
 struct Pieces {

@@ -20,9 +20,6 @@ double rows_avx512(const Kernel& kernel, int64_t begin, int64_t end, int columns
 // Columns from which on one row fills its packs better than a column of several rows would.
 inline constexpr int kWideRow = 32;
 
-// Columns from which on a row keeps the processor busy by itself.
-inline constexpr int kLongRow = 160;
-
 inline constexpr int kPackBytes = 64;
 
 // How many columns whole packs of this width have room for.
@@ -34,7 +31,7 @@ template <class Kernel>
 int64_t scratch_size(int64_t columns) {
   constexpr int64_t kWidth = kPackBytes / sizeof(typename Kernel::Real);
   if (columns < kWideRow) return (Kernel::kKept + Kernel::kViews) * columns * kWidth;
-  return Kernel::kKept * padded(columns, kWidth) * (columns < kLongRow ? kWidth : 1);
+  return Kernel::kKept * padded(columns, kWidth) * (columns < Kernel::kLongRow ? kWidth : 1);
 }
 
 }  // namespace fededge::cpu

@@ -38,12 +38,6 @@ FEDEDGE_HD const int64_t* order_of(const ProbabilitySums<T>& kernel) {
   return kernel.order;
 }
 
-// Whether rows of middling width go through BlockLanes. What is added to a table waits for less.
-template <class Kernel>
-inline constexpr bool kInBlocks = true;
-template <typename T>
-inline constexpr bool kInBlocks<ProbabilitySums<T>> = false;
-
 // The kernel is copied: of one that lies elsewhere, every store might have changed it.
 template <int kRegister, class Kernel>
 FEDEDGE_APART double loop_over_rows(Kernel kernel, int64_t begin, int64_t end, int columns,
@@ -57,13 +51,11 @@ FEDEDGE_APART double loop_over_rows(Kernel kernel, int64_t begin, int64_t end, i
       return RowLanes<T, kRegister>{columns, i, scratch, rows, views, order};
     });
   }
-  if constexpr (kInBlocks<Kernel>) {
-    if (columns < kLongRow) {
-      const int64_t room = Kernel::kKept * padded(columns, kWidth);
-      return sum_blocks<kWidth>(kernel, begin, end, [&](int64_t i, int rows) FEDEDGE_LAMBDA {
-        return BlockLanes<T, kRegister>{columns, i, scratch, room, rows};
-      });
-    }
+  if (columns < Kernel::kLongRow) {
+    const int64_t room = Kernel::kKept * padded(columns, kWidth);
+    return sum_blocks<kWidth>(kernel, begin, end, [&](int64_t i, int rows) FEDEDGE_LAMBDA {
+      return BlockLanes<T, kRegister>{columns, i, scratch, room, rows, order};
+    });
   }
   double total = 0;
   for (int64_t i = begin; i < end; ++i) {

@@ -15,7 +15,7 @@ namespace fededge::cpu {
 // Rows whose losses are added up by one thread, in their order, so that the number of threads does
 // not change the sum; a multiple of every pack's width. Of short rows it is more, because to call the
 // loop takes as long as some of them.
-constexpr int64_t rows_at_once(int64_t columns) { return columns < kLongRow ? 128 : 16; }
+constexpr int64_t rows_at_once(int64_t columns) { return columns < 160 ? 128 : 16; }
 
 // Exponentials per thread below which starting another one costs more than it saves.
 inline constexpr int64_t kRowGrain = 16384;

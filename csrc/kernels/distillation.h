@@ -12,6 +12,7 @@ struct Distillation {
   using Real = T;
   static constexpr int kKept = 2;
   static constexpr int kViews = 3;
+  static constexpr int kLongRow = 160;
 
   Matrix<const T> z;
   Matrix<const T> teacher;

@@ -16,6 +16,7 @@ struct LabelLoss {
   using Real = T;
   static constexpr int kKept = 2;
   static constexpr int kViews = 7;  // that a function of ours has of its Lanes at once
+  static constexpr int kLongRow = 160;  // of so many columns one keeps a CPU busy by itself
 
   Matrix<const T> z;
   Matrix<const T> scale;

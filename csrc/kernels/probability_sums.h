@@ -11,6 +11,7 @@ struct ProbabilitySums {
   using Real = T;
   static constexpr int kKept = 1;
   static constexpr int kViews = 1;
+  static constexpr int kLongRow = 256;
 
   Matrix<const T> z;
   Matrix<double> num;

@@ -237,6 +237,20 @@ def test_the_step_can_be_part_of_a_compiled_function() -> None:
     assert result.tolist() == [0.0, 2.0]
 
 
+@compiled
+def test_the_int8_sum_can_be_part_of_a_compiled_function() -> None:
+    ends, scales = torch.tensor([1, 3]), torch.tensor([2.0, 3.0])
+
+    def added(acc: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+        ops.accumulate_int8_(acc, q, ends, scales, 0.5)
+        return acc * 2
+
+    acc, q = torch.ones(3), torch.tensor([1, 2, 3], dtype=torch.int8)
+    result = torch.compile(added, backend="aot_eager", fullgraph=True)(acc, q)
+    assert acc.tolist() == [2.0, 4.0, 5.5]
+    assert result.tolist() == [4.0, 8.0, 11.0]
+
+
 def int8(registered: Any, ends: torch.Tensor) -> None:
     q = torch.zeros(4, dtype=torch.int8)
     registered.accumulate_int8_(torch.zeros(4), q, ends, torch.ones(2), 1.0)

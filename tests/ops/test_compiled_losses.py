@@ -242,3 +242,34 @@ def test_runs_threads_and_instruction_sets_give_the_same_bits() -> None:
         _C.limit_simd(levels[-1])
         torch.set_num_threads(threads)
     assert len(digests) == 1
+
+
+LOSSES: dict[str, Callable[[Tensor], Tensor]] = {
+    "label_loss": lambda z: ops.label_loss(z, (torch.tensor([0, 1, 2, 3]),), flat=1.0),
+    "distillation": lambda z: ops.distillation(z, draw(7, 4, 5), 2.0),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("inner", [torch.clone, torch.tanh], ids=["leaf", "tanh"])
+def test_a_second_derivative_is_refused_whatever_it_is_asked_by(
+    name: str, inner: Callable[[Tensor], Tensor]
+) -> None:
+    """Left out, what lies below the loss would have one all the same: half of the truth."""
+    z, by = draw(6, 4, 5).requires_grad_(), torch.ones((), requires_grad=True)
+    wrong = f"{name} is fused with its gradient and has no second derivative"
+    for leaf in (z, by):
+        (slope,) = torch.autograd.grad(by * LOSSES[name](inner(z)), z, create_graph=True)
+        with pytest.raises(RuntimeError, match=wrong):
+            torch.autograd.grad(slope.square().sum(), leaf)
+    (slope,) = torch.autograd.grad(LOSSES[name](inner(z)), z, create_graph=True)
+    with pytest.raises(RuntimeError, match=wrong):
+        slope.square().sum().backward()
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_functional_gradient_is_the_gradient(name: str) -> None:
+    z = draw(6, 4, 5).requires_grad_()
+    (expected,) = torch.autograd.grad(LOSSES[name](z.tanh()), z)
+    found = torch.func.grad(lambda z: LOSSES[name](z.tanh()))(z.detach())
+    assert torch.equal(found, expected)
