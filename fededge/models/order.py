@@ -63,6 +63,8 @@ class Convolved(nn.Module):
     def _in_one(self, x: Tensor, added: int) -> bool:
         if torch.is_grad_enabled() or not (x.is_cpu and x.dtype == torch.float32 and x.dim() == 4):
             return False
+        if torch._C._len_torch_dispatch_stack():  # who counts operations knows torch's
+            return False
         sides = zip(x.shape[2:], self.convolution.kernel_size, strict=True)
         odd = any((side + added - kernel) % 2 == 0 for side, kernel in sides)
         return not (self.rounds_up and odd)

@@ -7,6 +7,7 @@ import copy
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from fededge.models import build
 from fededge.models.base import Classifier, channels_last
@@ -182,3 +183,13 @@ def test_which_networks_take_each_example_alone() -> None:
     assert all(apart(build(name, 10, shape, 0).body) for name in ("lenet", "cnn4", "mlpnet"))
     assert not any(apart(build(name, 10, shape, 0).body) for name in ("resnet8", "alexnet32"))
     assert not apart(nn.Sequential(nn.ReLU(), Own()))
+
+
+def test_whoever_counts_operations_sees_those_of_a_fused_convolution() -> None:
+    module, x = build("lenet", 10, (1, 28, 28), 0), torch.randn(4, 1, 28, 28)
+    with torch.no_grad():
+        with FlopCounterMode(display=False) as plain:
+            module(x)
+        with FlopCounterMode(display=False) as quick:
+            untrained(module)(x)
+    assert quick.get_total_flops() == plain.get_total_flops() > 0
