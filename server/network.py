@@ -102,10 +102,11 @@ class Network:
         return None
 
     def stop(self) -> None:
-        """Let the process go: it ends when nobody can ask any more."""
+        """End the process; it would end by itself too, but takes its time to put torch away."""
         if self._there is not None:
             self._there.close()
             self._there = None
+            self._process.kill()
             self._process.wait()
 
     def _begin(self) -> None:
