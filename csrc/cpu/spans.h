@@ -19,7 +19,7 @@
 namespace fededge::cpu {
 
 // Elements per thread below which starting another one costs more than it saves.
-inline constexpr int64_t kGrain = 32768;
+inline constexpr int64_t kGrain = 65536;
 
 // The span is taken by value: a local copy cannot alias what the loop writes.
 template <class Span>
