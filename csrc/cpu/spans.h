@@ -10,7 +10,7 @@
 namespace fededge::cpu {
 
 // Elements per thread below which starting another one costs more than it saves.
-inline constexpr int64_t kGrain = 32768;
+inline constexpr int64_t kGrain = 65536;
 
 template <class Span>
 void for_each(int64_t n, const Span& span) {
