@@ -84,7 +84,7 @@ UNDER_SANITIZERS = LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) 
 
 # The device code of every kernel, played on the CPU, and the CPU's own loops without torch.
 sanitize: setup
-	$(UNDER_SANITIZERS) $(BIN)/python -m pytest --capture=sys -m 'not slow' \
+	$(UNDER_SANITIZERS) $(BIN)/python -m pytest -n 2 --capture=sys -m 'not slow' \
 	  $(wildcard tests/ops/test_emulated_*.py) tests/ops/test_loops.py tests/ops/test_watched.py $(PYTEST_ARGS)
 
 clean:
