@@ -152,6 +152,7 @@ def losses(batch: int, classes: int) -> dict[str, Case]:
     teacher = torch.randn(batch, classes)
     target = teacher.softmax(1)
     psi = torch.randn(batch, classes, requires_grad=True)
+    alpha = torch.bincount(y, minlength=classes) / batch
     margin = -1.5 * torch.eye(classes)
     num, den = torch.zeros(classes, classes).double(), torch.zeros(classes).double()
 
@@ -185,8 +186,8 @@ def losses(batch: int, classes: int) -> dict[str, Case]:
             lambda z: ops.label_loss(z, (y,), scale=scale), lambda z: F.cross_entropy(scale * z, y)
         ),
         "fused logits": Case(
-            lambda z: ops.label_loss(z, (y,), added=psi),
-            lambda z: F.cross_entropy(z + psi, y),
+            lambda z: ops.label_loss(z, (y,), added=psi, added_scale=alpha),
+            lambda z: F.cross_entropy(z + alpha * psi, y),
             others=(psi,),
         ),
         "lfd": Case(lambda z: ops.label_loss(z, (y,), shift=margin, soft=1.0, target=target), lfd),

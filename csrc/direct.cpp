@@ -202,7 +202,7 @@ PyMethodDef methods[] = {
     method<kLabelLoss,
            Tensor(const Tensor&, TensorList, Numbers, double, double, double, const OptionalTensor&,
                   const OptionalTensor&, const OptionalTensor&, const OptionalTensor&,
-                  const OptionalTensor&)>(),
+                  const OptionalTensor&, const OptionalTensor&)>(),
     method<kPooledConvolution,
            Tensor(const Tensor&, const Tensor&, const OptionalTensor&, int64_t)>(),
     method<kProbabilitySums,

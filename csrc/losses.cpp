@@ -17,6 +17,8 @@
 #include <tuple>
 #include <type_traits>
 
+#include "ops/label_loss.h"
+
 namespace fededge {
 namespace {
 
@@ -156,24 +158,28 @@ Tensor gradient_like(const Tensor& z, bool apart) {
 using LabelLossForward = Result(const Tensor&, at::TensorList, at::ArrayRef<double>, double, double,
                                 double, const OptionalTensor&, const OptionalTensor&,
                                 const OptionalTensor&, const OptionalTensor&,
-                                const OptionalTensor&);
+                                const OptionalTensor&, const OptionalTensor&);
 
 Result label_loss_forward(const Tensor& z, at::TensorList labels,
                                    at::ArrayRef<double> shares, double weight, double flat,
                                    double soft, const OptionalTensor& scale,
                                    const OptionalTensor& shift, const OptionalTensor& factor,
-                                   const OptionalTensor& added, const OptionalTensor& target) {
+                                   const OptionalTensor& added,
+                                   const OptionalTensor& added_scale,
+                                   const OptionalTensor& target) {
   static const auto op = c10::Dispatcher::singleton()
                              .findSchemaOrThrow("fededge::label_loss_forward", "")
                              .typed<LabelLossForward>();
-  return op.call(z, labels, shares, weight, flat, soft, scale, shift, factor, added, target);
+  return op.call(z, labels, shares, weight, flat, soft, scale, shift, factor, added, added_scale,
+                 target);
 }
 
 Result label_loss_meta(const Tensor& z, at::TensorList, at::ArrayRef<double>, double,
                                 double flat, double, const OptionalTensor& scale,
                                 const OptionalTensor&, const OptionalTensor&,
-                                const OptionalTensor& added, const OptionalTensor&) {
-  const bool apart = added.has_value() && (scale.has_value() || flat != 0);
+                                const OptionalTensor& added, const OptionalTensor& added_scale,
+                                const OptionalTensor&) {
+  const bool apart = label_loss_op::two_gradients(added, added_scale, scale, flat);
   return {at::empty({}, z.options()), gradient_like(z, apart)};
 }
 
@@ -181,23 +187,26 @@ Result label_loss_autograd(const Tensor& z, at::TensorList labels,
                                     at::ArrayRef<double> shares, double weight, double flat,
                                     double soft, const OptionalTensor& scale,
                                     const OptionalTensor& shift, const OptionalTensor& factor,
-                                    const OptionalTensor& added, const OptionalTensor& target) {
+                                    const OptionalTensor& added,
+                                    const OptionalTensor& added_scale,
+                                    const OptionalTensor& target) {
   refuse_gradient(kLabelLoss, "scale", scale);
   refuse_gradient(kLabelLoss, "shift", shift);
   refuse_gradient(kLabelLoss, "factor", factor);
+  refuse_gradient(kLabelLoss, "added_scale", added_scale);
   refuse_gradient(kLabelLoss, "target", target);
   return differentiable(kLabelLoss, z, added, [&] {
     return label_loss_forward(z, labels, shares, weight, flat, soft, scale, shift, factor, added,
-                              target);
+                              added_scale, target);
   });
 }
 
 Tensor label_loss(const Tensor& z, at::TensorList labels, at::ArrayRef<double> shares, double weight,
                   double flat, double soft, const OptionalTensor& scale, const OptionalTensor& shift,
                   const OptionalTensor& factor, const OptionalTensor& added,
-                  const OptionalTensor& target) {
+                  const OptionalTensor& added_scale, const OptionalTensor& target) {
   return std::get<0>(label_loss_forward(z, labels, shares, weight, flat, soft, scale, shift, factor,
-                                        added, target));
+                                        added, added_scale, target));
 }
 
 using DistillationForward = Result(const Tensor&, const Tensor&, double,
@@ -236,7 +245,7 @@ TORCH_LIBRARY_FRAGMENT(fededge, m) {
 #define FEDEDGE_LABEL_LOSS                                                                         \
   "(Tensor z, Tensor[] labels, float[] shares, float weight=1., float flat=0., float soft=0., "     \
   "Tensor? scale=None, Tensor? shift=None, Tensor? factor=None, Tensor? added=None, "               \
-  "Tensor? target=None)"
+  "Tensor? added_scale=None, Tensor? target=None)"
   m.def("label_loss" FEDEDGE_LABEL_LOSS " -> Tensor");
   m.def("label_loss_forward" FEDEDGE_LABEL_LOSS " -> (Tensor loss, Tensor gradient)");
 #undef FEDEDGE_LABEL_LOSS

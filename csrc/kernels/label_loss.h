@@ -5,8 +5,8 @@
 
 namespace fededge {
 
-// One row's loss, and its gradient: with u = scale * z + added + shift[y], the sum over the
-// labellings y, each by its share, of
+// One row's loss, and its gradient: with u = scale * z + added_scale * added + shift[y], the sum
+// over the labellings y, each by its share, of
 //
 //   weight * CE(u, y) + soft * CE(u, target) + flat * L1(z, y)
 //
@@ -15,12 +15,13 @@ template <typename T>
 struct LabelLoss {
   using Real = T;
   static constexpr int kKept = 2;
-  static constexpr int kViews = 7;  // that a function of ours has of its Lanes at once
+  static constexpr int kViews = 8;  // that a function of ours has of its Lanes at once
   static constexpr int kLongRow = 160;  // of so many columns one keeps a CPU busy by itself
 
   Matrix<const T> z;
   Matrix<const T> scale;
   Matrix<const T> added;
+  Matrix<const T> added_scale;
   Matrix<const T> shift;   // a row for each label; a stride of 0 is the same for all of them
   Matrix<const T> factor;  // e^shift, which saves exponentials; or nothing
   Matrix<const T> target;
@@ -55,13 +56,15 @@ struct LabelLoss {
   static constexpr int kAdded = 2;
   static constexpr int kShift = 4;
   static constexpr int kTarget = 8;
+  static constexpr int kAddedScale = 16;
   static constexpr int kAny = -1;
 
   // The cross entropies of such a call alone, with so many labellings.
   template <int kParts, int kCount>
   struct Known;
 
-  // f of the kernel that knows the most: of plain, restricted, fused, adjusted, LfD's and soft ones.
+  // f of the kernel that knows the most: of plain, restricted, both fused, adjusted, LfD's and soft
+  // ones.
   template <class F>
   FEDEDGE_HD auto most_known(F f) const {
     if constexpr (sizeof(T) == sizeof(float)) {  // training is; doubles need not be that fast
@@ -69,6 +72,9 @@ struct LabelLoss {
       if (labellings == 1 && there == 0) return f(Known<0, 1>{*this});
       if (labellings == 1 && there == kScale) return f(Known<kScale, 1>{*this});
       if (labellings == 1 && there == kAdded) return f(Known<kAdded, 1>{*this});
+      if (labellings == 1 && there == (kAdded | kAddedScale)) {
+        return f(Known<kAdded | kAddedScale, 1>{*this});
+      }
       if (labellings == 1 && there == kShift) return f(Known<kShift, 1>{*this});
       if (labellings == 1 && there == (kShift | kTarget)) {
         return f(Known<kShift | kTarget, 1>{*this});
@@ -81,7 +87,7 @@ struct LabelLoss {
  private:
   FEDEDGE_HD int parts() const {
     return (scale ? kScale : 0) | (added ? kAdded : 0) | (shift ? kShift : 0) |
-           (target ? kTarget : 0);
+           (target ? kTarget : 0) | (added_scale ? kAddedScale : 0);
   }
 
   template <class L, class View, class Column>
@@ -102,15 +108,21 @@ struct LabelLoss {
     using Scalar = typename L::Scalar;
     const int there = kParts == kAny ? parts() : kParts;
     const int count = kCount == kAny ? labelled : kCount;
+    const bool apart = kParts == kAny ? bool(dadded) : (kParts & kAddedScale) != 0;
     const auto z_ = lanes.row(z);
     const auto scale_ = lanes.row(scale);
     const auto added_ = lanes.row(added);
+    const auto added_scale_ = lanes.row(added_scale);
     const auto target_ = lanes.row(target);
     const auto shift_ = shift.stride == 0 ? lanes.row(shift) : lanes.row(shift, y[0]);
     const Scalar most = lanes.max([&](auto c) FEDEDGE_LAMBDA {
       Number x = lanes.load(z_, c);
       if (there & kScale) x = x * lanes.load(scale_, c);
-      if (there & kAdded) x = x + lanes.load(added_, c);
+      if (there & kAddedScale) {
+        x = x + lanes.load(added_, c) * lanes.load(added_scale_, c);
+      } else if (there & kAdded) {
+        x = x + lanes.load(added_, c);
+      }
       if (there & kShift) x = x + lanes.load(shift_, c);
       lanes.template keep<0>(c, x);
       return x;
@@ -134,7 +146,11 @@ struct LabelLoss {
     for (int i = 0; i < count; ++i) {
       Scalar x = lanes.at(z_, y[i]);
       if (there & kScale) x = x * lanes.at(scale_, y[i]);
-      if (there & kAdded) x = x + lanes.at(added_, y[i]);
+      if (there & kAddedScale) {
+        x = x + lanes.at(added_, y[i]) * lanes.at(added_scale_, y[i]);
+      } else if (there & kAdded) {
+        x = x + lanes.at(added_, y[i]);
+      }
       if (there & kShift) x = x + lanes.at(shift_, y[i]);
       if (weight != 0) loss = loss + (weight * part[i]) * (log_sum - (x - most));
       shares += part[i];
@@ -149,19 +165,24 @@ struct LabelLoss {
     }
     const auto rate_ = lanes.spread(mean * mass / sums.of[0]);
     const auto dz_ = lanes.open(dz, kCount == kAny && add);
-    const auto dadded_ = lanes.open(dadded, add);
+    const auto dadded_ = lanes.open(dadded, kCount == kAny && add);
     lanes.each([&](auto c) FEDEDGE_LAMBDA {
       Number du = lanes.template kept<0>(c) * lanes.of(rate_, c);
       if (there & kTarget) du = du - (mean * softly) * lanes.load(target_, c);
-      if (kParts == kAny && dadded) put(lanes, dadded_, c, du, add);
+      if (apart) {
+        const Number da = there & kAddedScale ? du * lanes.load(added_scale_, c) : du;
+        put(lanes, dadded_, c, da, kCount == kAny && add);
+      }
       if (there & kScale) du = du * lanes.load(scale_, c);
       put(lanes, dz_, c, du, kCount == kAny && add);
     });
-    if (kParts == kAny && dadded) lanes.close(dadded_);
+    if (apart) lanes.close(dadded_);
     lanes.close(dz_);
     for (int i = 0; i < count; ++i) {
       const Scalar own(mean * weight * part[i]);
-      if (kParts == kAny && dadded) lanes.take(dadded_, y[i], own);
+      if (apart) {
+        lanes.take(dadded_, y[i], there & kAddedScale ? own * lanes.at(added_scale_, y[i]) : own);
+      }
       lanes.take(dz_, y[i], there & kScale ? own * lanes.at(scale_, y[i]) : own);
     }
     return loss;

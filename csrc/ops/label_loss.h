@@ -29,8 +29,15 @@ struct Inputs {
   const OptionalTensor& shift;
   const OptionalTensor& factor;
   const OptionalTensor& added;
+  const OptionalTensor& added_scale;
   const OptionalTensor& target;
 };
+
+// Whether what is added to the logits has another gradient than they have.
+inline bool two_gradients(const OptionalTensor& added, const OptionalTensor& added_scale,
+                          const OptionalTensor& scale, double flat) {
+  return added.has_value() && (added_scale.has_value() || scale.has_value() || flat != 0);
+}
 
 inline void check(const Inputs& in, int64_t classes) {
   check_labellings(kOp, in.labels, in.shares);
@@ -40,6 +47,8 @@ inline void check(const Inputs& in, int64_t classes) {
                     ": a shift by label needs labels");
   TORCH_CHECK_VALUE(in.flat == 0 || (classes > 1 && !in.labels.empty()), kOp,
                     ": flattening needs labels and at least two classes");
+  TORCH_CHECK_VALUE(!in.added_scale.has_value() || in.added.has_value(), kOp,
+                    ": there is a scale for added logits, but none are added");
   TORCH_CHECK_VALUE(!in.factor.has_value() ||
                         (in.shift.has_value() && in.factor->sizes() == in.shift->sizes()),
                     kOp, ": a factor needs the shift of the same shape that it is e to the power of");
@@ -47,13 +56,13 @@ inline void check(const Inputs& in, int64_t classes) {
 
 template <class Device, typename T>
 Result run(const Inputs& in, Rows& rows) {
-  // Without a scale or flattening what is added to the logits has their gradient.
-  const bool apart = in.added.has_value() && (in.scale.has_value() || in.flat != 0);
+  const bool apart = two_gradients(in.added, in.added_scale, in.scale, in.flat);
   at::Tensor gradient = rows.gradient<Device>(apart);
   LabelLoss<T> loss{};
   loss.z = rows.matrix<T>("z", in.z);
   loss.scale = rows.vector<T>("scale", in.scale);
   loss.added = rows.matrix<T>("added", in.added);
+  loss.added_scale = rows.vector<T>("added_scale", in.added_scale);
   loss.shift = rows.table<T>("shift", in.shift);
   loss.factor = rows.table<T>("factor", in.factor);
   loss.target = rows.matrix<T>("target", in.target);
@@ -76,8 +85,10 @@ template <class Device>
 Result label_loss(const at::Tensor& z, at::TensorList labels, at::ArrayRef<double> shares,
                   double weight, double flat, double soft, const OptionalTensor& scale,
                   const OptionalTensor& shift, const OptionalTensor& factor,
-                  const OptionalTensor& added, const OptionalTensor& target) {
-  const Inputs in{z, labels, shares, weight, flat, soft, scale, shift, factor, added, target};
+                  const OptionalTensor& added, const OptionalTensor& added_scale,
+                  const OptionalTensor& target) {
+  const Inputs in{z,     labels, shares, weight, flat,        soft,
+                  scale, shift,  factor, added,  added_scale, target};
   Rows rows(kOp, z);
   check(in, rows.columns);
   return rows.wide() ? run<Device, double>(in, rows) : run<Device, float>(in, rows);

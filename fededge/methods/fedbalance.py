@@ -66,7 +66,7 @@ class FedBalance(Method):
             r.memo["alpha"] = alpha(r.data).to(out.logits)
             r.memo["weak"] = models.pooled_first(self._psi(r).module)
         weak = forward(r.memo["weak"], batch.x).logits
-        return Objective(added=r.memo["alpha"] * weak)
+        return Objective(added=weak, added_scale=r.memo["alpha"])
 
     def advance(self, r: Round, step: Step) -> float:
         loss = step.gradient(step.batch())

@@ -43,10 +43,11 @@ Labellings = Sequence[tuple[Tensor, float]]
 class Objective:
     """weight · CE(u, y) + CE(u, target) + flat · L1(z, y) + Σ term(out, y), a mean over the batch.
 
-    u = scale ⊙ z + added + shift[y]. Restricted softmax is a scale; balanced softmax, FedLC and
-    margins are shifts (one row, or a row per label); FedBalance adds another model's logits; LfD
-    has a soft target; L1 is FedACD's (`ops.label_loss`); distillation is a term. Without a weight
-    or a target, scale, shift and added logits are for nothing.
+    u = scale ⊙ z + added_scale ⊙ added + shift[y]. Restricted softmax is a scale; balanced softmax,
+    FedLC and margins are shifts (one row, or a row per label); FedBalance adds another model's
+    logits, by a scale of their own; LfD has a soft target; L1 is FedACD's (`ops.label_loss`);
+    distillation is a term. Without a weight or a target, scales, shift and added logits are for
+    nothing.
 
     Attributes:
         factor: e^shift, if it is at hand: it saves time.
@@ -61,18 +62,21 @@ class Objective:
     flat: float = 0.0
     factor: Tensor | None = None
     target: Tensor | None = None
+    added_scale: Tensor | None = None
 
     def __add__(self, other: Objective) -> Objective:
         """Both at once: weights and scales multiply, all else adds up."""
+        added, added_scale = self._added(other)
         return Objective(
             self.weight * other.weight,
             _join(self.scale, other.scale, torch.mul),
             _join(self.shift, other.shift, torch.add),
-            _join(self.added, other.added, torch.add),
+            added,
             self.terms + other.terms,
             self.flat + other.flat,
             _join(self._factor(other), other._factor(self), torch.mul),
             _join(self.target, other.target, torch.add),
+            added_scale,
         )
 
     def loss(self, out: Output, y: Tensor) -> Tensor:
@@ -103,8 +107,17 @@ class Objective:
             shift=self.shift if moved else None,
             factor=self.factor if moved else None,
             added=self.added if moved else None,
+            added_scale=self.added_scale if moved else None,
             target=self.target,
         )
+
+    def _added(self, other: Objective) -> tuple[Tensor | None, Tensor | None]:
+        """What both add: of two, each by its own scale, the sum."""
+        if self.added is None or other.added is None:
+            one = other if self.added is None else self
+            return one.added, one.added_scale
+        scaled = (_join(one.added, one.added_scale, torch.mul) for one in (self, other))
+        return _join(*scaled, torch.add), None
 
     def _factor(self, other: Objective) -> Tensor | None:
         """This one's part in the factor of both: none, if one of two shifts has no factor."""

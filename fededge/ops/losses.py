@@ -40,12 +40,13 @@ def label_loss(
     shift: Tensor | None = None,
     factor: Tensor | None = None,
     added: Tensor | None = None,
+    added_scale: Tensor | None = None,
     target: Tensor | None = None,
 ) -> Tensor:
     """Σ share · (weight · CE(u, y) + soft · CE(u, target) + flat · L1(z, y)) over the labellings.
 
-    u = scale ⊙ z + added + shift[y]. L1 spreads the probability p = softmax(z) of the wrong
-    classes: Σ_{k≠y} p_k log((C-1) p_k / (1 - p_y)), FedACD's eq. 7.
+    u = scale ⊙ z + added_scale ⊙ added + shift[y]. L1 spreads the probability p = softmax(z) of the
+    wrong classes: Σ_{k≠y} p_k log((C-1) p_k / (1 - p_y)), FedACD's eq. 7.
 
     Args:
         labels: one labelling [rows] or two (mixup); none if there is only a target.
@@ -55,13 +56,14 @@ def label_loss(
         factor: e^shift, for a caller who has it at hand: then `flat`, and two labellings with a
             shift by label, need no exponentials of their own.
         added: other logits [rows, classes], which get their gradient too.
+        added_scale: of each class of those [classes].
         target: probabilities [rows, classes]; they may sum to anything.
     """
     implementation = kernels(z)
     if implementation is reference:
         check_labels("label_loss", z, labels)
     out: Tensor = implementation.label_loss(
-        z, labels, shares, weight, flat, soft, scale, shift, factor, added, target
+        z, labels, shares, weight, flat, soft, scale, shift, factor, added, added_scale, target
     )
     return out
 

@@ -87,11 +87,12 @@ def label_loss(
     shift: Tensor | None,
     factor: Tensor | None,
     added: Tensor | None,
+    added_scale: Tensor | None,
     target: Tensor | None,
 ) -> Tensor:
     dtype, z = z.dtype, _wide(z)
-    u = z if scale is None else scale * z
-    u = u if added is None else u + added
+    u = _scaled(z, scale)
+    u = u if added is None else u + _scaled(added, added_scale)
     parts = []
     for y, share in zip(labels, shares, strict=True):
         y = y.long()
@@ -155,6 +156,10 @@ def _flattening(z: Tensor, y: Tensor) -> Tensor:
         log_r = z.scatter(1, own, -math.inf).log_softmax(1)  # exact where 1 - p_y would be 0
         log_ratio = (log_r + math.log(z.shape[1] - 1)).scatter_(1, own, 0.0)
     return (z.softmax(1) * log_ratio).sum(1).mean()
+
+
+def _scaled(z: Tensor, scale: Tensor | None) -> Tensor:
+    return z if scale is None else scale * z
 
 
 def _moved(u: Tensor, shift: Tensor | None, y: Tensor | None = None) -> Tensor:

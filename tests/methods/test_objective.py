@@ -54,6 +54,7 @@ def chosen(out: Output, y: Tensor) -> Tensor:
         (Objective(shift=ROW), Z + ROW, torch.ones(C)),
         (Objective(shift=TABLE), Z + TABLE[Y], torch.ones(C)),
         (Objective(added=ADDED), Z + ADDED, torch.ones(C)),
+        (Objective(added=ADDED, added_scale=SCALE), Z + SCALE * ADDED, torch.ones(C)),
         (Objective(1.0, SCALE, TABLE, ADDED), SCALE * Z + ADDED + TABLE[Y], SCALE),
     ],
 )
@@ -96,6 +97,16 @@ def test_two_at_once_are_one_of_both() -> None:
     expected = 0.2 * by_hand(z) + 0.25 * float(Z.square().sum()) / B + float((Z * HOT).sum()) / B
     for both in (one + two, two + one, Objective() + one + Objective() + two):
         assert loss_and_gradient(both)[0] == pytest.approx(expected)
+
+
+def test_added_logits_keep_their_own_scale() -> None:
+    """Alone in a composition, and beside others that have another scale or none."""
+    scaled, plainly = Objective(added=ADDED, added_scale=SCALE), Objective(added=2 * ADDED)
+    for both in (scaled + Objective(), Objective() + scaled):
+        assert both.added is ADDED
+        assert loss_and_gradient(both)[0] == pytest.approx(by_hand(Z + SCALE * ADDED))
+    for both in (scaled + plainly, plainly + scaled):
+        assert loss_and_gradient(both)[0] == pytest.approx(by_hand(Z + (SCALE + 2) * ADDED))
 
 
 def test_flattening_and_targets_add_up_with_any_shift() -> None:

@@ -28,22 +28,24 @@ def draw(seed: int, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 def cases(rows: int, classes: int, dtype: torch.dtype) -> Iterator[tuple[str, Arguments]]:
-    """All parts of `label_loss` in four calls."""
+    """All parts of `label_loss` in five calls."""
     y = torch.randint(classes, (rows,), generator=torch.Generator().manual_seed(1))
     A = draw(2, classes, classes, dtype=dtype)
     added = draw(3, rows, classes, dtype=dtype).requires_grad_()
     target = draw(4, rows, classes, dtype=dtype).softmax(1)
     scale = draw(5, classes, dtype=dtype).abs()
+    one: Arguments = {"labels": [y], "shares": [1.0]}
     two: Arguments = {"labels": [y, y.flip(0)], "shares": [0.3, 0.7]}
-    yield "fedacd", {"labels": [y], "shares": [1.0], "shift": A, "factor": A.exp(), "flat": 1.0}
+    yield "fedacd", {**one, "shift": A, "factor": A.exp(), "flat": 1.0}
     yield "mixed fedacd", {**two, "shift": A, "factor": A.exp(), "flat": 1.0}
     yield "two gradients", {**two, "scale": scale, "added": added, "shift": A[0]}
+    yield "fused logits", {**one, "added": added, "added_scale": scale}
     yield "soft", {"labels": [], "shares": [], "soft": 1.0, "target": target}
 
 
 @copies
 @pytest.mark.parametrize("classes", [5, 40])
-@pytest.mark.parametrize("case", range(4))
+@pytest.mark.parametrize("case", range(5))
 def test_torch_understands_label_loss(case: int, classes: int) -> None:
     _, k = list(cases(6, classes, torch.float32))[case]
     z = draw(6, 6, classes).requires_grad_()
@@ -149,10 +151,11 @@ def test_backward_can_be_asked_twice_and_scaled() -> None:
         loss.backward()
 
 
-@pytest.mark.parametrize("name", ["scale", "shift", "factor", "target"])
+@pytest.mark.parametrize("name", ["scale", "shift", "factor", "added_scale", "target"])
 def test_a_gradient_that_would_be_missing_is_refused(name: str) -> None:
-    given = torch.ones(5) if name == "scale" else torch.ones(5, 5)
-    k: Arguments = {"shift": torch.ones(5, 5), name: given.requires_grad_()}
+    given = torch.ones(5) if name.endswith("scale") else torch.ones(5, 5)
+    k: Arguments = {"shift": torch.ones(5, 5), "added": torch.ones(5, 5)}
+    k[name] = given.requires_grad_()
     with pytest.raises(RuntimeError, match=f"^label_loss: {name} requires a gradient, which this"):
         ops.label_loss(torch.zeros(5, 5), (torch.arange(5),), **k)
 
@@ -164,6 +167,8 @@ WRONG: list[tuple[Arguments, str]] = [
     ),
     ({"shift": torch.ones(2, 3)}, r"shift has shape \[2, 3\]"),
     ({"added": torch.ones(3, 3)}, r"added has shape \[3, 3\]"),
+    ({"added_scale": torch.ones(3)}, "there is a scale for added logits, but none are added"),
+    ({"added": torch.ones(2, 3), "added_scale": torch.ones(4)}, r"added_scale has shape \[4\]"),
     ({"target": torch.ones(2, 4)}, r"target has shape \[2, 4\]"),
     ({"factor": torch.ones(3, 3)}, "a factor needs the shift"),
     ({"labels": []}, "there are 0 labellings and 1 shares"),

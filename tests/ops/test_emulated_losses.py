@@ -32,6 +32,7 @@ class Loss:
     soft: float = 0.0
     scale: Tensor | None = None
     added: Tensor | None = None
+    added_scale: Tensor | None = None
     shift: Tensor | None = None
     target: Tensor | None = None
     factored: bool = False
@@ -58,7 +59,9 @@ class Loss:
 
     def _adjusted(self, z: Tensor, y: Tensor | None) -> Tensor:
         u = z if self.scale is None else z * self.scale.double()
-        u = u if self.added is None else u + self.added.double()
+        if self.added is not None:
+            scale = 1.0 if self.added_scale is None else self.added_scale.double()
+            u = u + scale * self.added.double()
         if self.shift is None:
             return u
         return u + (self.shift if self.shift.dim() == 1 or y is None else self.shift[y]).double()
@@ -69,10 +72,12 @@ class Loss:
         """Losses of the rows, gradients by z and by what is added, and a label outside or None."""
         rows, columns = self.z.shape
         results, dz = self.z.new_full((rows,), NAN), self.z.new_full((rows, columns), NAN)
-        apart = self.added is not None and (self.scale is not None or bool(self.flat))
+        scaled = self.scale is not None or self.added_scale is not None
+        apart = self.added is not None and (scaled or bool(self.flat))
         dadded = torch.full_like(dz, NAN) if apart else None
         factor = self.shift.exp() if self.factored and self.shift is not None else None
-        matrices = [self.z, self.scale, self.added, self.shift, factor, self.target]
+        matrices = [self.z, self.scale, self.added, self.added_scale]
+        matrices += [self.shift, factor, self.target]
         labels = [*self.labels, None, None][:2]
         shares = [*self.shares, 0.0, 0.0][:2]
         strides = [m.stride(0) if m is not None and m.dim() == 2 else 0 for m in matrices]
@@ -123,6 +128,7 @@ def draw(rows: int, columns: int, dtype: torch.dtype = torch.float64) -> dict[st
         "labels": [torch.randint(columns, (rows,), generator=g) for _ in range(2)],
         "scale": normal(columns).abs() + 0.5,
         "added": normal(rows, columns),
+        "added_scale": normal(columns),
         "vector": normal(columns),
         "table": normal(columns, columns) if columns <= 100 else None,
         "target": normal(rows, columns).softmax(1),
@@ -141,7 +147,8 @@ def losses(rows: int, columns: int, dtype: torch.dtype = torch.float64) -> dict[
         "by label": Loss(z, [y], shift=table),
         "mixed by label": Loss(z, **both, shift=table),
         "restricted": Loss(z, [y], scale=d["scale"]),
-        "fused logits": Loss(z, [y], added=d["added"], scale=d["scale"]),
+        "fused logits": Loss(z, [y], added=d["added"], added_scale=d["added_scale"]),
+        "restricted and fused": Loss(z, [y], added=d["added"], scale=d["scale"]),
         "distilled": Loss(z, [y], target=d["target"], soft=0.4),
         "target alone": Loss(z, shares=[], target=d["target"], soft=1.0, added=d["added"]),
         "flattened": Loss(z, [y], flat=0.7),
@@ -154,6 +161,7 @@ def losses(rows: int, columns: int, dtype: torch.dtype = torch.float64) -> dict[
             soft=0.4,
             scale=d["scale"],
             added=d["added"],
+            added_scale=d["added_scale"],
             shift=table,
             target=d["target"],
         ),

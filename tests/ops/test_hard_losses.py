@@ -74,21 +74,28 @@ def test_huge_logits_strides_and_ruled_out_classes(
 
 
 @pytest.mark.parametrize("dtype", EXACT, ids=str)
-@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("scaled", ["", "z", "added"])
 @few
 @given(FULL, SEEDS, st.sampled_from([3.0, 1e4]), KINDS)
 @example((5000, 11), 1, 3.0, "transposed")
 @example((11, 5000), 1, 1e4, "every other row")
 def test_both_gradients_of_fused_logits(
-    scaled: bool, dtype: torch.dtype, shape: tuple[int, int], seed: int, size: float, kind: str
+    scaled: str, dtype: torch.dtype, shape: tuple[int, int], seed: int, size: float, kind: str
 ) -> None:
-    """With a scale they differ."""
+    """With a scale of either they differ."""
     y, hard = labels(seed, *shape), Hard(seed, shape, dtype, size, False)
-    scale = hard.scale if scaled else None
+    scale, one = hard.scale, torch.ones((), dtype=torch.float64)
+    name = {"z": "scale", "added": "added_scale"}.get(scaled)
+    k = {} if name is None else {name: scale}
+    of_z, of_added = (scale.double() if scaled == part else one for part in ("z", "added"))
+
+    def ours(z: Tensor, a: Tensor) -> Tensor:
+        return ops.label_loss(strided(kind, z), (y,), added=strided(kind, a), **k)
+
     agree(
         dtype,
-        lambda z, a: ops.label_loss(strided(kind, z), (y,), scale=scale, added=strided(kind, a)),
-        lambda z, a: cross_entropy((hard.scale.double() * z if scaled else z) + a, y),
+        ours,
+        lambda z, a: cross_entropy(of_z * z + of_added * a, y),
         coarse(draw(seed, *shape, size=size)),
         hard.teacher.double(),
     )

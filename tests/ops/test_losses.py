@@ -59,7 +59,7 @@ def plain(z: Tensor, labels: list[Tensor], shares: list[float], **k: Any) -> Ten
     """The docstring of `label_loss`, word by word."""
     total = torch.zeros((), dtype=torch.float64)
     for y, share in zip(labels, shares, strict=True):
-        u = k.get("scale", 1.0) * z + k.get("added", 0.0)
+        u = k.get("scale", 1.0) * z + k.get("added_scale", 1.0) * k.get("added", 0.0)
         shift = k.get("shift", torch.zeros(z.shape[1], dtype=torch.float64))
         u = u + (shift if shift.dim() == 1 else torch.stack([shift[i] for i in y]))
         rows = k.get("weight", 1.0) * (log_sum(u) - own(u, y))
@@ -133,7 +133,7 @@ def test_fedacds_loss_is_its_formula(
 
 @pytest.mark.parametrize("dtype", EXACT, ids=str)
 @many
-@given(ROWS, CLASSES, SEEDS, st.tuples(*[st.booleans()] * 6), st.sampled_from(["", "row", "table"]))
+@given(ROWS, CLASSES, SEEDS, st.tuples(*[st.booleans()] * 7), st.sampled_from(["", "row", "table"]))
 def test_any_set_of_adjustments_is_the_formula(
     dtype: torch.dtype, rows: int, classes: int, seed: int, there: tuple[bool, ...], shift: str
 ) -> None:
@@ -153,6 +153,9 @@ def test_any_set_of_adjustments_is_the_formula(
     shares = [0.25, 0.75][: len(ys)]
     wide = {name: v.double() if isinstance(v, Tensor) else v for name, v in k.items()}
     if there[5]:
+        if there[6]:
+            k["added_scale"] = draw(seed + 5, classes).to(dtype)
+            wide["added_scale"] = k["added_scale"].double()
         agree(
             dtype,
             lambda z, a: ops.label_loss(z, ys, shares, added=a, **k),
@@ -342,6 +345,7 @@ def test_gradcheck(mixed: bool) -> None:
         (lambda z: ops.label_loss(z, ys, shares, shift=A, factor=A.exp(), flat=1.0), (z,)),
         (lambda z, a: ops.label_loss(z, ys, shares, shift=A, scale=scale, added=a), (z, added)),
         (lambda z, a: ops.label_loss(z, ys, shares, added=a, flat=0.5), (z, added)),
+        (lambda z, a: ops.label_loss(z, ys, shares, added=a, added_scale=A[0]), (z, added)),
         (lambda z: ops.label_loss(z, ys, shares, soft=0.5, target=target), (z,)),
         (lambda z: ops.distillation(z, target, 3.0, ys[0]), (z,)),
     ]

@@ -131,8 +131,8 @@ def wide_losses(w: Wide) -> dict[str, tuple[Loss, Loss]]:
             lambda z: cross_entropy(scale * z, y),
         ),
         "fused logits": (
-            lambda z: ops.label_loss(z, (y,), added=w.teacher),
-            lambda z: cross_entropy(z + teacher, y),
+            lambda z: ops.label_loss(z, (y,), added=w.teacher, added_scale=w.scale),
+            lambda z: cross_entropy(z + scale * teacher, y),
         ),
         "lfd": (lambda z: ops.label_loss(z, (y,), shift=w.A, soft=0.5, target=w.target), lfd),
         "soft": (

@@ -47,13 +47,14 @@ int label_loss(void* const* at, const int64_t* strides, const double* numbers, i
   loss.z = matrix(0);
   loss.scale = matrix(1);
   loss.added = matrix(2);
-  loss.shift = matrix(3);
-  loss.factor = matrix(4);
-  loss.target = matrix(5);
-  loss.dz = {static_cast<T*>(at[6]), job.columns};
-  loss.dadded = {static_cast<T*>(at[7]), job.columns};
+  loss.added_scale = matrix(3);
+  loss.shift = matrix(4);
+  loss.factor = matrix(5);
+  loss.target = matrix(6);
+  loss.dz = {static_cast<T*>(at[7]), job.columns};
+  loss.dadded = {static_cast<T*>(at[8]), job.columns};
   for (int i = 0; i < 2; ++i) {
-    loss.label[i] = static_cast<const int64_t*>(at[8 + i]);
+    loss.label[i] = static_cast<const int64_t*>(at[9 + i]);
     loss.share[i] = static_cast<T>(numbers[i]);
   }
   loss.labellings = static_cast<int>(labellings);

@@ -20,7 +20,7 @@ using T = float;
 struct Inputs {
   int64_t rows;
   int columns;
-  std::vector<T> z, added, target, scale, shift, factor;
+  std::vector<T> z, added, target, scale, added_scale, shift, factor;
   std::vector<int64_t> label, other;
 
   Inputs(Draw draw, int64_t rows, int columns) : rows(rows), columns(columns) {
@@ -29,6 +29,7 @@ struct Inputs {
     target = numbers(draw, rows * columns);
     for (T& x : target) x = x > 0 ? x : 0;
     scale = numbers(draw, columns);
+    added_scale = numbers(draw, columns);
     shift = numbers(draw, int64_t{columns} * columns);
     for (int64_t i = 0; i < rows; ++i) {
       label.push_back(draw.label(columns));
@@ -45,7 +46,8 @@ double run(const Kernel& kernel, int64_t rows, int columns) {
   return sum_rows<FEDEDGE_REGISTER>(kernel, 0, rows, columns, scratch.data());
 }
 
-enum Part { kScale = 1, kAdded = 2, kRow = 4, kTable = 8, kTarget = 16, kFlat = 32, kFactor = 64 };
+enum Part { kScale = 1, kAdded = 2, kRow = 4, kTable = 8, kTarget = 16, kFlat = 32, kFactor = 64,
+            kAddedScale = 128 };
 
 void label_loss(const Inputs& in, int parts, int labellings) {
   std::vector<T> dz(in.z.size()), dadded(in.z.size());
@@ -53,11 +55,12 @@ void label_loss(const Inputs& in, int parts, int labellings) {
   loss.z = {in.z.data(), in.columns};
   if (parts & kScale) loss.scale = {in.scale.data(), 0};
   if (parts & kAdded) loss.added = {in.added.data(), in.columns};
+  if (parts & kAddedScale) loss.added_scale = {in.added_scale.data(), 0};
   if (parts & (kRow | kTable)) loss.shift = {in.shift.data(), parts & kRow ? 0 : in.columns};
   if (parts & kFactor) loss.factor = {in.factor.data(), loss.shift.stride};
   if (parts & kTarget) loss.target = {in.target.data(), in.columns};
   loss.dz = {dz.data(), in.columns};
-  const bool apart = (parts & kAdded) && (parts & (kScale | kFlat));
+  const bool apart = (parts & kAdded) && (parts & (kScale | kFlat | kAddedScale));
   if (apart) loss.dadded = {dadded.data(), in.columns};
   loss.label[0] = in.label.data();
   loss.label[1] = in.other.data();
@@ -109,7 +112,8 @@ void all(int64_t rows, int columns) {
   const Inputs in(Draw{static_cast<uint64_t>(rows * 1000 + columns)}, rows, columns);
   const int flattened = kFlat | kTable | kFactor;
   for (const int parts : {0, +kScale, +kAdded, +kRow, +kTable, kTable | kTarget, kScale | kAdded,
-                          flattened, kFlat | kTable, kFlat | kAdded | kScale | kRow | kTarget}) {
+                          kAdded | kAddedScale, flattened, kFlat | kTable,
+                          kFlat | kAdded | kAddedScale | kScale | kRow | kTarget}) {
     for (const int labellings : {1, 2}) label_loss(in, parts, labellings);
   }
   label_loss(in, kTarget | kRow, 0);
