@@ -116,8 +116,8 @@ class Objective:
         if self.added is None or other.added is None:
             one = other if self.added is None else self
             return one.added, one.added_scale
-        scaled = (_join(one.added, one.added_scale, torch.mul) for one in (self, other))
-        return _join(*scaled, torch.add), None
+        mine, others = (_join(one.added, one.added_scale, torch.mul) for one in (self, other))
+        return _join(mine, others, torch.add), None
 
     def _factor(self, other: Objective) -> Tensor | None:
         """This one's part in the factor of both: none, if one of two shifts has no factor."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -85,8 +86,7 @@ def test_both_gradients_of_fused_logits(
     """With a scale of either they differ."""
     y, hard = labels(seed, *shape), Hard(seed, shape, dtype, size, False)
     scale, one = hard.scale, torch.ones((), dtype=torch.float64)
-    name = {"z": "scale", "added": "added_scale"}.get(scaled)
-    k = {} if name is None else {name: scale}
+    k: dict[str, Any] = {"z": {"scale": scale}, "added": {"added_scale": scale}}.get(scaled, {})
     of_z, of_added = (scale.double() if scaled == part else one for part in ("z", "added"))
 
     def ours(z: Tensor, a: Tensor) -> Tensor:
