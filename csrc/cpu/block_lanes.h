@@ -117,9 +117,13 @@ struct BlockLanes {
   FEDEDGE_HD void accumulate(Matrix<double> num, Matrix<double> den, const Label* y,
                              const double* share, int labellings, const Scalar& total) const {
     const Spread totals = spread(total);
-    for (int i = 0; i < rows; ++i) {
-      const int own[2] = {y[0].of[i], y[1].of[i]};
-      one(i).template accumulate<kSlot>(num, den, own, share, labellings, totals.of[i]);
+    for (int k = 0; k < labellings; ++k) {
+      double rates[kWidth];  // all at once: a division takes longer than a register of a sum
+      for (int i = 0; i < kWidth; ++i) rates[i] = share[k] / static_cast<double>(totals.of[i]);
+      for (int i = 0; i < rows; ++i) {
+        one(i).template add_kept<kSlot>(num.row(y[k].of[i]), rates[i]);
+        *den.row(y[k].of[i]) += share[k];
+      }
     }
   }
 

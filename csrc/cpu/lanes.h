@@ -95,6 +95,26 @@ struct ColumnLanes {
     }
   }
 
+  // A register of doubles at a time. Of the columns that whole packs leave over, one register may lie
+  // across the last of those before it: it is written first, so that what it reads is not just being
+  // written, and the other one then puts right what both have.
+  template <int kSlot>
+  FEDEDGE_HD void add_kept(double* to, double rate) const {
+    constexpr int kDoubles = kRegister / int(sizeof(double));
+    const T* const from = slot<kSlot>();
+    const int whole = columns - columns % kWidth;
+    const int over = columns - whole;
+    for (int c = 0; c < whole - kDoubles; c += kDoubles) sum(to + c, from + c, rate).store(to + c);
+    const Register before = sum(to + whole - kDoubles, from + whole - kDoubles, rate);
+    const T* const last = from + whole + kWidth;  // where the last pack that was kept ends
+    const int ragged = padded(over, kDoubles);
+    if (over > 0) sum(to + columns - ragged, last - ragged, rate).store(to + columns - ragged);
+    before.store(to + whole - kDoubles);
+    for (int c = ragged - kDoubles; c > 0; c -= kDoubles) {
+      sum(to + columns - c, last - c, rate).store(to + columns - c);
+    }
+  }
+
   template <class F>
   FEDEDGE_HD void each(F f) const {
     int c = 0;
@@ -132,26 +152,6 @@ struct ColumnLanes {
     return scratch + int64_t{kSlot} * padded(columns, kWidth);
   }
 
-  // A register of doubles at a time. Of the columns that whole packs leave over, one register may lie
-  // across the last of those before it: it is written first, so that what it reads is not just being
-  // written, and the other one then puts right what both have.
-  template <int kSlot>
-  FEDEDGE_HD void add_kept(double* to, double rate) const {
-    constexpr int kDoubles = kRegister / int(sizeof(double));
-    const T* const from = slot<kSlot>();
-    const int whole = columns - columns % kWidth;
-    const int over = columns - whole;
-    for (int c = 0; c < whole - kDoubles; c += kDoubles) sum(to + c, from + c, rate).store(to + c);
-    const Register before = sum(to + whole - kDoubles, from + whole - kDoubles, rate);
-    const T* const last = from + whole + kWidth;  // where the last pack that was kept ends
-    const int ragged = padded(over, kDoubles);
-    if (over > 0) sum(to + columns - ragged, last - ragged, rate).store(to + columns - ragged);
-    before.store(to + whole - kDoubles);
-    for (int c = ragged - kDoubles; c > 0; c -= kDoubles) {
-      sum(to + columns - c, last - c, rate).store(to + columns - c);
-    }
-  }
-
   struct Register {
     typename Vector<double, kRegister>::Type numbers;
 
@@ -162,8 +162,9 @@ struct ColumnLanes {
 
   // to + rate * from
   FEDEDGE_HD static Register sum(const double* to, const T* from, double rate) {
-    const auto sum = reinterpret_cast<const typename Vector<double, kRegister>::Loose*>(to);
-    return {*sum + rate * widened<kRegister>(from)};
+    using Numbers = typename Vector<double, kRegister>::Type;
+    const Numbers sum = *reinterpret_cast<const typename Vector<double, kRegister>::Loose*>(to);
+    return {fused_registers<double, kRegister>(widened<kRegister>(from), rate + Numbers{}, sum)};
   }
 
   template <int kCount>

@@ -4,6 +4,12 @@
 // always holds as many numbers and reduces them in the same order: every level gives the same bits.
 #pragma once
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
 #include <cstring>
 #include <utility>
 
@@ -24,7 +30,38 @@ template <int kRegister, typename T>
 FEDEDGE_HD typename Vector<double, kRegister>::Type widened(const T* from) {
   using Narrow = Vector<T, kRegister * int(sizeof(T)) / int(sizeof(double))>;
   const auto x = *reinterpret_cast<const typename Narrow::Loose*>(from);
+#if defined(__AVX512F__) && !defined(__clang__)
+  // GCC would do it in two halves.
+  if constexpr (kRegister == 64 && sizeof(T) == 4) return _mm512_maskz_cvtps_pd(0xff, x);
+#endif
   return __builtin_convertvector(x, typename Vector<double, kRegister>::Type);
+}
+
+// a * b + c of registers, rounded as it is of numbers (kernels/maths.h).
+template <typename T, int kRegister, class V>
+FEDEDGE_HD V fused_registers(V a, V b, V c) {
+#if !defined(FEDEDGE_FUSES)
+  return a * b + c;
+#elif defined(__clang__)
+  return __builtin_elementwise_fma(a, b, c);
+#else
+  constexpr bool kSingle = sizeof(T) == sizeof(float);
+#if defined(__AVX512F__)
+  if constexpr (kRegister == 64 && kSingle) return _mm512_fmadd_ps(a, b, c);
+  if constexpr (kRegister == 64 && !kSingle) return _mm512_fmadd_pd(a, b, c);
+#endif
+#if defined(__FMA__)
+  if constexpr (kRegister == 32 && kSingle) return _mm256_fmadd_ps(a, b, c);
+  if constexpr (kRegister == 32 && !kSingle) return _mm256_fmadd_pd(a, b, c);
+#endif
+#if defined(__aarch64__)
+  if constexpr (kRegister == 16 && kSingle) return vfmaq_f32(c, a, b);
+  if constexpr (kRegister == 16 && !kSingle) return vfmaq_f64(c, a, b);
+#endif
+  V out;
+  for (int i = 0; i < kRegister / int(sizeof(T)); ++i) out[i] = fused(T(a[i]), T(b[i]), T(c[i]));
+  return out;
+#endif
 }
 
 // The pieces of a pack of T, and what is done to each of them.
@@ -172,6 +209,14 @@ FEDEDGE_PACK FEDEDGE_HD Bits<T, kRegister> bits(const Pack<T, kRegister>& x) {
 FEDEDGE_PACK FEDEDGE_HD Pack<T, kRegister> from_bits(const Bits<T, kRegister>& x) {
   using To = typename Pack<T, kRegister>::Piece;
   return Pack<T, kRegister>::Base::each([&](int i) FEDEDGE_LAMBDA { return (To)x.piece[i]; });
+}
+
+FEDEDGE_PACK FEDEDGE_HD Pack<T, kRegister> fused(const Pack<T, kRegister>& a,
+                                                 const Pack<T, kRegister>& b,
+                                                 const Pack<T, kRegister>& c) {
+  return Pack<T, kRegister>::Base::each([&](int i) FEDEDGE_LAMBDA {
+    return fused_registers<T, kRegister>(a.piece[i], b.piece[i], c.piece[i]);
+  });
 }
 
 FEDEDGE_PACK FEDEDGE_HD Pack<T, kRegister> where(const Mask<T, kRegister>& take,

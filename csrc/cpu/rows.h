@@ -19,6 +19,7 @@ constexpr int64_t rows_at_once(int64_t columns) { return columns < 160 ? 128 : 1
 
 // Exponentials per thread below which starting another one costs more than it saves.
 inline constexpr int64_t kRowGrain = 16384;
+inline constexpr int64_t kSumGrain = 4096;  // of rows that are also added to a table
 
 template <class Kernel>
 using RowsRunner = double (*)(const Kernel&, int64_t, int64_t, int, typename Kernel::Real*);
@@ -63,38 +64,45 @@ double for_each_row(int64_t rows, int64_t columns, const Kernel& kernel) {
   return total;
 }
 
-// The rows of each of `parts` ranges of classes, in their order. The ranges have about as many rows.
-inline std::vector<std::vector<int64_t>> rows_by_class(const int64_t* label, int64_t rows,
-                                                       int64_t columns, int64_t parts) {
-  std::vector<int64_t> part(columns);
-  for (int64_t i = 0; i < rows; ++i) ++part[label[i]];
-  int64_t before = 0;
-  for (int64_t& of : part) {
-    const int64_t count = of;
-    of = std::min(parts - 1, (before + count / 2) * parts / rows);
-    before += count;
+// The rows, sorted by `parts` ranges of classes, and where those of each range begin. Within a range
+// they are in their order; the ranges have about as many rows.
+struct RowsByClass {
+  std::vector<int64_t> order;
+  std::vector<int64_t> begin;
+
+  RowsByClass(const int64_t* label, int64_t rows, int64_t columns, int64_t parts)
+      : order(rows), begin(parts + 1) {
+    std::vector<int64_t> part(columns);
+    for (int64_t i = 0; i < rows; ++i) ++part[label[i]];
+    int64_t before = 0;
+    for (int64_t& of : part) {
+      const int64_t count = of;
+      of = std::min(parts - 1, (before + count / 2) * parts / rows);
+      before += count;
+      begin[of + 1] = before;
+    }
+    for (int64_t i = 1; i <= parts; ++i) begin[i] = std::max(begin[i], begin[i - 1]);
+    std::vector<int64_t> next = begin;
+    for (int64_t i = 0; i < rows; ++i) order[next[part[label[i]]]++] = i;
   }
-  std::vector<std::vector<int64_t>> out(parts);
-  for (int64_t i = 0; i < rows; ++i) out[part[label[i]]].push_back(i);
-  return out;
-}
+};
 
 // For kernels whose rows add to their label's row of a table: every thread has classes of its own, so
 // that none writes what is another's, and takes their rows in order, so that every sum is the same
 // whatever the number of threads. Rows that have two labels are computed by one thread.
 template <class Kernel>
 void for_each_row_by_class(int64_t rows, int64_t columns, const Kernel& kernel) {
-  const int64_t parts = std::min<int64_t>(at::get_num_threads(), rows * columns / kRowGrain);
+  const int64_t parts = std::min<int64_t>(at::get_num_threads(), rows * columns / kSumGrain);
   if (parts < 2 || kernel.labellings != 1 || at::in_parallel_region()) {
     for_each_row_in_turn(rows, columns, kernel);
     return;
   }
-  const auto chosen = rows_by_class(kernel.label[0], rows, columns, parts);
+  const RowsByClass sorted(kernel.label[0], rows, columns, parts);
   at::parallel_for(0, parts, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       Kernel mine = kernel;
-      mine.order = chosen[i].data();
-      for_each_row_in_turn(static_cast<int64_t>(chosen[i].size()), columns, mine);
+      mine.order = sorted.order.data() + sorted.begin[i];
+      for_each_row_in_turn(sorted.begin[i + 1] - sorted.begin[i], columns, mine);
     }
   });
 }

@@ -1,16 +1,19 @@
 #if defined(__x86_64__)
 
 // Before the change of target: what these define must run on every processor.
+#include <immintrin.h>
+
 #include <cstdint>
 #include <cstring>
 #include <utility>
 
 #if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx2"))), apply_to = function)
+#pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
 #else
-#pragma GCC target("avx2")
+#pragma GCC target("avx2,fma")
 #endif
 
+#define FEDEDGE_FUSES
 #include "cpu/row_loops.h"
 
 namespace fededge::cpu {

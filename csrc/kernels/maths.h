@@ -1,4 +1,5 @@
-// Exponential and logarithm without branches or tables: the same bits on every processor.
+// Exponential and logarithm without branches or tables: the same bits on every processor that
+// multiplies and adds at once, and others, always the same, on those that do not.
 //
 // They are templates over a number: a float, a double, or a pack of them (cpu/pack.h), which brings
 // its own `Real`, `bits`, `from_bits` and `where`.
@@ -25,6 +26,32 @@ struct Traits<double> {
 
 FEDEDGE_HD float where(bool take, float a, float b) { return take ? a : b; }
 FEDEDGE_HD double where(bool take, double a, double b) { return take ? a : b; }
+
+// a * b + c, rounded once where that is one instruction; to make one of several would take long. On
+// x86 a file says that its processors have it: not all compilers know by the instruction set.
+#if defined(__aarch64__)
+#define FEDEDGE_FUSES
+#endif
+
+FEDEDGE_HD float fused(float a, float b, float c) {
+#if defined(__CUDA_ARCH__)
+  return __fmaf_rn(a, b, c);
+#elif defined(FEDEDGE_FUSES)
+  return __builtin_fmaf(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+
+FEDEDGE_HD double fused(double a, double b, double c) {
+#if defined(__CUDA_ARCH__)
+  return __fma_rn(a, b, c);
+#elif defined(FEDEDGE_FUSES)
+  return __builtin_fma(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
 
 // Whether a condition holds; of packs, for each of their numbers.
 FEDEDGE_HD bool all(bool holds) { return holds; }
@@ -121,16 +148,18 @@ FEDEDGE_HD Number exp(Number given) {
   using Real = typename Traits<Number>::Real;
   using K = Constants<Real>;
   const Number x = larger(Number(unknown(K::kLeast)), given);
-  const Number whole = x * K::kLog2E;  // e^x = 2^n 2^f, with n the integer next to it
-  const Number shifted = whole + K::kRound;
-  const Number f = whole - (shifted - K::kRound);
+  // e^x = 2^n 2^f, with n the integer next to it
+  const Number log2e(K::kLog2E);
+  const Number shifted = fused(x, log2e, Number(K::kRound));
+  const Number f = fused(x, log2e, K::kRound - shifted);
   // Two terms at a time: what waits for itself is half as long.
   const Number square = f * f;
-  Number sum = f * K::power(K::kExpTerms - 1) + K::power(K::kExpTerms - 2);
+  const auto two = [&](int i) FEDEDGE_LAMBDA {
+    return fused(f, Number(K::power(i + 1)), Number(K::power(i)));
+  };
+  Number sum = two(K::kExpTerms - 2);
 #pragma GCC unroll 16
-  for (int i = K::kExpTerms - 4; i >= 0; i -= 2) {
-    sum = sum * square + (f * K::power(i + 1) + K::power(i));
-  }
+  for (int i = K::kExpTerms - 4; i >= 0; i -= 2) sum = fused(sum, square, two(i));
   return sum * from_bits(bits(shifted) << K::kMantissa);
 }
 

@@ -21,6 +21,7 @@ from fededge.compiled import NAMES
 from fededge.errors import ConfigError
 from fededge.ops import _backend, reference
 from fededge.ops._backend import Choice, choose, choose_cuda
+from tests.ops.levels import each_level
 
 compiled = pytest.mark.skipif(_backend.CHOICE.build is None, reason=_backend.CHOICE.reason)
 BUILD = {"compiler": "some"}
@@ -169,15 +170,10 @@ def test_every_instruction_set_gives_the_same_bits() -> None:
     """Contraction is off, so that a Jetson and a server agree: here, all that this machine has."""
     from fededge import _C
 
-    levels = _C.facts()["simd_levels"]
     digests = set()
-    try:
-        for level in levels:
-            _C.limit_simd(level)
-            assert _C.facts()["simd"] == level
-            digests.add(digest_of_all_ops())
-    finally:
-        _C.limit_simd(levels[-1])
+    for level in each_level():
+        assert _C.facts()["simd"] == level
+        digests.add(digest_of_all_ops())
     assert len(digests) == 1
 
 

@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from fededge import ops
 from fededge.ops import _backend
+from tests.ops.levels import UNFUSED, each_level
 
 pytestmark = pytest.mark.skipif(_backend.CHOICE.name != "cpu", reason=_backend.CHOICE.reason)
 
@@ -232,21 +233,31 @@ def test_sums_by_class_are_the_same_with_any_number_of_threads(kind: str, classe
     torch.testing.assert_close(found[0][0], expected, rtol=2e-6, atol=2e-6)
 
 
-def test_runs_threads_and_instruction_sets_give_the_same_bits() -> None:
-    from fededge import _C
-
-    levels, threads = _C.facts()["simd_levels"], torch.get_num_threads()
-    digests = {bits()}
+def test_runs_and_threads_give_the_same_bits_and_so_do_instruction_sets_that_fuse() -> None:
+    threads = torch.get_num_threads()
+    digests: dict[str, set[str]] = {}
     try:
-        for level in levels:
-            _C.limit_simd(level)
+        for level in each_level():
             for count in (1, 2, 3):
                 torch.set_num_threads(count)
-                digests.add(bits())
+                digests.setdefault(level, set()).add(bits())
     finally:
-        _C.limit_simd(levels[-1])
         torch.set_num_threads(threads)
-    assert len(digests) == 1
+    assert all(len(found) == 1 for found in digests.values())
+    fused = [found for level, found in digests.items() if level not in UNFUSED]
+    assert all(found == fused[0] for found in fused)
+
+
+@pytest.mark.parametrize("classes", [10, 40, 300])
+def test_every_instruction_set_gives_the_same_but_for_last_bits(classes: int) -> None:
+    found = []
+    for _ in each_level():
+        z = draw(8, 37, classes).requires_grad_()
+        losses = [ops.label_loss(z, **k) for _, k in cases(37, classes, torch.float32)]
+        found.append([value for loss in losses for value in (loss, *torch.autograd.grad(loss, z))])
+    for one in found:
+        for mine, first in zip(one, found[0], strict=True):
+            assert (mine - first).norm() <= 2e-6 * first.norm()
 
 
 LOSSES: dict[str, Callable[[Tensor], Tensor]] = {

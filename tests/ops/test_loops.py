@@ -18,6 +18,7 @@ from tests.ops.playing import ROOT
 SOURCES = {path.stem: path for path in sorted((Path(__file__).parent / "loops").glob("*.cpp"))}
 LINES = {"rows": 11 * 24, "convolution": 9}
 FLAGS = ("-std=c++17", "-O1", "-Wall", "-Wno-psabi", "-ffp-contract=off", f"-I{ROOT / 'csrc'}")
+FUSED = ("-mfma", "-DFEDEDGE_FUSES")
 ARM = "aarch64-linux-gnu-g++"
 QEMU = ("qemu-aarch64-static", "qemu-aarch64")
 
@@ -45,9 +46,22 @@ def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+@pytest.fixture(scope="module", params=["apart", "fused"])
+def how(request: pytest.FixtureRequest) -> tuple[str, ...]:
+    """Flags by which it multiplies and adds apart, or at once."""
+    return FUSED if request.param == "fused" else ()
+
+
 @pytest.fixture(scope="module")
-def here(name: str, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    return printed(name, tmp_path_factory.mktemp("here"), 16, *compiler())
+def here(name: str, how: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    if how and not fuses():
+        pytest.skip("this processor does not multiply and add at once")
+    return printed(name, tmp_path_factory.mktemp("here"), 16, *compiler(), *how)
+
+
+def fuses() -> bool:
+    cpu = Path("/proc/cpuinfo")
+    return cpu.exists() and " fma " in cpu.read_text()
 
 
 def compiler() -> list[str]:
@@ -57,12 +71,15 @@ def compiler() -> list[str]:
     return [*words, *shlex.split(os.environ.get("CXXFLAGS", ""))]
 
 
-def test_wider_registers_give_the_same_bits(name: str, here: list[str], tmp_path: Path) -> None:
+def test_wider_registers_give_the_same_bits(
+    name: str, how: tuple[str, ...], here: list[str], tmp_path: Path
+) -> None:
     """As AVX-512 has them; where it is missing the compiler splits them, and the order stays."""
     assert len(here) == LINES[name]
-    assert printed(name, tmp_path, 64, *compiler()) == here
+    assert printed(name, tmp_path, 64, *compiler(), *how) == here
 
 
+@pytest.mark.parametrize("how", [FUSED], ids=["fused"], scope="module", indirect=False)
 def test_neon_gives_the_same_bits(name: str, here: list[str], tmp_path: Path) -> None:
     emulators = [found for found in map(shutil.which, QEMU) if found]
     if shutil.which(ARM) is None or not emulators:
