@@ -27,29 +27,21 @@ using Needed = std::array<bool, 3>;
 using Results = std::tuple<Tensor, Tensor>;
 using Gradients = std::tuple<Tensor, Tensor, Tensor>;
 
-// An op below autograd.
-template <class Signature>
-struct Op;
-
-template <class Result, class... Arguments>
-struct Op<Result(Arguments...)> {
-  c10::TypedOperatorHandle<Result(Arguments...)> handle;
-
-  explicit Op(const char* name)
-      : handle(c10::Dispatcher::singleton()
-                   .findSchemaOrThrow(name, "")
-                   .typed<Result(Arguments...)>()) {}
-
-  Result operator()(Arguments... arguments) const {
-    at::AutoDispatchBelowADInplaceOrView below;
-    return handle.call(arguments...);
-  }
-};
-
 using Plain = Tensor(const Tensor&, const Tensor&, const OptionalTensor&, int64_t);
 using Forward = Results(const Tensor&, const Tensor&, const OptionalTensor&, int64_t);
 using Backward = Gradients(const Tensor&, const Tensor&, const Tensor&, const Tensor&, int64_t,
                            Needed);
+
+template <class Signature>
+auto find(const char* name) {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
+}
+
+Gradients pooled_convolution_backward(const Tensor& gradient, const Tensor& where, const Tensor& x,
+                                      const Tensor& weight, int64_t padding, Needed needed) {
+  static const auto op = find<Backward>("fededge::pooled_convolution_backward");
+  return op.call(gradient, where, x, weight, padding, needed);
+}
 
 class PooledConvolutionBackward : public torch::autograd::Node {
  public:
@@ -58,18 +50,13 @@ class PooledConvolutionBackward : public torch::autograd::Node {
       : x_(x, false), weight_(weight, false), where_(where, false), padding_(padding) {}
 
   variable_list apply(variable_list&& incoming) override {
-    static const Op<Backward> backward("fededge::pooled_convolution_backward");
     const std::lock_guard<std::mutex> lock(mutex_);
     if (!incoming[0].defined()) return variable_list(3);
     Needed needed;
     for (size_t i = 0; i < needed.size(); ++i) needed[i] = task_should_compute_output(i);
-    auto [x, weight, bias] = backward(incoming[0], where_.unpack(), x_.unpack(), weight_.unpack(),
-                                      padding_, needed);
-    variable_list out{x, weight, bias};
-    for (Tensor& one : out) {
-      if (one.defined() && at::GradMode::is_enabled()) one = final(kOp, *this, incoming[0], one);
-    }
-    return out;
+    const auto [x, weight, bias] = pooled_convolution_backward(
+        incoming[0], where_.unpack(), x_.unpack(), weight_.unpack(), padding_, needed);
+    return {x, weight, bias};
   }
 
   void release_variables() override {
@@ -89,15 +76,34 @@ class PooledConvolutionBackward : public torch::autograd::Node {
 Tensor pooled_convolution_autograd(const Tensor& x, const Tensor& weight, const OptionalTensor& bias,
                                    int64_t padding) {
   using namespace torch::autograd;
-  static const Op<Plain> plain("fededge::pooled_convolution");
-  static const Op<Forward> forward("fededge::pooled_convolution_forward");
+  static const auto plain = find<Plain>("fededge::pooled_convolution");
+  static const auto forward = find<Forward>("fededge::pooled_convolution_forward");
   TORCH_CHECK(!isFwGradDefined(x) && !isFwGradDefined(weight) && !isFwGradDefined(bias), kOp,
               " has no forward-mode derivative");
-  if (!compute_requires_grad(x, weight, bias)) return plain(x, weight, bias, padding);
-  auto [out, where] = forward(x, weight, bias, padding);
+  const bool needs_gradient = compute_requires_grad(x, weight, bias);
+  at::AutoDispatchBelowADInplaceOrView below;
+  if (!needs_gradient) return plain.call(x, weight, bias, padding);
+  auto [out, where] = forward.call(x, weight, bias, padding);
   NodePointer node = make_node<PooledConvolutionBackward>(x, weight, where, padding);
   node->set_next_edges(collect_next_edges(x, weight, bias));
   set_history(out, node);
+  return out;
+}
+
+Gradients pooled_convolution_backward_autograd(const Tensor& gradient, const Tensor& where,
+                                               const Tensor& x, const Tensor& weight,
+                                               int64_t padding, Needed needed) {
+  using namespace torch::autograd;
+  const bool again = compute_requires_grad(gradient, x, weight);
+  Gradients out = [&] {
+    at::AutoDispatchBelowADInplaceOrView below;
+    return pooled_convolution_backward(gradient, where, x, weight, padding, needed);
+  }();
+  if (again) {
+    NodePointer node = make_node<Final>(kOp);
+    node->set_next_edges(collect_next_edges(gradient, x, weight));
+    std::apply([&](const auto&... one) { (set_history(one, node), ...); }, out);
+  }
   return out;
 }
 
@@ -143,6 +149,7 @@ TORCH_LIBRARY_FRAGMENT(fededge, m) {
 
 TORCH_LIBRARY_IMPL(fededge, Autograd, m) {
   m.impl("pooled_convolution", TORCH_FN(pooled_convolution_autograd));
+  m.impl("pooled_convolution_backward", TORCH_FN(pooled_convolution_backward_autograd));
 }
 
 TORCH_LIBRARY_IMPL(fededge, Meta, m) {

@@ -40,17 +40,4 @@ class Final : public torch::autograd::Node {
   const char* op_;
 };
 
-// A gradient as what it depends on, the node's inputs and what came in: whoever goes back from it to
-// any of that meets the error.
-inline at::Tensor final(const char* op, const torch::autograd::Node& of, const at::Tensor& incoming,
-                        const at::Tensor& gradient) {
-  torch::autograd::edge_list edges = torch::autograd::collect_next_edges(incoming);
-  edges.insert(edges.end(), of.next_edges().begin(), of.next_edges().end());
-  const NodePointer node = make_node<Final>(op);
-  node->set_next_edges(std::move(edges));
-  at::Tensor out = gradient.detach();
-  torch::autograd::set_history(out, node);
-  return out;
-}
-
 }  // namespace fededge

@@ -41,7 +41,7 @@ TORCH_LIBRARY(fededge, m) {
 
 TORCH_LIBRARY_IMPL(fededge, Autograd, m) {
   for (const char* op : {"accumulate_", "accumulate_int8_", "ala_step_", "ema_", "sgd_step_",
-                         "probability_sums_", "pooled_convolution_forward", "pooled_convolution_backward"}) {
+                         "probability_sums_", "pooled_convolution_forward"}) {
     m.impl(op, torch::CppFunction::makeFromBoxedFunction<&refuse_gradients>());
   }
 }

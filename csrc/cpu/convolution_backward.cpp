@@ -74,29 +74,41 @@ void each_weight(const Tensor& weight, const Patches& p, const F& f) {
 // Finds the slopes of an output channel in an image.
 class Finder {
  public:
-  Finder(const Inputs& in, int64_t row) : in_(in), row_(row), found_(in.cells()) {}
+  Finder(const Inputs& in, int64_t row)
+      : in_(in), strides_(in.gradient.strides()), row_(row), found_(in.cells()) {}
 
-  // In the order of the map. Without a branch, which half of them would take.
+  // In the order of the map.
   Slopes find(int64_t image, int64_t output) {
-    const Tensor& g = in_.gradient;
     const float* const slopes =
-        g.const_data_ptr<float>() + image * g.stride(0) + output * g.stride(1);
-    const uint8_t* where =
+        in_.gradient.const_data_ptr<float>() + image * strides_[0] + output * strides_[1];
+    const int64_t rows = in_.gradient.size(2), columns = in_.gradient.size(3);
+    const uint8_t* const where =
         in_.where.const_data_ptr<uint8_t>() + image * in_.cells() * in_.outputs() + output;
-    int64_t count = 0;
-    for (int64_t y = 0; y < g.size(2); ++y) {
-      for (int64_t x = 0; x < g.size(3); ++x, where += in_.outputs()) {
-        const float slope = slopes[y * g.stride(2) + x * g.stride(3)];
-        const int64_t lower = *where >> 1, right = *where & 1;
-        found_[count] = {(2 * y + lower) * row_ + (2 * x + right) * in_.channels(), slope};
-        count += (*where < kNone) & (slope != 0);
-      }
+    Slope* end = found_.data();
+    for (int64_t y = 0; y < rows; ++y) {
+      end = find_in_row(slopes + y * strides_[2], where + y * columns * in_.outputs(), columns,
+                        2 * y * row_, end);
     }
-    return {found_.data(), count};
+    return {found_.data(), end - found_.data()};
   }
 
  private:
+  // Without a branch, which about half of them would take.
+  Slope* find_in_row(const float* slope, const uint8_t* where, int64_t columns, int64_t at,
+                     Slope* to) const {
+    const int64_t stride = strides_[3], outputs = in_.outputs(), channels = in_.channels();
+    const int64_t row = row_;
+    for (int64_t x = 0; x < columns; ++x, at += 2 * channels) {
+      const float value = slope[x * stride];
+      const int64_t place = where[x * outputs], lower = place >> 1, right = place & 1;
+      *to = {at + lower * row + right * channels, value};
+      to += (place < kNone) & (value != 0);
+    }
+    return to;
+  }
+
   const Inputs& in_;
+  at::IntArrayRef strides_;
   int64_t row_;
   std::vector<Slope> found_;
 };
