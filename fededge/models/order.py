@@ -44,7 +44,7 @@ class Halved(nn.Module):
 
 
 class Convolved(nn.Module):
-    """A convolution, its rectifier and `nn.MaxPool2d(2)` in one pass, if need be `with_gradient`."""
+    """A convolution, its rectifier and `nn.MaxPool2d(2)` in one pass, if wanted `with_gradient`."""
 
     def __init__(self, convolution: nn.Conv2d, pool: nn.MaxPool2d, with_gradient: bool) -> None:
         super().__init__()
