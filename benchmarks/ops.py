@@ -15,12 +15,13 @@ and is not counted as a merit of our losses.
 
 The vector kernels have a size instead of batch and classes, and their peer as eager: for
 `accumulate_` a copy of as many bytes, for `sgd_step_` torch.optim.SGD(foreach=True). The rows of
-`pooled_convolution` are LeNet's two layers for a batch of images, with 16 output channels. In every
-round all of them run once with each number of threads, and a ratio is of one round's times. With
-one thread the processor's time is counted, which a busy machine disturbs less; with more, the
-clock's: on a machine whose cores are taken, those say nothing. torch.compile takes seconds for
-each shape, so that only the losses of --compile have that column, with the first of the threads.
-At the end stands at how many of the shapes each target is met.
+`pooled_convolution` are LeNet's two layers for a batch of images, with 16 output channels, forward
+alone and, if `trained`, backward too. In every round all of them run once with each number of
+threads, and a ratio is of one round's times. With one thread the processor's time is counted, which
+a busy machine disturbs less; with more, the clock's: on a machine whose cores are taken, those say
+nothing. torch.compile takes seconds for each shape, so that only the losses of --compile have that
+column, with the first of the threads. At the end stands at how many of the shapes each target is
+met.
 """
 
 from __future__ import annotations
@@ -289,6 +290,21 @@ def convolution(batch: int, channels: int, side: int) -> tuple[Work, Work]:
     return lambda: ops.pooled_convolution(x, weight, bias), lambda: peer(x)
 
 
+def trained_convolution(batch: int, channels: int, side: int) -> tuple[Work, Work]:
+    """The same forward and backward. The images of the first have no gradient, as in training."""
+    layer = nn.Conv2d(channels, 16, 5)
+    weight, bias = layer.weight, layer.bias
+    x = channels_last(torch.rand(batch, channels, side, side)).requires_grad_(channels > 1)
+    peer = nn.Sequential(layer, nn.MaxPool2d(2), nn.ReLU(inplace=True))
+
+    def train(out: Tensor) -> None:
+        ops.backward(out.sum())
+        for leaf in (x, *layer.parameters()):
+            leaf.grad = None
+
+    return lambda: train(ops.pooled_convolution(x, weight, bias)), lambda: train(peer(x))
+
+
 def pairs() -> Iterator[tuple[str, int, int, Callable[[], tuple[Work, Work]]]]:
     """Ours and its peer: of vectors by their size, of images by how many there are."""
     for size in (SMALL, LARGE):
@@ -299,6 +315,9 @@ def pairs() -> Iterator[tuple[str, int, int, Callable[[], tuple[Work, Work]]]]:
     for batch in (10, 64, 256):
         yield "pooled_convolution first", batch, 16, partial(convolution, batch, 1, 28)
         yield "pooled_convolution second", batch, 16, partial(convolution, batch, 16, 12)
+        for place, channels, side in (("first", 1, 28), ("second", 16, 12)):
+            trained = partial(trained_convolution, batch, channels, side)
+            yield f"pooled_convolution {place} trained", batch, 16, trained
 
 
 def measure(args: argparse.Namespace) -> Iterator[Row]:

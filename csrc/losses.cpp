@@ -7,16 +7,13 @@
 #include <ATen/ops/clone.h>
 #include <ATen/ops/empty.h>
 #include <c10/util/FunctionRef.h>
-#include <torch/csrc/autograd/function.h>
-#include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/library.h>
 
-#include <memory>
 #include <mutex>
 #include <tuple>
-#include <type_traits>
 
+#include "node.h"
 #include "ops/label_loss.h"
 
 namespace fededge {
@@ -25,35 +22,6 @@ namespace {
 using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
 using torch::autograd::variable_list;
-
-// How torch holds its nodes differs between its versions.
-using NodePointer = decltype(torch::autograd::Edge::function);
-
-template <class Node, class... Arguments>
-NodePointer make_node(Arguments&&... arguments) {
-  if constexpr (std::is_same_v<NodePointer, std::shared_ptr<torch::autograd::Node>>) {
-    return std::make_shared<Node>(std::forward<Arguments>(arguments)...);
-  } else {
-    return c10::make_intrusive<Node>(std::forward<Arguments>(arguments)...);
-  }
-}
-
-// Where a gradient would be differentiated again: taken for a constant it would be silently wrong.
-class Final : public torch::autograd::Node {
- public:
-  explicit Final(const char* op) : op_(op) {}
-
-  variable_list apply(variable_list&&) override {
-    TORCH_CHECK(false, op_,
-                " is fused with its gradient and has no second derivative: write the loss in plain "
-                "torch where one is needed");
-  }
-
-  std::string name() const override { return op_; }
-
- private:
-  const char* op_;
-};
 
 // Most often backward starts from the loss itself. Traced tensors have no value to look at.
 bool is_one(const Tensor& x) {

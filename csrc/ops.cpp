@@ -2,10 +2,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/core/stack.h>
-#include <ATen/ops/empty.h>
 #include <torch/library.h>
-
-#include "ops/convolution.h"
 
 namespace {
 
@@ -21,13 +18,6 @@ void refuse_gradients(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   }
   at::AutoDispatchBelowAutograd guard;
   op.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
-}
-
-at::Tensor pooled_convolution_meta(const at::Tensor& x, const at::Tensor& weight,
-                                   const std::optional<at::Tensor>&, int64_t padding) {
-  const auto sizes =
-      fededge::convolution_op::sizes(x.sym_sizes(), weight.sym_sizes(), padding);
-  return at::empty_symint(sizes, x.options(), at::MemoryFormat::ChannelsLast);
 }
 
 }  // namespace
@@ -47,16 +37,11 @@ TORCH_LIBRARY(fededge, m) {
   m.def(
       "probability_sums_(Tensor(a!) num, Tensor(b!) den, Tensor z, Tensor[] labels, "
       "float[] shares) -> ()");
-  m.def("pooled_convolution(Tensor x, Tensor weight, Tensor? bias, int padding) -> Tensor");
-}
-
-TORCH_LIBRARY_IMPL(fededge, Meta, m) {
-  m.impl("pooled_convolution", TORCH_FN(pooled_convolution_meta));
 }
 
 TORCH_LIBRARY_IMPL(fededge, Autograd, m) {
   for (const char* op : {"accumulate_", "accumulate_int8_", "ala_step_", "ema_", "sgd_step_",
-                         "probability_sums_", "pooled_convolution"}) {
+                         "probability_sums_", "pooled_convolution_forward"}) {
     m.impl(op, torch::CppFunction::makeFromBoxedFunction<&refuse_gradients>());
   }
 }

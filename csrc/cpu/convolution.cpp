@@ -7,15 +7,14 @@
 
 #include <algorithm>
 #include <optional>
-#include <vector>
+#include <tuple>
 
+#include "cpu/images.h"
 #include "cpu/simd.h"
 #include "ops/convolution.h"
 
 namespace fededge::cpu {
 namespace {
-
-using convolution_op::kOp;
 
 // Multiplications per thread below which starting another one costs more than it saves.
 constexpr int64_t kTapGrain = int64_t{1} << 21;
@@ -31,13 +30,6 @@ Level level() {
   if (simd_level() == Simd::kAvx2) return {convolve_avx2, 8};
 #endif
   return {convolve_baseline, 4};
-}
-
-// Zeros that begin where a line of the cache does: a register that lies across two is slow to load.
-at::Tensor zeros(int64_t count) {
-  at::Tensor out = at::detail::empty_cpu({count}, at::kFloat);
-  std::fill_n(out.mutable_data_ptr<float>(), count, 0.0f);
-  return out;
 }
 
 int64_t whole(int64_t outputs, int64_t lanes) { return (outputs + lanes - 1) / lanes * lanes; }
@@ -68,53 +60,15 @@ at::Tensor packed(const std::optional<at::Tensor>& bias, int64_t outputs, int64_
   return out;
 }
 
-// Images whose channels lie side by side, with a border of zeros: as they are where they are so
-// already, else copied one at a time.
-class Images {
- public:
-  Images(const at::Tensor& x, int64_t padding, int64_t row)
-      : x_(x), padding_(padding), row_(row) {
-    const int64_t channels = x.size(1), columns = x.size(3);
-    whole_rows_ = (channels == 1 || x.stride(1) == 1) && x.stride(3) == channels;
-    as_they_are_ = padding == 0 && whole_rows_ && x.stride(2) == columns * channels;
-    if (!as_they_are_) copy_.resize((x.size(2) + 2 * padding) * row_);
-  }
+using convolution_op::Sizes;
 
-  const float* image(int64_t i) {
-    const float* const from = x_.const_data_ptr<float>() + i * x_.stride(0);
-    if (as_they_are_) return from;
-    for (int64_t y = 0; y < x_.size(2); ++y) {
-      float* const to = copy_.data() + (y + padding_) * row_ + padding_ * x_.size(1);
-      copy_row(from + y * x_.stride(2), to);
-    }
-    return copy_.data();
-  }
+at::Tensor empty(const Sizes& sizes, at::ScalarType type) {
+  return at::detail::empty_cpu(sizes, type, false, at::MemoryFormat::ChannelsLast);
+}
 
- private:
-  void copy_row(const float* from, float* to) const {
-    const int64_t channels = x_.size(1), columns = x_.size(3);
-    if (whole_rows_) {
-      std::copy_n(from, columns * channels, to);
-      return;
-    }
-    for (int64_t x = 0; x < columns; ++x) {
-      for (int64_t c = 0; c < channels; ++c) *to++ = from[x * x_.stride(3) + c * x_.stride(1)];
-    }
-  }
-
-  const at::Tensor& x_;
-  int64_t padding_;
-  int64_t row_;  // numbers in a row with its border
-  bool whole_rows_;
-  bool as_they_are_;
-  std::vector<float> copy_;
-};
-
-at::Tensor pooled_convolution(const at::Tensor& x, const at::Tensor& weight,
-                              const std::optional<at::Tensor>& bias, int64_t padding) {
-  convolution_op::check(x, weight, bias, padding);
-  const auto sizes = convolution_op::sizes(x.sizes(), weight.sizes(), padding);
-  at::Tensor out = at::detail::empty_cpu(sizes, at::kFloat, false, at::MemoryFormat::ChannelsLast);
+// All images, into `out` and, where that is asked for, `where`.
+void convolve(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
+              int64_t padding, const Sizes& sizes, float* out, uint8_t* where) {
   const Level best = level();
   const at::Tensor weights = packed(weight, best.lanes);
   const at::Tensor biases = packed(bias, sizes[1], best.lanes);
@@ -128,20 +82,41 @@ at::Tensor pooled_convolution(const at::Tensor& x, const at::Tensor& weight,
                           sizes[3],
                           weights.const_data_ptr<float>(),
                           biases.const_data_ptr<float>()};
-  float* const to = out.mutable_data_ptr<float>();
   const int64_t taps = 4 * size * weight.size(1) * weight.size(2) * weight.size(3);
   at::parallel_for(0, sizes[0], std::max<int64_t>(1, kTapGrain / taps),
                    [&](int64_t begin, int64_t end) {
                      Images images(x, padding, layer.row);
                      for (int64_t i = begin; i < end; ++i) {
-                       best.run(layer, images.image(i), to + i * size);
+                       best.run(layer, images.image(i), out + i * size,
+                                where == nullptr ? nullptr : where + i * size);
                      }
                    });
+}
+
+at::Tensor pooled_convolution(const at::Tensor& x, const at::Tensor& weight,
+                              const std::optional<at::Tensor>& bias, int64_t padding) {
+  convolution_op::check(x, weight, bias, padding);
+  const Sizes sizes = convolution_op::sizes(x.sizes(), weight.sizes(), padding);
+  at::Tensor out = empty(sizes, at::kFloat);
+  convolve(x, weight, bias, padding, sizes, out.mutable_data_ptr<float>(), nullptr);
   return out;
+}
+
+std::tuple<at::Tensor, at::Tensor> pooled_convolution_forward(const at::Tensor& x,
+                                                              const at::Tensor& weight,
+                                                              const std::optional<at::Tensor>& bias,
+                                                              int64_t padding) {
+  convolution_op::check(x, weight, bias, padding);
+  const Sizes sizes = convolution_op::sizes(x.sizes(), weight.sizes(), padding);
+  at::Tensor out = empty(sizes, at::kFloat), where = empty(sizes, at::kByte);
+  convolve(x, weight, bias, padding, sizes, out.mutable_data_ptr<float>(),
+           where.mutable_data_ptr<uint8_t>());
+  return {out, where};
 }
 
 TORCH_LIBRARY_IMPL(fededge, CPU, m) {
   m.impl("pooled_convolution", TORCH_FN(pooled_convolution));
+  m.impl("pooled_convolution_forward", TORCH_FN(pooled_convolution_forward));
 }
 
 }  // namespace

@@ -1,14 +1,8 @@
 // The loops of a convolution, once for each instruction set: included by the files that compile them.
 //
-// Every output is the sum of its taps in one order, each fused with its multiplication: whatever
-// registers the processor has, the bits are the same.
+// Every output is the sum of its taps in one order: of processors that multiply and add at once, all
+// give the same bits, whatever their registers. The others have torch's convolution.
 #pragma once
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#elif defined(__aarch64__)
-#include <arm_neon.h>
-#endif
 
 #include "cpu/convolution.h"
 #include "cpu/pack.h"
@@ -18,32 +12,29 @@ namespace fededge::cpu {
 template <int kRegister>
 using Floats = typename Vector<float, kRegister>::Type;
 
-// a * b + c, rounded once.
-template <int kRegister>
-FEDEDGE_HD Floats<kRegister> fused(Floats<kRegister> a, Floats<kRegister> b, Floats<kRegister> c) {
-#if defined(__clang__)
-  return __builtin_elementwise_fma(a, b, c);
-#else
-#if defined(__AVX512F__)
-  if constexpr (kRegister == 64) return _mm512_fmadd_ps(a, b, c);
-#endif
-#if defined(__FMA__)
-  if constexpr (kRegister == 32) return _mm256_fmadd_ps(a, b, c);
-#endif
-#if defined(__aarch64__)
-  if constexpr (kRegister == 16) return vfmaq_f32(c, a, b);
-#endif
-  Floats<kRegister> out;
-  for (int i = 0; i < kRegister / 4; ++i) out[i] = __builtin_fmaf(a[i], b[i], c[i]);
-  return out;
-#endif
-}
-
 // The larger of two, or the one that is not a number.
 template <class V>
 FEDEDGE_HD V pooled(V a, V b) {
   const V most = a > b ? a : b;
   return a == a ? most : a;
+}
+
+// Which of the four was the largest, the first of equals; of those that are not numbers, the last:
+// as torch's pooling has it. kNone where the rectifier lets nothing through.
+template <class V>
+FEDEDGE_HD auto place(V a, V b, V c, V d) {
+  using Places = decltype(a > b);
+  V best = a;
+  Places at{};
+  const auto meet = [&](V x, int number) FEDEDGE_LAMBDA {
+    const Places take = (x > best) | (x != x);
+    best = take ? x : best;
+    at = take ? Places{} + number : at;
+  };
+  meet(b, 1);
+  meet(c, 2);
+  meet(d, 3);
+  return best <= V{} ? Places{} + kNone : at;
 }
 
 // So many pooled columns at once have all of their sums in registers, of which AVX-512 and ARM have 32.
@@ -81,33 +72,42 @@ struct Tile {
 #pragma GCC unroll 16
       for (int j = 0; j < kWide; ++j) {
         const V x = from[j * channels + t] - V{};  // in every lane
-        if constexpr (kUpper) upper[j] = fused<kRegister>(x, of_upper, upper[j]);
-        if constexpr (kLower) lower[j] = fused<kRegister>(x, of_lower, lower[j]);
+        if constexpr (kUpper) upper[j] = fused_registers<float, kRegister>(x, of_upper, upper[j]);
+        if constexpr (kLower) lower[j] = fused_registers<float, kRegister>(x, of_lower, lower[j]);
       }
     }
   }
 
-  FEDEDGE_HD void store(float* to, int64_t stride, int64_t count) const {
+  FEDEDGE_HD void store(float* to, uint8_t* where, int64_t stride, int64_t count) const {
 #pragma GCC unroll 8
     for (int j = 0; j < kColumns; ++j) {
-      const V most = pooled(pooled(upper[2 * j], upper[2 * j + 1]),
-                            pooled(lower[2 * j], lower[2 * j + 1]));
-      const V out = V{} > most ? V{} : most;
-      if (count >= kLanes) {
-        *reinterpret_cast<Loose*>(to + j * stride) = out;
-      } else {
-        std::memcpy(to + j * stride, &out, count * sizeof(float));
-      }
+      const V &a = upper[2 * j], &b = upper[2 * j + 1], &c = lower[2 * j], &d = lower[2 * j + 1];
+      const V most = pooled(pooled(a, b), pooled(c, d));
+      put(V{} > most ? V{} : most, to + j * stride, count);
+      if (where == nullptr) continue;
+      put(__builtin_convertvector(place(a, b, c, d), Bytes), where + j * stride, count);
     }
   }
 
  private:
+  typedef uint8_t Bytes __attribute__((vector_size(kLanes)));
+
   FEDEDGE_HD static V load(const float* from) { return *reinterpret_cast<const Loose*>(from); }
+
+  // The first numbers, `count` if there are not as many.
+  template <class Values, typename T>
+  FEDEDGE_HD static void put(const Values& values, T* to, int64_t count) {
+    if (count >= kLanes) {
+      std::memcpy(to, &values, sizeof(values));
+    } else {
+      std::memcpy(to, &values, count * sizeof(T));
+    }
+  }
 };
 
 template <int kRegister, int kColumns>
 FEDEDGE_APART void convolve_tile(const Convolution& layer, const float* image, const float* weight,
-                                 const float* bias, float* out, int64_t count) {
+                                 const float* bias, float* out, uint8_t* where, int64_t count) {
   const int64_t taps = layer.kernel_columns * layer.channels;
   const int64_t step = taps * (kRegister / 4);
   Tile<kRegister, kColumns> tile(bias);
@@ -118,7 +118,7 @@ FEDEDGE_APART void convolve_tile(const Convolution& layer, const float* image, c
   const int64_t last = layer.kernel_rows;
   tile.template add<false, true>(image + last * layer.row, weight + last * step, taps,
                                  layer.channels);
-  tile.store(out, layer.outputs, count);
+  tile.store(out, where, layer.outputs, count);
 }
 
 // Calls convolve_tile for `columns` of them, from 1 to kMost.
@@ -131,7 +131,8 @@ FEDEDGE_HD void convolve_columns(int64_t columns, const Arguments&... arguments)
 }
 
 template <int kRegister>
-FEDEDGE_HD void convolve(const Convolution& layer, const float* image, float* out) {
+FEDEDGE_HD void convolve(const Convolution& layer, const float* image, float* out,
+                         uint8_t* where) {
   constexpr int64_t kLanes = kRegister / 4;
   constexpr int kMost = kAtOnce<kRegister>;
   const int64_t group = layer.kernel_rows * layer.kernel_columns * layer.channels * kLanes;
@@ -143,9 +144,10 @@ FEDEDGE_HD void convolve(const Convolution& layer, const float* image, float* ou
       for (int64_t i = 0; i < tiles; ++i) {
         const int64_t begin = i * layer.columns / tiles;
         const int64_t end = (i + 1) * layer.columns / tiles;
+        const int64_t to = (row * layer.columns + begin) * layer.outputs + first;
         convolve_columns<kRegister, kMost>(
             end - begin, layer, image + 2 * (row * layer.row + begin * layer.channels), weight,
-            layer.bias + first, out + (row * layer.columns + begin) * layer.outputs + first,
+            layer.bias + first, out + to, where == nullptr ? nullptr : where + to,
             layer.outputs - first);
       }
     }

@@ -45,7 +45,7 @@ FEDEDGE_HD V fused_registers(V a, V b, V c) {
 #elif defined(__clang__)
   return __builtin_elementwise_fma(a, b, c);
 #else
-  constexpr bool kSingle = sizeof(T) == sizeof(float);
+  [[maybe_unused]] constexpr bool kSingle = sizeof(T) == sizeof(float);
 #if defined(__AVX512F__)
   if constexpr (kRegister == 64 && kSingle) return _mm512_fmadd_ps(a, b, c);
   if constexpr (kRegister == 64 && !kSingle) return _mm512_fmadd_pd(a, b, c);

@@ -17,9 +17,11 @@ inline void check_numbers(const char* name, const at::Tensor& t, const at::Tenso
                     ", but x is on ", x.device());
 }
 
+using Sizes = std::array<int64_t, 4>;
+
 // [images, outputs, rows, columns] of the pooled map.
-template <class Sizes>
-auto sizes(const Sizes& x, const Sizes& weight, int64_t padding) {
+template <class Given>
+auto sizes(const Given& x, const Given& weight, int64_t padding) {
   using Size = std::decay_t<decltype(x[0])>;
   const auto pooled = [&](int i) -> Size { return (x[i] + 2 * padding - weight[i] + 1) / 2; };
   return std::array<Size, 4>{x[0], weight[0], pooled(2), pooled(3)};
@@ -46,6 +48,21 @@ inline void check(const at::Tensor& x, const at::Tensor& weight,
     TORCH_CHECK_VALUE(x.size(i) + 2 * padding > weight.size(i), kOp, ": images of shape ", x.sizes(),
                       " leave nothing to pool after a kernel of shape ", weight.sizes());
   }
+}
+
+// What came in with what went out, and where each largest was: [images, outputs, rows, columns].
+inline void check_backward(const at::Tensor& gradient, const at::Tensor& where, const at::Tensor& x,
+                           const at::Tensor& weight, int64_t padding) {
+  check(x, weight, std::nullopt, padding);
+  check_numbers("gradient", gradient, x);
+  const Sizes expected = sizes(x.sizes(), weight.sizes(), padding);
+  TORCH_CHECK_VALUE(gradient.sizes() == expected, kOp, ": gradient has shape ", gradient.sizes(),
+                    ", expected ", at::IntArrayRef(expected));
+  TORCH_CHECK_VALUE(where.sizes() == expected && where.scalar_type() == at::kByte &&
+                        where.device() == x.device(),
+                    kOp, ": where has shape ", where.sizes(), " and is ", where.scalar_type(),
+                    " on ", where.device(), ", expected ", at::IntArrayRef(expected), " and Byte on ",
+                    x.device());
 }
 
 }  // namespace fededge::convolution_op

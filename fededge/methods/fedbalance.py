@@ -64,7 +64,7 @@ class FedBalance(Method):
     def objective(self, r: Round, out: Output, batch: Batch) -> Objective:
         if "alpha" not in r.memo:
             r.memo["alpha"] = alpha(r.data).to(out.logits)
-            r.memo["weak"] = models.pooled_first(self._psi(r).module)
+            r.memo["weak"] = models.trained(self._psi(r).module)
         weak = forward(r.memo["weak"], batch.x).logits
         return Objective(added=weak, added_scale=r.memo["alpha"])
 

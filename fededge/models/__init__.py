@@ -23,6 +23,7 @@ __all__ = [
     "redraw_",
     "sketch",
     "takes_texts",
+    "trained",
     "untrained",
 ]
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from fededge.models.base import Classifier, Preprocess, channels_last, redraw_, takes_texts
     from fededge.models.fused import Fused
     from fededge.models.head import CosineHead, heads
-    from fededge.models.order import apart, pooled_first, untrained
+    from fededge.models.order import apart, pooled_first, trained, untrained
     from fededge.models.zoo import build, build_for, sketch
 else:
     # What lies behind these names needs torch.
@@ -39,7 +40,7 @@ else:
         {
             "base": "Classifier Preprocess channels_last redraw_ takes_texts",
             "head": "CosineHead heads",
-            "order": "apart pooled_first untrained",
+            "order": "apart pooled_first trained untrained",
             "fused": "Fused",
             "zoo": "build build_for sketch",
         },

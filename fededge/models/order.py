@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fededge import ops
 from fededge.models.base import Classifier
 
-__all__ = ["apart", "pooled_first", "untrained"]
+__all__ = ["apart", "pooled_first", "trained", "untrained"]
 
 # What these make of an example does not depend on the others of its batch, nor on chance.
 APART = (
@@ -21,7 +21,7 @@ APART = (
 )
 
 
-# Input channels up to which a fused convolution is quicker than torch's.
+# Input channels up to which a fused convolution is quicker than torch's, with its gradient as well.
 FEW = 16
 
 
@@ -44,13 +44,14 @@ class Halved(nn.Module):
 
 
 class Convolved(nn.Module):
-    """A convolution, its rectifier and `nn.MaxPool2d(2)` in one pass, if there is no gradient."""
+    """A convolution, its rectifier and `nn.MaxPool2d(2)` in one pass, if wanted `with_gradient`."""
 
-    def __init__(self, convolution: nn.Conv2d, pool: nn.MaxPool2d) -> None:
+    def __init__(self, convolution: nn.Conv2d, pool: nn.MaxPool2d, with_gradient: bool) -> None:
         super().__init__()
         self.convolution = convolution
-        self.rest = nn.Sequential(_halved(pool), nn.ReLU(inplace=True))
+        self.rest = nn.Sequential(pool if with_gradient else _halved(pool), nn.ReLU(inplace=True))
         self.rounds_up = pool.ceil_mode
+        self.with_gradient = with_gradient
 
     def forward(self, x: Tensor) -> Tensor:
         convolution = self.convolution
@@ -61,7 +62,9 @@ class Convolved(nn.Module):
         return ops.pooled_convolution(x, convolution.weight, convolution.bias, padding)
 
     def _in_one(self, x: Tensor, added: int) -> bool:
-        if torch.is_grad_enabled() or not (x.is_cpu and x.dtype == torch.float32 and x.dim() == 4):
+        if torch.is_grad_enabled() and not self.with_gradient:
+            return False
+        if not (x.is_cpu and x.dtype == torch.float32 and x.dim() == 4):
             return False
         if torch._C._len_torch_dispatch_stack():  # who counts operations knows torch's
             return False
@@ -80,6 +83,11 @@ def pooled_first(module: nn.Module) -> nn.Module:
     return _reordered(module, _pooled_first)
 
 
+def trained(module: nn.Module) -> nn.Module:
+    """The same with fused convolutions: quicker to train, but the last bits are not torch's."""
+    return _reordered(module, _trained)
+
+
 def untrained(module: nn.Module) -> nn.Module:
     """The same for passes without a gradient: quicker pooling, and convolutions fused with it.
 
@@ -93,13 +101,23 @@ def _pooled_first(stages: list[nn.Module]) -> None:
         stages[i : i + 2] = pool, stages[i]
 
 
+def _trained(stages: list[nn.Module]) -> None:
+    _fuse(stages, with_gradient=True)
+    _pooled_first(stages)
+
+
 def _untrained(stages: list[nn.Module]) -> None:
+    _fuse(stages, with_gradient=False)
+    for i, pool in _rectified_pools(stages):
+        stages[i : i + 2] = _halved(pool), nn.ReLU(inplace=True)
+
+
+def _fuse(stages: list[nn.Module], with_gradient: bool) -> None:
+    """Make one stage of each convolution that a rectifier and a pool follow."""
     for i, pool in reversed(_rectified_pools(stages)):
         before = stages[i - 1] if i else None
         if isinstance(before, nn.Conv2d) and _halves(pool) and _fuses(before):
-            stages[i - 1 : i + 2] = [Convolved(before, pool)]
-        else:
-            stages[i : i + 2] = _halved(pool), nn.ReLU(inplace=True)
+            stages[i - 1 : i + 2] = [Convolved(before, pool, with_gradient)]
 
 
 def _rectified_pools(stages: Sequence[nn.Module]) -> list[tuple[int, nn.MaxPool2d]]:

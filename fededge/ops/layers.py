@@ -1,4 +1,4 @@
-"""Layers of a network in one pass, where no gradient is asked for."""
+"""Layers of a network in one pass."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ __all__ = ["pooled_convolution"]
 def pooled_convolution(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, padding: int = 0
 ) -> Tensor:
-    """relu(max_pool2d(conv2d(x, weight, bias, padding=padding), 2)), which has no gradient.
+    """relu(max_pool2d(conv2d(x, weight, bias, padding=padding), 2)), and its gradient.
 
     Compiled for float32 on CPUs that multiply and add at once; torch makes the rest. Compiled, what
     it makes of an image does not depend on the others of its batch, nor on how they lie in memory,
-    to the last bit.
+    to the last bit. The gradient goes to the largest of each four numbers, as torch's does; what is
+    multiplied by a gradient of zero is not looked at. It has no second derivative.
 
     Args:
         x: images [images, channels, rows, columns], quickest in the order of `channels_last`.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -11,7 +12,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fededge.models import build
 from fededge.models.base import Classifier, channels_last
-from fededge.models.order import Convolved, Halved, apart, pooled_first, untrained
+from fededge.models.order import Convolved, Halved, apart, pooled_first, trained, untrained
+
+Order = Callable[[nn.Module], nn.Module]
 
 POOLED = ("lenet", "lenet5", "lfd-cnn", "cnn4", "vgg8", "alexnet32")
 
@@ -30,10 +33,9 @@ def test_the_convolutions_of_the_zoo_are_pooled_first() -> None:
     assert counts["lenet"] == 2
 
 
-def test_convolutions_of_few_channels_are_fused_with_their_pooling() -> None:
-    counts = {
-        name: reordered(untrained(build(name, 10, (3, 32, 32), 0)), Convolved) for name in POOLED
-    }
+@pytest.mark.parametrize("order", [trained, untrained])
+def test_convolutions_of_few_channels_are_fused_with_their_pooling(order: Order) -> None:
+    counts = {name: reordered(order(build(name, 10, (3, 32, 32), 0)), Convolved) for name in POOLED}
     assert counts == {"lenet": 2, "lenet5": 2, "lfd-cnn": 2, "cnn4": 1, "vgg8": 1, "alexnet32": 0}
 
 
@@ -59,8 +61,7 @@ def test_with_a_gradient_all_is_as_it_was() -> None:
     assert untrained(net)(x).requires_grad
 
 
-@pytest.mark.parametrize("side", [8, 9])
-@pytest.mark.parametrize(
+LAYERS = pytest.mark.parametrize(
     ("convolution", "pool", "fused"),
     [
         (nn.Conv2d(2, 3, 3), nn.MaxPool2d(2), True),
@@ -77,6 +78,10 @@ def test_with_a_gradient_all_is_as_it_was() -> None:
         (nn.Conv2d(20, 3, 3), nn.MaxPool2d(2), False),
     ],
 )
+
+
+@LAYERS
+@pytest.mark.parametrize("side", [8, 9])
 def test_any_convolution_gives_what_it_gives_in_float64(
     convolution: nn.Conv2d, pool: nn.Module, fused: bool, side: int
 ) -> None:
@@ -92,11 +97,61 @@ def test_any_convolution_gives_what_it_gives_in_float64(
     torch.testing.assert_close(one.double(), expected[0], rtol=0, atol=2e-6)
 
 
-def test_a_convolution_with_a_hook_stays_apart() -> None:
+def drawn_from(values: Tensor, like: Tensor, seed: int) -> Tensor:
+    draw = torch.Generator().manual_seed(seed)
+    return values[torch.randint(len(values), like.shape, generator=draw)]
+
+
+def gradients(module: nn.Module, x: Tensor) -> list[Tensor]:
+    """By the images and all parameters."""
+    x = x.detach().requires_grad_()
+    loss = module(x).square().sum()
+    return list(torch.autograd.grad(loss, [x, *module.parameters()]))
+
+
+@LAYERS
+@pytest.mark.parametrize("side", [8, 9])
+def test_any_convolution_is_trained_as_in_float64(
+    convolution: nn.Conv2d, pool: nn.Module, fused: bool, side: int
+) -> None:
+    """With numbers that single precision adds exactly, so that both have the same largest ones."""
+    stages = copy.deepcopy(nn.Sequential(convolution, nn.ReLU(), pool))
+    values = torch.tensor([-1.0, -0.5, 0.0, 0.25, 0.5, 1.0])
+    for seed, parameter in enumerate(stages.parameters()):
+        parameter.data = drawn_from(values, parameter, seed)
+    quick = trained(stages)
+    assert reordered(quick, Convolved) == fused
+    assert list(quick.parameters()) == list(stages.parameters())
+    x = drawn_from(values, torch.empty(2, convolution.in_channels, side, side), 9)
+    assert torch.equal(quick(x), stages(x))
+    for found in (gradients(quick, x), gradients(quick, channels_last(x))):
+        expected = gradients(copy.deepcopy(stages).double(), x.double())
+        for mine, theirs in zip(found, expected, strict=True):
+            torch.testing.assert_close(mine.double(), theirs, rtol=1e-5, atol=1e-5)
+
+
+def test_a_trained_network_has_the_gradients_that_it_has_in_float64() -> None:
+    net = build("lenet5", 10, (3, 32, 32), 0)
+    x = channels_last(images((3, 3, 32, 32)))
+    torch.testing.assert_close(trained(net)(x), net(x), rtol=0, atol=2e-6)
+    expected = gradients(copy.deepcopy(net).double(), x.double())
+    for mine, theirs in zip(gradients(trained(net), x), expected, strict=True):
+        assert (mine - theirs).norm() < 1e-4 * theirs.norm()
+
+
+def test_what_is_trained_without_a_gradient_is_fused_as_well() -> None:
+    net = build("lenet", 10, (1, 28, 28), 0)
+    x = channels_last(images((5, 1, 28, 28)))
+    with torch.no_grad():
+        assert torch.equal(trained(net)(x), untrained(net)(x))
+
+
+@pytest.mark.parametrize("order", [trained, untrained])
+def test_a_convolution_with_a_hook_stays_apart(order: Order) -> None:
     stages, called = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.MaxPool2d(2)), []
     stages[0].register_forward_hook(lambda *_: called.append(True))
     with torch.no_grad():
-        untrained(stages)(images((1, 1, 8, 8)))
+        order(stages)(images((1, 1, 8, 8)))
     assert called == [True]
 
 
@@ -153,7 +208,7 @@ def test_any_pooling_gives_the_same_bits(pool: nn.Module, quick: bool, side: int
 def test_parameters_are_shared_and_the_network_keeps_its_order() -> None:
     net = build("lenet", 10, (1, 28, 28), 0)
     before = [type(stage) for stage in net.body.children()]
-    for other in (untrained(net), pooled_first(net)):
+    for other in (untrained(net), pooled_first(net), trained(net)):
         assert isinstance(other, Classifier)
         assert [id(p) for p in other.parameters()] == [id(p) for p in net.parameters()]
     assert [type(stage) for stage in net.body.children()] == before
@@ -171,6 +226,7 @@ def test_a_network_without_pooling_stays_itself() -> None:
     net = build("resnet8", 10, (3, 32, 32), 0)
     assert untrained(net) is net
     assert pooled_first(net) is net
+    assert trained(net) is net
 
 
 def test_which_networks_take_each_example_alone() -> None:
@@ -185,11 +241,21 @@ def test_which_networks_take_each_example_alone() -> None:
     assert not apart(nn.Sequential(nn.ReLU(), Own()))
 
 
-def test_whoever_counts_operations_sees_those_of_a_fused_convolution() -> None:
+@pytest.mark.parametrize("order", [trained, untrained])
+def test_whoever_counts_operations_sees_those_of_a_fused_convolution(order: Order) -> None:
     module, x = build("lenet", 10, (1, 28, 28), 0), torch.randn(4, 1, 28, 28)
     with torch.no_grad():
         with FlopCounterMode(display=False) as plain:
             module(x)
         with FlopCounterMode(display=False) as quick:
-            untrained(module)(x)
+            order(module)(x)
+    assert quick.get_total_flops() == plain.get_total_flops() > 0
+
+
+def test_whoever_counts_operations_sees_those_of_a_gradient() -> None:
+    module, x = build("lenet", 10, (1, 28, 28), 0), torch.randn(4, 1, 28, 28)
+    with FlopCounterMode(display=False) as plain:
+        module(x).sum().backward()
+    with FlopCounterMode(display=False) as quick:
+        trained(module)(x).sum().backward()
     assert quick.get_total_flops() == plain.get_total_flops() > 0

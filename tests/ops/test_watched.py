@@ -25,7 +25,10 @@ pytestmark = pytest.mark.timeout(2400)
 SANITIZERS = shlex.split(os.environ.get("CXXFLAGS", ""))
 CXX = shlex.split(os.environ.get("CXX", "c++"))
 FLAGS = ("-std=c++20", "-O1", "-g1", "-fPIC", "-fopenmp", "-ffp-contract=off", "-Wno-psabi")
-TESTS = ("buffers", "backward", "losses", "compiled_losses", "accumulate", "vectors", "layers")
+TESTS = (
+    *("buffers", "backward", "losses", "compiled_losses", "accumulate", "vectors"),
+    *("layers", "layer_gradients"),
+)
 # Plain torch has no C++ of ours in it; to trace and compile takes long and checks other things.
 LEFT_OUT = "not reference and not understands and not compiled_step and not compiled_function"
 

@@ -1,7 +1,8 @@
-// The CPU's convolution without torch: prints a hash of what it gives at every shape.
+// The CPU's convolution and its gradients without torch: prints a hash of each at every shape.
 //
 // FEDEDGE_REGISTER says of how many bytes the registers are. All lies in memory of exactly its size,
 // so that a sanitizer sees every step beyond it.
+#include "cpu/convolution_backward_loops.h"
 #include "cpu/convolution_loops.h"
 
 #include <cmath>
@@ -16,6 +17,9 @@ namespace {
 
 struct Shape {
   int channels, outputs, kernel_rows, kernel_columns, rows, columns;
+
+  int row() const { return (2 * columns + kernel_columns - 1) * channels; }
+  int height() const { return 2 * rows + kernel_rows - 1; }
 };
 
 constexpr int kLanes = FEDEDGE_REGISTER / 4;
@@ -31,25 +35,71 @@ std::vector<float> packed(const std::vector<float>& from, int outputs, int taps)
   return out;
 }
 
-void run(const Shape& s, bool spoiled) {
+void print(const Shape& s, const char* what, const Hash& hash) {
+  std::printf("%d to %d, kernel %dx%d, %dx%d, %s: %016llx\n", s.channels, s.outputs, s.kernel_rows,
+              s.kernel_columns, s.rows, s.columns, what,
+              static_cast<unsigned long long>(hash.value));
+}
+
+std::vector<float> without_nan(std::vector<float> from) {
+  for (float& x : from) {
+    if (x != x) x = -1;  // whose bits are anything
+  }
+  return from;
+}
+
+void forward(const Shape& s, bool spoiled) {
   Draw draw{static_cast<uint64_t>(s.channels * 1000 + s.outputs)};
-  const int width = 2 * s.columns + s.kernel_columns - 1;
   const int taps = s.kernel_rows * s.kernel_columns * s.channels;
-  std::vector<float> image = numbers(draw, (2 * s.rows + s.kernel_rows - 1) * width * s.channels);
+  std::vector<float> image = numbers(draw, s.height() * s.row());
   if (spoiled) image[image.size() / 2] = std::nanf("");
   const std::vector<float> weight = packed(numbers(draw, s.outputs * taps), s.outputs, taps);
   const std::vector<float> bias = packed(numbers(draw, s.outputs), s.outputs, 1);
-  std::vector<float> out(s.rows * s.columns * s.outputs);
+  std::vector<float> out(s.rows * s.columns * s.outputs), again(out.size());
+  std::vector<uint8_t> where(out.size());
   const Convolution layer{s.channels, s.outputs, s.kernel_rows, s.kernel_columns,
-                          width * s.channels, s.rows, s.columns, weight.data(), bias.data()};
-  convolve<FEDEDGE_REGISTER>(layer, image.data(), out.data());
-  for (float& x : out) {
-    if (x != x) x = -1;  // whose bits are anything
-  }
+                          s.row(),    s.rows,    s.columns,     weight.data(),
+                          bias.data()};
+  convolve<FEDEDGE_REGISTER>(layer, image.data(), out.data(), nullptr);
+  convolve<FEDEDGE_REGISTER>(layer, image.data(), again.data(), where.data());
   Hash hash;
-  hash.add(out);
-  std::printf("%d to %d, kernel %dx%d, %dx%d: %016llx\n", s.channels, s.outputs, s.kernel_rows,
-              s.kernel_columns, s.rows, s.columns, static_cast<unsigned long long>(hash.value));
+  hash.add(without_nan(out));
+  hash.add(without_nan(again));
+  hash.add(where);
+  print(s, "forward", hash);
+}
+
+// A channel's slopes, at about half of the places.
+std::vector<Slope> slopes_of(const Shape& s, Draw& draw) {
+  std::vector<Slope> out;
+  for (int y = 0; y < 2 * s.rows; ++y) {
+    for (int x = 0; x < 2 * s.columns; ++x) {
+      const float value = static_cast<float>(draw.number());
+      if (draw.label(2)) out.push_back({y * s.row() + x * s.channels, value});
+    }
+  }
+  return out;
+}
+
+void backward(const Shape& s) {
+  Draw draw{static_cast<uint64_t>(s.channels * 1000 + s.outputs)};
+  const int64_t run = s.kernel_columns * s.channels;
+  const Patches patches{s.kernel_rows, run, s.row(), (run + kWidest - 1) / kWidest * kWidest};
+  const std::vector<float> image = numbers(draw, s.height() * s.row() + kWidest);
+  const std::vector<float> weight = numbers(draw, s.kernel_rows * patches.stride);
+  std::vector<Slope> slopes = slopes_of(s, draw);
+  const Slopes given{slopes.data(), static_cast<int64_t>(slopes.size())};
+  std::vector<float> of_weight(weight.size()), of_image(image.size());
+  add_to_weight<FEDEDGE_REGISTER>(patches, given, image.data(), of_weight.data());
+  slopes[slopes.size() / 2].value = INFINITY;  // which must stay within its patch
+  add_to_image<FEDEDGE_REGISTER>(patches, given, weight.data(), of_image.data());
+  Hash hash;
+  for (int i = 0; i < s.kernel_rows; ++i) {  // beyond a row there may be anything
+    const auto row = of_weight.begin() + i * patches.stride;
+    hash.add(without_nan({row, row + run}));
+  }
+  hash.add(without_nan(of_image));
+  print(s, "backward", hash);
 }
 
 }  // namespace
@@ -59,6 +109,10 @@ int main() {
   const Shape shapes[] = {{1, 16, 5, 5, 3, 12}, {16, 16, 5, 5, 2, 4}, {3, 6, 3, 3, 1, 7},
                           {2, 33, 1, 1, 2, 13}, {5, 1, 2, 4, 2, 1},   {17, 17, 3, 1, 1, 5},
                           {1, 8, 1, 3, 2, 6},   {4, 15, 4, 2, 1, 25}};
-  for (const Shape& shape : shapes) run(shape, false);
-  run(shapes[1], true);
+  for (const Shape& shape : shapes) {
+    forward(shape, false);
+    backward(shape);
+  }
+  forward(shapes[1], true);
+  backward({3, 1, 11, 6, 2, 3});  // more rows than are summed up at once
 }

@@ -1,0 +1,229 @@
+// From tensors to the loops of a convolution's gradients: layouts, threads, partial sums.
+#include <ATen/EmptyTensor.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <array>
+#include <tuple>
+#include <vector>
+
+#include "cpu/convolution.h"
+#include "cpu/images.h"
+#include "cpu/simd.h"
+#include "ops/convolution.h"
+
+namespace fededge::cpu {
+namespace {
+
+using at::Tensor;
+
+// Multiplications per thread below which starting another one costs more than it saves.
+constexpr int64_t kTapGrain = int64_t{1} << 20;
+
+// The images are summed up in so many parts, whatever threads there are, and these in their order.
+constexpr int64_t kParts = 16;
+
+struct Level {
+  decltype(&add_to_weight_baseline) add_to_weight;
+  decltype(&add_to_image_baseline) add_to_image;
+};
+
+Level level() {
+#if defined(__x86_64__)
+  if (simd_level() == Simd::kAvx512) return {add_to_weight_avx512, add_to_image_avx512};
+  if (simd_level() == Simd::kAvx2) return {add_to_weight_avx2, add_to_image_avx2};
+#endif
+  return {add_to_weight_baseline, add_to_image_baseline};
+}
+
+// All that the backward pass is given.
+struct Inputs {
+  const Tensor& gradient;  // by the output
+  const Tensor where;      // [image][row][column][output]
+  const Tensor& x;
+  const Tensor& weight;
+  int64_t padding;
+
+  int64_t outputs() const { return weight.size(0); }
+  int64_t channels() const { return weight.size(1); }
+  int64_t cells() const { return gradient.size(2) * gradient.size(3); }
+
+  Patches patches() const {
+    const int64_t run = weight.size(3) * channels();
+    return {weight.size(2), run, (x.size(3) + 2 * padding) * channels(),
+            (run + kWidest - 1) / kWidest * kWidest};
+  }
+};
+
+// Calls f(index in the weights, index in rows of patches) for every weight.
+template <class F>
+void each_weight(const Tensor& weight, const Patches& p, const F& f) {
+  for (int64_t o = 0; o < weight.size(0); ++o) {
+    for (int64_t y = 0; y < weight.size(2); ++y) {
+      for (int64_t x = 0; x < weight.size(3); ++x) {
+        const int64_t of_weight = o * weight.stride(0) + y * weight.stride(2) + x * weight.stride(3);
+        const int64_t of_patch = (o * p.rows + y) * p.stride + x * weight.size(1);
+        for (int64_t c = 0; c < weight.size(1); ++c) f(of_weight + c * weight.stride(1), of_patch + c);
+      }
+    }
+  }
+}
+
+// Finds the slopes of an output channel in an image.
+class Finder {
+ public:
+  Finder(const Inputs& in, int64_t row)
+      : in_(in), strides_(in.gradient.strides()), row_(row), found_(in.cells()) {}
+
+  // In the order of the map.
+  Slopes find(int64_t image, int64_t output) {
+    const float* const slopes =
+        in_.gradient.const_data_ptr<float>() + image * strides_[0] + output * strides_[1];
+    const int64_t rows = in_.gradient.size(2), columns = in_.gradient.size(3);
+    const uint8_t* const where =
+        in_.where.const_data_ptr<uint8_t>() + image * in_.cells() * in_.outputs() + output;
+    Slope* end = found_.data();
+    for (int64_t y = 0; y < rows; ++y) {
+      end = find_in_row(slopes + y * strides_[2], where + y * columns * in_.outputs(), columns,
+                        2 * y * row_, end);
+    }
+    return {found_.data(), end - found_.data()};
+  }
+
+ private:
+  // Without a branch, which about half of them would take.
+  Slope* find_in_row(const float* slope, const uint8_t* where, int64_t columns, int64_t at,
+                     Slope* to) const {
+    const int64_t stride = strides_[3], outputs = in_.outputs(), channels = in_.channels();
+    const int64_t row = row_;
+    for (int64_t x = 0; x < columns; ++x, at += 2 * channels) {
+      const float value = slope[x * stride];
+      const int64_t place = where[x * outputs], lower = place >> 1, right = place & 1;
+      *to = {at + lower * row + right * channels, value};
+      to += (place < kNone) & (value != 0);
+    }
+    return to;
+  }
+
+  const Inputs& in_;
+  at::IntArrayRef strides_;
+  int64_t row_;
+  std::vector<Slope> found_;
+};
+
+// The gradient of one image after the other, with the border that is cut off in the end.
+class ImageGradient {
+ public:
+  ImageGradient(const Inputs& in, int64_t row, float* to)
+      : in_(in), row_(row), to_(to), sums_((in.x.size(2) + 2 * in.padding) * row + kWidest) {}
+
+  float* begin() {
+    std::fill(sums_.begin(), sums_.end(), 0.0f);
+    return sums_.data();
+  }
+
+  void end(int64_t image) const {
+    const int64_t rows = in_.x.size(2), width = in_.x.size(3) * in_.channels();
+    for (int64_t y = 0; y < rows; ++y) {
+      const float* const from = sums_.data() + (y + in_.padding) * row_ + in_.padding * in_.channels();
+      std::copy_n(from, width, to_ + (image * rows + y) * width);
+    }
+  }
+
+ private:
+  const Inputs& in_;
+  int64_t row_;
+  float* to_;
+  std::vector<float> sums_;
+};
+
+// What is asked for, as it is summed up. Null if it is not.
+struct Sums {
+  float* x = nullptr;       // [image][row][column][channel]
+  float* weight = nullptr;  // [part][output][row of a patch]
+  double* bias = nullptr;   // [part][output]
+};
+
+void add_images(const Inputs& in, const float* weight, int64_t part, const Sums& sums) {
+  const Patches p = in.patches();
+  const Level best = level();
+  const int64_t images = in.x.size(0), of_channel = p.rows * p.stride;
+  Images read(in.x, in.padding, p.row, kWidest);
+  ImageGradient written(in, p.row, sums.x);
+  Finder finder(in, p.row);
+  for (int64_t i = part * images / kParts; i < (part + 1) * images / kParts; ++i) {
+    const float* const image = sums.weight == nullptr ? nullptr : read.image(i);
+    float* const gradient = sums.x == nullptr ? nullptr : written.begin();
+    for (int64_t o = 0; o < in.outputs(); ++o) {
+      const Slopes slopes = finder.find(i, o);
+      const int64_t channel = part * in.outputs() + o;
+      if (image) best.add_to_weight(p, slopes, image, sums.weight + channel * of_channel);
+      if (gradient) best.add_to_image(p, slopes, weight + o * of_channel, gradient);
+      for (int64_t s = 0; sums.bias && s < slopes.count; ++s) {
+        sums.bias[channel] += slopes.data[s].value;
+      }
+    }
+    if (gradient) written.end(i);
+  }
+}
+
+// The sum of the parts, in the first of them.
+template <typename T>
+void join(T* parts, int64_t size) {
+  for (int64_t part = 1; part < kParts; ++part) {
+    for (int64_t i = 0; i < size; ++i) parts[i] += parts[part * size + i];
+  }
+}
+
+void add_all(const Inputs& in, const Sums& sums) {
+  const Patches p = in.patches();
+  const Tensor weight = zeros(in.outputs() * p.rows * p.stride);
+  float* const rows = weight.mutable_data_ptr<float>();
+  const float* const from = in.weight.const_data_ptr<float>();
+  each_weight(in.weight, p, [&](int64_t w, int64_t i) { rows[i] = from[w]; });
+  const int64_t taps = in.gradient.numel() / kParts * p.rows * p.run;
+  at::parallel_for(0, kParts, kTapGrain / (taps + 1) + 1, [&](int64_t begin, int64_t end) {
+    for (int64_t part = begin; part < end; ++part) add_images(in, rows, part, sums);
+  });
+}
+
+// The gradients by x, weight and bias, as far as they are needed.
+std::tuple<Tensor, Tensor, Tensor> pooled_convolution_backward(
+    const Tensor& gradient, const Tensor& where, const Tensor& x, const Tensor& weight,
+    int64_t padding, std::array<bool, 3> needed) {
+  convolution_op::check_backward(gradient, where, x, weight, padding);
+  const Inputs in{gradient, where.contiguous(at::MemoryFormat::ChannelsLast), x, weight, padding};
+  const Patches p = in.patches();
+  const int64_t size = in.outputs() * p.rows * p.stride;
+  const Tensor weights = needed[1] ? zeros(kParts * size) : Tensor();
+  std::vector<double> biases(needed[2] ? kParts * in.outputs() : 0);
+  Tensor of_x, of_weight, of_bias;
+  if (needed[0]) {
+    of_x = at::detail::empty_cpu(x.sizes(), at::kFloat, false, at::MemoryFormat::ChannelsLast);
+  }
+  const Sums sums{needed[0] ? of_x.mutable_data_ptr<float>() : nullptr,
+                  needed[1] ? weights.mutable_data_ptr<float>() : nullptr,
+                  needed[2] ? biases.data() : nullptr};
+  add_all(in, sums);
+  if (needed[1]) {
+    join(sums.weight, size);
+    of_weight = at::detail::empty_cpu(weight.sizes(), at::kFloat);
+    float* const to = of_weight.mutable_data_ptr<float>();
+    each_weight(of_weight, p, [&](int64_t w, int64_t i) { to[w] = sums.weight[i]; });
+  }
+  if (needed[2]) {
+    join(sums.bias, in.outputs());
+    of_bias = at::detail::empty_cpu({in.outputs()}, at::kFloat);
+    std::copy_n(sums.bias, in.outputs(), of_bias.mutable_data_ptr<float>());
+  }
+  return {of_x, of_weight, of_bias};
+}
+
+TORCH_LIBRARY_IMPL(fededge, CPU, m) {
+  m.impl("pooled_convolution_backward", TORCH_FN(pooled_convolution_backward));
+}
+
+}  // namespace
+}  // namespace fededge::cpu
