@@ -5,8 +5,6 @@
 // whatever registers the processor has, the bits are the same.
 #pragma once
 
-#include <algorithm>
-
 #include "cpu/convolution_loops.h"
 
 namespace fededge::cpu {
@@ -54,7 +52,7 @@ FEDEDGE_APART void add_part_to_weight(const Patches& p, Slopes slopes, const flo
   }
 }
 
-// Calls add_part_to_weight for so many rows and pieces, each from 1 to the template's.
+// Calls add_part_to_weight for so many rows and pieces, at most the template's of each.
 template <int kRegister, int kRows, int kPieces, class... Arguments>
 FEDEDGE_HD void add_parts_to_weight(int64_t rows, int64_t pieces, const Arguments&... arguments) {
   if constexpr (kRows > 1) {
@@ -77,8 +75,8 @@ FEDEDGE_HD void add_to_weight(const Patches& p, Slopes slopes, const float* imag
   for (int64_t i = 0; i < p.rows; i += kRowsAtOnce) {
     for (int64_t j = 0; j < pieces; j += kPiecesAtOnce) {
       add_parts_to_weight<kRegister, kRowsAtOnce, kPiecesAtOnce>(
-          std::min<int64_t>(kRowsAtOnce, p.rows - i), std::min<int64_t>(kPiecesAtOnce, pieces - j),
-          p, slopes, image + i * p.row + j * kLanes, weight + i * p.stride + j * kLanes);
+          p.rows - i, pieces - j, p, slopes, image + i * p.row + j * kLanes,
+          weight + i * p.stride + j * kLanes);
     }
   }
 }
