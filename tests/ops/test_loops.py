@@ -47,21 +47,21 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module", params=["apart", "fused"])
-def how(request: pytest.FixtureRequest) -> tuple[str, ...]:
-    """Flags by which it multiplies and adds apart, or at once."""
-    return FUSED if request.param == "fused" else ()
+def built(request: pytest.FixtureRequest) -> list[str]:
+    """A compiler of programs that multiply and add apart, or at once."""
+    return fusing() if request.param == "fused" else compiler()
 
 
 @pytest.fixture(scope="module")
-def here(name: str, how: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    if how and not fuses():
-        pytest.skip("this processor does not multiply and add at once")
-    return printed(name, tmp_path_factory.mktemp("here"), 16, *compiler(), *how)
+def here(name: str, built: list[str], tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    return printed(name, tmp_path_factory.mktemp("here"), 16, *built)
 
 
-def fuses() -> bool:
+def fusing() -> list[str]:
     cpu = Path("/proc/cpuinfo")
-    return cpu.exists() and " fma " in cpu.read_text()
+    if not cpu.exists() or " fma " not in cpu.read_text():
+        pytest.skip("this processor does not multiply and add at once")
+    return [*compiler(), *FUSED]
 
 
 def compiler() -> list[str]:
@@ -72,17 +72,17 @@ def compiler() -> list[str]:
 
 
 def test_wider_registers_give_the_same_bits(
-    name: str, how: tuple[str, ...], here: list[str], tmp_path: Path
+    name: str, built: list[str], here: list[str], tmp_path: Path
 ) -> None:
     """As AVX-512 has them; where it is missing the compiler splits them, and the order stays."""
     assert len(here) == LINES[name]
-    assert printed(name, tmp_path, 64, *compiler(), *how) == here
+    assert printed(name, tmp_path, 64, *built) == here
 
 
-@pytest.mark.parametrize("how", [FUSED], ids=["fused"], scope="module", indirect=False)
-def test_neon_gives_the_same_bits(name: str, here: list[str], tmp_path: Path) -> None:
+def test_neon_gives_the_bits_of_others_that_fuse(name: str, tmp_path: Path) -> None:
     emulators = [found for found in map(shutil.which, QEMU) if found]
     if shutil.which(ARM) is None or not emulators:
         packages = "g++-aarch64-linux-gnu qemu-user-static"
         pytest.skip(f"needs {ARM} and {QEMU[0]} (apt install {packages})")
-    assert printed(name, tmp_path, 16, ARM, "-static", under=(emulators[0],)) == here
+    neon = printed(name, tmp_path, 16, ARM, "-static", under=(emulators[0],))
+    assert neon == printed(name, tmp_path, 32, *fusing())
