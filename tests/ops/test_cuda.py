@@ -87,6 +87,7 @@ def rows(n: int, c: int, kind: torch.dtype) -> dict[str, list[Any]]:
             shift,
             shift.exp(),
             other,
+            scale.flip(0),
             target,
         ],
         "distillation_forward": [z, other, 2.0, y if c > 1 else None],
