@@ -13,7 +13,7 @@
 #pragma GCC target("avx2,fma")
 #endif
 
-#define FEDEDGE_FUSES
+#define FEDEDGE_AVX2
 #include "cpu/convolution_backward_loops.h"
 #include "cpu/convolution_loops.h"
 

@@ -13,7 +13,7 @@
 #pragma GCC target("avx512f,fma")
 #endif
 
-#define FEDEDGE_FUSES
+#define FEDEDGE_AVX512
 #include "cpu/convolution_backward_loops.h"
 #include "cpu/convolution_loops.h"
 

@@ -104,6 +104,7 @@ struct ColumnLanes {
     const T* const from = slot<kSlot>();
     const int whole = columns - columns % kWidth;
     const int over = columns - whole;
+#pragma GCC unroll 2
     for (int c = 0; c < whole - kDoubles; c += kDoubles) sum(to + c, from + c, rate).store(to + c);
     const Register before = sum(to + whole - kDoubles, from + whole - kDoubles, rate);
     const T* const last = from + whole + kWidth;  // where the last pack that was kept ends

@@ -30,9 +30,13 @@ template <int kRegister, typename T>
 FEDEDGE_HD typename Vector<double, kRegister>::Type widened(const T* from) {
   using Narrow = Vector<T, kRegister * int(sizeof(T)) / int(sizeof(double))>;
   const auto x = *reinterpret_cast<const typename Narrow::Loose*>(from);
-#if defined(__AVX512F__) && !defined(__clang__)
-  // GCC would do it in two halves.
+#if !defined(__clang__)  // GCC would do it in two halves
+#if defined(FEDEDGE_AVX512)
   if constexpr (kRegister == 64 && sizeof(T) == 4) return _mm512_maskz_cvtps_pd(0xff, x);
+#endif
+#if defined(FEDEDGE_AVX2)
+  if constexpr (kRegister == 32 && sizeof(T) == 4) return _mm256_cvtps_pd(x);
+#endif
 #endif
   return __builtin_convertvector(x, typename Vector<double, kRegister>::Type);
 }
@@ -46,11 +50,11 @@ FEDEDGE_HD V fused_registers(V a, V b, V c) {
   return __builtin_elementwise_fma(a, b, c);
 #else
   [[maybe_unused]] constexpr bool kSingle = sizeof(T) == sizeof(float);
-#if defined(__AVX512F__)
+#if defined(FEDEDGE_AVX512)
   if constexpr (kRegister == 64 && kSingle) return _mm512_fmadd_ps(a, b, c);
   if constexpr (kRegister == 64 && !kSingle) return _mm512_fmadd_pd(a, b, c);
 #endif
-#if defined(__FMA__)
+#if defined(FEDEDGE_AVX2)
   if constexpr (kRegister == 32 && kSingle) return _mm256_fmadd_ps(a, b, c);
   if constexpr (kRegister == 32 && !kSingle) return _mm256_fmadd_pd(a, b, c);
 #endif

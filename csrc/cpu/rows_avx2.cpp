@@ -13,7 +13,7 @@
 #pragma GCC target("avx2,fma")
 #endif
 
-#define FEDEDGE_FUSES
+#define FEDEDGE_AVX2
 #include "cpu/row_loops.h"
 
 namespace fededge::cpu {

@@ -13,7 +13,7 @@
 #pragma GCC target("avx512f,fma")
 #endif
 
-#define FEDEDGE_FUSES
+#define FEDEDGE_AVX512
 #include "cpu/row_loops.h"
 
 namespace fededge::cpu {

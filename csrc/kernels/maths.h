@@ -27,9 +27,10 @@ struct Traits<double> {
 FEDEDGE_HD float where(bool take, float a, float b) { return take ? a : b; }
 FEDEDGE_HD double where(bool take, double a, double b) { return take ? a : b; }
 
-// a * b + c, rounded once where that is one instruction; to make one of several would take long. On
-// x86 a file says that its processors have it: not all compilers know by the instruction set.
-#if defined(__aarch64__)
+// a * b + c, rounded once where that is one instruction; to make one of several would take long. A
+// file that chooses its instruction set says which (FEDEDGE_AVX2, FEDEDGE_AVX512): GCC has read all
+// of it, and decided what is #if, before it looks at that choice.
+#if defined(FEDEDGE_AVX2) || defined(FEDEDGE_AVX512) || defined(__aarch64__)
 #define FEDEDGE_FUSES
 #endif
 
