@@ -46,8 +46,6 @@ template <typename T, int kRegister, class V>
 FEDEDGE_HD V fused_registers(V a, V b, V c) {
 #if !defined(FEDEDGE_FUSES)
   return a * b + c;
-#elif defined(__clang__)
-  return __builtin_elementwise_fma(a, b, c);
 #else
   [[maybe_unused]] constexpr bool kSingle = sizeof(T) == sizeof(float);
 #if defined(FEDEDGE_AVX512)

@@ -18,7 +18,7 @@ from tests.ops.playing import ROOT
 SOURCES = {path.stem: path for path in sorted((Path(__file__).parent / "loops").glob("*.cpp"))}
 LINES = {"rows": 11 * 24, "convolution": 18}
 FLAGS = ("-std=c++17", "-O1", "-Wall", "-Wno-psabi", "-ffp-contract=off", f"-I{ROOT / 'csrc'}")
-FUSED = ("-mfma", "-DFEDEDGE_FUSES")
+FUSED = ("-mavx2", "-mfma", "-DFEDEDGE_AVX2")
 ARM = "aarch64-linux-gnu-g++"
 QEMU = ("qemu-aarch64-static", "qemu-aarch64")
 
@@ -59,8 +59,8 @@ def here(name: str, built: list[str], tmp_path_factory: pytest.TempPathFactory) 
 
 def fusing() -> list[str]:
     cpu = Path("/proc/cpuinfo")
-    if not cpu.exists() or " fma " not in cpu.read_text():
-        pytest.skip("this processor does not multiply and add at once")
+    if not cpu.exists() or not {"avx2", "fma"} <= set(cpu.read_text().split()):
+        pytest.skip("this processor has no AVX2, or does not multiply and add at once")
     return [*compiler(), *FUSED]
 
 
