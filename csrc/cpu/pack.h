@@ -1,7 +1,8 @@
 // 64 bytes of numbers that are computed with at once, whatever registers the processor has.
 //
 // GCC's and clang's vector types do the work, in pieces of the instruction set's own size. A pack
-// always holds as many numbers and reduces them in the same order: every level gives the same bits.
+// always holds as many numbers and reduces them in the same order: whatever the size of its registers,
+// every level that fuses (kernels/maths.h) gives the same bits, and so do those that do not.
 #pragma once
 
 #if defined(__x86_64__)

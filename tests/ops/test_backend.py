@@ -166,18 +166,18 @@ def test_a_device_gets_what_was_chosen_for_its_kind(monkeypatch: pytest.MonkeyPa
 
 
 @compiled
-def test_every_instruction_set_gives_the_same_bits() -> None:
-    """Contraction is off, so that a Jetson and a server agree: here, all that this machine has."""
+def test_every_instruction_set_gives_the_same_bits_of_flat_vectors() -> None:
+    """Nothing is fused, so that a Jetson and a server agree: here, all that this machine has."""
     from fededge import _C
 
     digests = set()
     for level in each_level():
         assert _C.facts()["simd"] == level
-        digests.add(digest_of_all_ops())
+        digests.add(digest_of_flat_vectors())
     assert len(digests) == 1
 
 
-def digest_of_all_ops() -> str:
+def digest_of_flat_vectors() -> str:
     generator = torch.Generator().manual_seed(5)
     w, g, buffer, anchor, bias = (torch.randn(10_007, generator=generator) for _ in range(5))
     wide = w.double()
