@@ -16,6 +16,8 @@ FedEdgeError
 
 from __future__ import annotations
 
+from fededge.plain import plain
+
 __all__ = [
     "ConfigError",
     "DataError",
@@ -30,6 +32,9 @@ __all__ = [
     "TransportError",
     "WireError",
 ]
+
+MOST_QUOTED = 1000
+"""Characters of an error about bytes from outside."""
 
 
 class FedEdgeError(Exception):
@@ -71,7 +76,10 @@ class DiskFullError(StoreError):
 
 
 class WireError(FedEdgeError):
-    pass
+    """Its text quotes bytes from outside: it is plain, and short enough to be sent back."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(plain(text, MOST_QUOTED))
 
 
 class EgressError(FedEdgeError):
