@@ -6,10 +6,15 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-__all__ = ["TAU", "Kind", "ModelSpec"]
+from fededge.plain import LINE
+
+__all__ = ["MOST_NAME", "TAU", "Kind", "ModelSpec"]
 
 Kind = Literal["image", "text"]
-Name = Annotated[str, Meta(min_length=1, max_length=100)]
+MOST_NAME = 200
+"""Characters of a label."""
+
+Name = Annotated[str, Meta(min_length=1, max_length=MOST_NAME, pattern=LINE)]
 
 MOST_CHANNELS = 64
 TAU = "[0-9.e-]{1,12}"

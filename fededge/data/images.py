@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -27,16 +28,20 @@ def read_folder(request: Request) -> Raw:
     if not names:
         raise DataError(f"{folder}: it must hold one sub-folder of images for each class")
     numbers = numbering(names, request.labels, folder)
-    arrays = {name: _read_classes(part, request.shape, numbers) for name, part in parts.items()}
+    arrays = {name: _read_classes(part, request, numbers) for name, part in parts.items()}
     return Raw(folder, request.labels or tuple(names), arrays["train"], arrays.get("test"))
 
 
-def read_images(paths: Sequence[Path], shape: Shape | None) -> np.ndarray:
+def read_images(
+    paths: Sequence[Path], shape: Shape | None, most_bytes: int | None = None
+) -> np.ndarray:
     """Pixels [N, C, H, W], fitted to the shape; without one, all must be alike."""
+    if shape is not None:
+        check_bytes(len(paths) * math.prod(shape), paths[0].parent, most=most_bytes)
     if shape is not None and shape[0] not in (1, 3):
         raise DataError(f"image files have 1 channel (grey) or 3 (RGB), not {shape[0]} as wanted")
     first = _read_image(paths[0], shape)
-    check_bytes(len(paths) * first.size, paths[0].parent)
+    check_bytes(len(paths) * first.size, paths[0].parent, most=most_bytes)
     x = np.empty((len(paths), *first.shape), np.uint8)
     for row, path in zip(x, paths, strict=True):
         image = _read_image(path, shape)
@@ -54,7 +59,7 @@ def folders(folder: Path) -> list[Path]:
         return sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
 
 
-def _read_classes(folder: Path, shape: Shape | None, numbers: dict[str, int]) -> Arrays:
+def _read_classes(folder: Path, request: Request, numbers: dict[str, int]) -> Arrays:
     paths: list[Path] = []
     y: list[int] = []
     for name, number in numbers.items():
@@ -63,7 +68,8 @@ def _read_classes(folder: Path, shape: Shape | None, numbers: dict[str, int]) ->
         y += [number] * len(found)
     if not paths:
         raise DataError(f"{folder}: none of its class folders holds an image ({_suffixes()})")
-    return Arrays(read_images(paths, shape), np.asarray(y, np.int64))
+    x = read_images(paths, request.shape, request.most_bytes)
+    return Arrays(x, np.asarray(y, np.int64))
 
 
 def image_files(folder: Path) -> list[Path]:

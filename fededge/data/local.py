@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -11,27 +12,42 @@ from fededge.data.dataset import Dataset
 from fededge.data.partition import local_split, partition
 from fededge.data.sources import load
 from fededge.errors import ConfigError, DataError
-from fededge.spec import ModelSpec
+from fededge.plain import plain
+from fededge.spec import MOST_NAME, ModelSpec
 from fededge.training import Examples
 
-__all__ = ["device_examples", "evaluation_set", "model_spec", "share_examples", "training_set"]
+__all__ = [
+    "check_device_data",
+    "device_examples",
+    "evaluation_set",
+    "model_spec",
+    "share_examples",
+    "training_set",
+]
 
 
-def device_examples(config: DataConfig, spec: ModelSpec) -> Examples:
-    """The examples of the device that this section describes."""
-    if config.source == "none":
-        raise DataError("a device cannot train without data: set [data] source")
-    train, test = _load(config, spec)
+def device_examples(config: DataConfig, spec: ModelSpec, most_bytes: int | None = None) -> Examples:
+    """The examples of the device that this section describes, in so much memory at most."""
+    check_device_data(config)
+    train, test = _load(config, spec, most_bytes)
     if config.split:
-        if config.index >= config.devices:
-            raise ConfigError(
-                f"data.index is {config.index}, but data.devices says {config.devices} devices; "
-                "the first device has index 0"
-            )
         return share_examples(train, config)[config.index]
     if test is None:
         return _held_out(train, np.arange(len(train)), config)
     return Examples(train.x, train.y, test.x, test.y, spec.classes)
+
+
+def check_device_data(config: DataConfig) -> None:
+    """Refuse a section that can give no device examples, whatever the federation is about."""
+    if config.source == "none":
+        raise DataError("a device cannot train without data: set [data] source")
+    if config.root and not Path(config.root).exists():
+        raise DataError(f"{config.root}: there is no such file or folder; check `root`")
+    if config.split and config.index >= config.devices:
+        raise ConfigError(
+            f"data.index is {config.index}, but data.devices says {config.devices} devices; "
+            "the first device has index 0"
+        )
 
 
 def share_examples(train: Dataset, config: DataConfig) -> list[Examples]:
@@ -63,10 +79,12 @@ def model_spec(model: ModelConfig, data: DataConfig) -> ModelSpec:
         )
     else:
         train, _ = load(data.source, _root(data))
+    labels = model.labels or _of(train).labels
+    _check_labels(labels)
     try:
         return ModelSpec(
             name=model.name,
-            labels=model.labels or _of(train).labels,
+            labels=labels,
             shape=model.shape or _of(train).shape,
             mean=model.mean or (train.mean if train else ()),
             std=model.std or (train.std if train else ()),
@@ -77,12 +95,24 @@ def model_spec(model: ModelConfig, data: DataConfig) -> ModelSpec:
         raise ConfigError(f"[model]: {error}") from None
 
 
+def _check_labels(labels: Iterable[str]) -> None:
+    """Devices refuse a state with a label that they could not print."""
+    for label in labels:
+        if not label or plain(label, MOST_NAME) != label:
+            raise ConfigError(
+                f"label '{plain(label, MOST_NAME)}': a label has 1 to {MOST_NAME} characters that "
+                "can be printed; rename its folder, or correct [model] labels"
+            )
+
+
 def _of(train: Dataset | None) -> Dataset:
     assert train is not None
     return train
 
 
-def _load(config: DataConfig, spec: ModelSpec) -> tuple[Dataset, Dataset | None]:
+def _load(
+    config: DataConfig, spec: ModelSpec, most_bytes: int | None = None
+) -> tuple[Dataset, Dataset | None]:
     """The source's data in the form that the federation's network takes."""
     return load(
         config.source,
@@ -90,6 +120,7 @@ def _load(config: DataConfig, spec: ModelSpec) -> tuple[Dataset, Dataset | None]
         shape=spec.shape,
         labels=spec.labels,
         vocabulary=spec.vocabulary,
+        most_bytes=most_bytes,
     )
 
 

@@ -40,24 +40,26 @@ class Tokens(NamedTuple):
 
     length: int = LENGTH
     vocabulary: int = VOCABULARY
+    most_bytes: int | None = None
 
     def of(self, texts: Sequence[str], where: Path) -> np.ndarray:
         """The tokens of the texts of a file, int64 [N, length]."""
         if not texts:
             raise DataError(f"{where}: it holds no texts")
-        check_bytes(8 * self.length * len(texts), where, "tokens")
+        check_bytes(8 * self.length * len(texts), where, "tokens", self.most_bytes)
         return tokenise(texts, self.length, self.vocabulary)
 
 
 class Request(NamedTuple):
     """Where to read, and what the federation wants, None if it is free: the shape of an image, or
-    the tokens of a text, and the labels.
+    the tokens of a text, and the labels. `most_bytes` bounds the memory for images.
     """
 
     root: Path | None
     shape: Shape | None = None
     labels: tuple[str, ...] | None = None
     tokens: Tokens | None = None
+    most_bytes: int | None = None
 
     def needed(self, source: str, what: str) -> Path:
         """The root of a source that cannot do without one."""
@@ -99,11 +101,12 @@ def reading(path: Path) -> Iterator[None]:
         raise DataError(f"{path}: cannot be read ({reason})") from error
 
 
-def check_bytes(count: int, where: Path, what: str = "pixels") -> None:
+def check_bytes(count: int, where: Path, what: str = "pixels", most: int | None = None) -> None:
     """Refuse more pixels or tokens than fit, before memory is taken for them."""
-    if count > MOST_BYTES:
+    most = MOST_BYTES if most is None else min(most, MOST_BYTES)
+    if count > most:
         raise DataError(
-            f"{where}: {count:,} bytes of {what} are more than the {MOST_BYTES:,} allowed; "
+            f"{where}: {count:,} bytes of {what} are more than the {most:,} allowed; "
             "use fewer or smaller examples"
         )
 

@@ -45,6 +45,7 @@ def load(
     shape: tuple[int, ...] | None = None,
     labels: Sequence[str] | None = None,
     vocabulary: int = 0,
+    most_bytes: int | None = None,
 ) -> tuple[Dataset, Dataset | None]:
     """Read a source into memory.
 
@@ -56,6 +57,7 @@ def load(
         labels: the federation's labels. They decide the class numbers; a class that the source
             lacks is fine, one that the federation does not know is an error.
         vocabulary: of the federation's texts; 0 if it is about images, or free.
+        most_bytes: of memory for inputs that are made to the federation's shape.
 
     Returns:
         The training set, and the test set, or None if the source has no such part of its own
@@ -64,7 +66,7 @@ def load(
     if source not in SOURCES:
         raise ConfigError(unknown("data source", source, SOURCES))
     wanted = None if labels is None else _checked(labels)
-    raw = SOURCES[source](_request(source, root, shape, wanted, vocabulary))
+    raw = SOURCES[source](_request(source, root, shape, wanted, vocabulary, most_bytes))
     for part in (raw.train, raw.test):
         if part is not None:
             _check(part, raw, shape)
@@ -111,17 +113,18 @@ def _request(
     shape: tuple[int, ...] | None,
     labels: tuple[str, ...] | None,
     vocabulary: int,
+    most_bytes: int | None,
 ) -> Request:
     """What the reader of a source is asked for; a source of the other kind is refused."""
     if shape is None and not vocabulary:
         return Request(root, labels=labels)
     if shape is None or len(shape) == 1:
         _check_kind(source, TEXT_SOURCES, "texts")
-        tokens = Tokens(shape[0] if shape else LENGTH, vocabulary or VOCABULARY)
+        tokens = Tokens(shape[0] if shape else LENGTH, vocabulary or VOCABULARY, most_bytes)
         return Request(root, labels=labels, tokens=tokens)
     _check_kind(source, IMAGE_SOURCES, "images")
     channels, height, width = shape
-    return Request(root, (channels, height, width), labels)
+    return Request(root, (channels, height, width), labels, most_bytes=most_bytes)
 
 
 def _check_kind(source: str, allowed: tuple[str, ...], kind: str) -> None:

@@ -40,7 +40,7 @@ def read_csv(request: Request) -> Raw:
     with open_rows(path) as rows:
         header = [name.strip() for name in next(rows, [])]
         tokens = _tokens(header, request, path)
-        names, x = _read_rows(rows, path, header, request.shape, tokens)
+        names, x = _read_rows(rows, path, header, request, tokens)
     own = request.labels or _in_order(names)
     numbers = _numbers(names, own, path)
     y = np.asarray([numbers[name] for name in names], np.int64)
@@ -71,7 +71,7 @@ def _read_rows(
     rows: Iterator[list[str]],
     path: Path,
     header: list[str],
-    shape: Shape | None,
+    request: Request,
     tokens: Tokens | None,
 ) -> tuple[list[str], np.ndarray]:
     if header.count("label") != 1:
@@ -81,8 +81,8 @@ def _read_rows(
     if tokens is not None:
         return _read_texts(cells, path, header.index("text"), tokens)
     if "path" in header:
-        return _read_paths(cells, path, header.index("path"), shape)
-    return _read_pixels(cells, path, _image_shape(len(header), path, shape))
+        return _read_paths(cells, path, header.index("path"), request)
+    return _read_pixels(cells, path, _image_shape(len(header), path, request.shape))
 
 
 def _labelled(rows: Iterator[list[str]], path: Path, label: int, columns: int) -> Iterator[Row]:
@@ -109,7 +109,7 @@ def _read_texts(
 
 
 def _read_paths(
-    rows: Iterator[Row], path: Path, column: int, shape: Shape | None
+    rows: Iterator[Row], path: Path, column: int, request: Request
 ) -> tuple[list[str], np.ndarray]:
     names, files = [], []
     for number, name, cells in rows:
@@ -122,7 +122,7 @@ def _read_paths(
         names.append(name)
         files.append(path.parent / relative)
     _check_some(names, path)
-    return names, read_images(files, shape)
+    return names, read_images(files, request.shape, request.most_bytes)
 
 
 def _read_pixels(rows: Iterator[Row], path: Path, shape: Shape) -> tuple[list[str], np.ndarray]:

@@ -38,7 +38,7 @@ def read_tiny_imagenet(request: Request) -> Raw:
     numbers = numbering([names[wnid] for wnid in present], labels, folder)
 
     def read(found: Found) -> Arrays:
-        x = read_images([path for path, _ in found], request.shape or SHAPE)
+        x = read_images([p for p, _ in found], request.shape or SHAPE, request.most_bytes)
         return Arrays(x, np.asarray([numbers[names[wnid]] for _, wnid in found], np.int64))
 
     return Raw(folder, labels, read(train), read(val))

@@ -49,7 +49,10 @@ class Layout:
 
     @classmethod
     def of(cls, module: nn.Module) -> Layout:
-        """The layout of a module: its parameters, then its persistent float buffers, in order."""
+        """The layout of a module: its parameters, then its persistent float buffers, in order.
+
+        The module may be on the meta device: a layout takes no values.
+        """
         entries: list[Entry] = []
         offset = 0
         for (name, *aliases), tensor in tensors_of(module):
@@ -162,8 +165,6 @@ def _belongs(owner: nn.Module, attribute: str, name: str, tensor: Tensor) -> boo
             return False  # num_batches_tracked and other counters
     if nn.parameter.is_lazy(tensor):
         raise LayoutError(f"'{name}' has no shape yet: run one batch through the module first")
-    if tensor.is_meta:
-        raise LayoutError(f"'{name}' has no data (meta device): build the module for real first")
     if tensor.dtype != torch.float32:
         raise LayoutError(
             f"'{name}' is {tensor.dtype}: a flat model is float32, call module.float() first "

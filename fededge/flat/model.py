@@ -37,6 +37,7 @@ class FlatModel:
     def __post_init__(self) -> None:
         self.layout = Layout.of(self.module)
         tensors = [tensor for _, tensor in tensors_of(self.module)]
+        _check_data(self.layout, tensors)
         _check_memory(self.layout, tensors)
         vector = torch.empty(self.layout.size, device=_device(tensors))
         for entry, tensor in zip(self.layout.entries, tensors, strict=True):
@@ -175,6 +176,14 @@ def _device(tensors: Sequence[Tensor]) -> torch.device:
         names = ", ".join(sorted(map(str, devices)))
         raise LayoutError(f"the module lies on several devices ({names}): move it to one")
     return devices.pop() if devices else torch.device("cpu")
+
+
+def _check_data(layout: Layout, tensors: Sequence[Tensor]) -> None:
+    for entry, tensor in zip(layout.entries, tensors, strict=True):
+        if tensor.is_meta:
+            raise LayoutError(
+                f"'{entry.name}' has no data (meta device): build the module for real first"
+            )
 
 
 def _check_memory(layout: Layout, tensors: Sequence[Tensor]) -> None:

@@ -19,6 +19,8 @@ __all__ = [
     "check_name",
     "heads",
     "names",
+    "numbers_of",
+    "outline",
     "pooled_first",
     "redraw_",
     "sketch",
@@ -31,8 +33,9 @@ if TYPE_CHECKING:
     from fededge.models.base import Classifier, Preprocess, channels_last, redraw_, takes_texts
     from fededge.models.fused import Fused
     from fededge.models.head import CosineHead, heads
+    from fededge.models.numbers import numbers_of
     from fededge.models.order import apart, pooled_first, trained, untrained
-    from fededge.models.zoo import build, build_for, sketch
+    from fededge.models.zoo import build, build_for, outline, sketch
 else:
     # What lies behind these names needs torch.
     __getattr__ = late_names(
@@ -42,6 +45,7 @@ else:
             "head": "CosineHead heads",
             "order": "apart pooled_first trained untrained",
             "fused": "Fused",
-            "zoo": "build build_for sketch",
+            "numbers": "numbers_of",
+            "zoo": "build build_for outline sketch",
         },
     )

@@ -16,7 +16,7 @@ from fededge.models.catalogue import check_name, names
 from fededge.models.head import head_of
 from fededge.spec import Kind, ModelSpec
 
-__all__ = ["build", "build_for", "sketch"]
+__all__ = ["build", "build_for", "outline", "sketch"]
 
 # 4 GB of float32: beyond any network here, and short of what would take a machine down.
 MOST_PARAMETERS = 1_000_000_000
@@ -58,6 +58,16 @@ def build_for(spec: ModelSpec, seed: int) -> Classifier:
     return build(
         spec.name, spec.classes, spec.shape, seed, head=spec.head, vocabulary=spec.vocabulary
     )
+
+
+def outline(spec: ModelSpec) -> Classifier:
+    """The network of a federation without its values: it takes no memory, however large it is."""
+    check_name(spec.name)
+    make_head = head_of(spec.head)
+    _check(spec.name, spec.classes, spec.shape, spec.vocabulary)
+    with torch.device("meta"):
+        body, width = _body(spec.name, spec.shape, spec.vocabulary)
+        return Classifier(body, make_head(width, spec.classes))
 
 
 def sketch(name: str, head: str = "linear") -> Classifier:

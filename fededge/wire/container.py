@@ -89,7 +89,7 @@ class Plain(NamedTuple):
 class Place(Struct, frozen=True, forbid_unknown_fields=True):
     """What the header says of a tensor; the offsets count from the end of the header."""
 
-    dtype: str
+    dtype: Annotated[str, Meta(pattern=r"^[A-Z0-9_]{1,16}\Z")]
     shape: tuple[Size, ...]
     data_offsets: tuple[Size, Size]
 
@@ -135,7 +135,7 @@ def read(file: BinaryIO, wanted: Callable[[str], bool] = bool) -> dict[str, Plai
     for name in filter(wanted, archive.places):
         form = Form(archive.places[name].dtype, archive.places[name].shape)
         if form.kind not in SIZES or not archive.places[name].holds(form):
-            raise WireError(f"tensor '{name[:80]}' is not what it says: {form.kind[:20]}")
+            raise WireError(f"tensor '{name[:80]}' is not what it says: {form.kind}")
         data = raw(np.empty(form.bytes, np.uint8))
         archive.read(name, form, data)
         found[name] = Plain(form, data)
@@ -193,7 +193,7 @@ class Archive:
         place = self.places[name]
         if not place.holds(form):
             raise WireError(
-                f"tensor '{name}' is {place.dtype[:20]} {place.shape[:8]}, "
+                f"tensor '{name[:80]}' is {place.dtype} {place.shape[:8]}, "
                 f"the layout says {form.kind} {form.shape}"
             )
         self.file.seek(self.start + place.data_offsets[0] + first * SIZES[form.kind])

@@ -1,8 +1,8 @@
 """Where chunks land: a file that is written piece by piece and read back whole.
 
 Beside it lies a list of what has come: a line that says what is expected, then a record a piece.
-Nothing of it is synced, for each record has its piece's checksum: whatever a crash has left is
-known for what it is, and only the rest has to come again.
+Nothing of it is synced, for the line has its checksum, and each record that of its piece: whatever
+a crash has left is known for what it is, and only the rest has to come again.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ import zlib
 from pathlib import Path
 from typing import TypeVar
 
-import msgspec
-
 from fededge.errors import WireError
-from fededge.files import disk_error, stream_sha256
+from fededge.files import disk_error, stream_sha256, write_at
+from fededge.sealed import sealed, unsealed
 from fededge.wire.messages import Manifest, Message
 
 __all__ = [
@@ -39,7 +38,7 @@ def expect(path: Path, message: Message) -> None:
     try:
         path.parent.mkdir(exist_ok=True)
         path.unlink(missing_ok=True)
-        _write(_list(path), 0, msgspec.json.encode(message) + b"\n", os.O_TRUNC)
+        write_at(_list(path), 0, sealed(message) + b"\n", os.O_TRUNC)
     except OSError as error:
         raise disk_error(path, error) from None
 
@@ -48,8 +47,8 @@ def expected(path: Path, kind: type[M]) -> M | None:
     """What a transfer was begun with, if it can still be read."""
     try:
         with _list(path).open("rb") as file:
-            return msgspec.json.decode(file.readline(), type=kind)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+            return unsealed(file.readline(), kind)
+    except OSError:
         return None
 
 
@@ -57,8 +56,8 @@ def write_piece(path: Path, offset: int, data: bytes) -> None:
     """Put a piece in its place; pieces may come in any order and again."""
     record = RECORD.pack(offset, len(data), zlib.crc32(data))
     try:
-        _write(path, offset, data)
-        _write(_list(path), 0, record, os.O_APPEND)
+        write_at(path, offset, data)
+        write_at(_list(path), 0, record, os.O_APPEND)
     except OSError as error:
         raise disk_error(path, error) from None
 
@@ -113,13 +112,3 @@ def forget(path: Path) -> None:
 
 def _list(path: Path) -> Path:
     return path.with_suffix(".coming")
-
-
-def _write(path: Path, offset: int, data: bytes, flags: int = 0) -> None:
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | flags, 0o600)
-    try:
-        while data:
-            written = os.write(handle, data) if flags else os.pwrite(handle, data, offset)
-            data, offset = data[written:], offset + written
-    finally:
-        os.close(handle)

@@ -1,14 +1,15 @@
-"""The coordinator signs its state with Ed25519; an agent believes those signed by a key it trusts.
+"""The coordinator signs what it says with Ed25519; an agent goes by what a trusted key has signed.
 
-The whole state is signed: federation, run, round, version, layout, training, and the manifest with
-the SHA-256 of the model's bytes. `issued` grows with every state, so that a copy of an old one is
-known to be old.
+Messages are signed whole. Each kind has a purpose of its own, so that a signature under one kind
+cannot serve as another's; and each names what it is about: a federation or a run of it, and a
+device. A state's `issued` grows, so that a copy of an old one is known to be old.
 """
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -17,7 +18,15 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from fededge.errors import ConfigError, WireError
 from fededge.files import check_private, read_file, write_private
-from fededge.wire.messages import State, decode, encode
+from fededge.wire.messages import (
+    Message,
+    Presence,
+    Reply,
+    State,
+    TaskMessage,
+    decode,
+    encode,
+)
 
 __all__ = [
     "SigningKey",
@@ -31,7 +40,14 @@ __all__ = [
 
 SigningKey = Ed25519PrivateKey
 
-PURPOSE = b"fededge state v1\n"
+S = TypeVar("S", bound=State | TaskMessage | Reply | Presence)
+
+PURPOSES: dict[type[Message], bytes] = {
+    State: b"fededge state v1\n",
+    TaskMessage: b"fededge task v1\n",
+    Reply: b"fededge reply v1\n",
+    Presence: b"fededge presence v1\n",
+}
 """Stands before what is signed: a signature under something else cannot serve as one of these."""
 
 PEM = serialization.Encoding.PEM
@@ -82,20 +98,20 @@ def read_trusted_keys(path: Path) -> tuple[Ed25519PublicKey, ...]:
     return tuple(keys)
 
 
-def sign(state: State, key: Ed25519PrivateKey) -> State:
-    return msgspec.structs.replace(state, signature=key.sign(_signed(state)).hex())
+def sign(message: S, key: Ed25519PrivateKey) -> S:
+    return msgspec.structs.replace(message, signature=key.sign(_signed(message)).hex())
 
 
-def verify(state: State, keys: tuple[Ed25519PublicKey, ...]) -> None:
-    """Return if one of the keys signed this state; a WireError says what is wrong with it."""
-    if not state.signature:
-        raise WireError("it is not signed, and this device trusts signed states only")
-    if not signed_by(state, keys):
+def verify(message: S, keys: tuple[Ed25519PublicKey, ...]) -> None:
+    """Return if one of the keys signed this message; a WireError says what is wrong with it."""
+    if not message.signature:
+        raise WireError("it is not signed, and this device trusts signed messages only")
+    if not signed_by(message, keys):
         raise WireError("its signature is not of a key that this device trusts")
 
 
-def signed_by(state: State, keys: tuple[Ed25519PublicKey, ...]) -> bool:
-    signature, data = bytes.fromhex(state.signature), _signed(state)
+def signed_by(message: S, keys: tuple[Ed25519PublicKey, ...]) -> bool:
+    signature, data = bytes.fromhex(message.signature), _signed(message)
     return any(_fits(key, signature, data) for key in keys)
 
 
@@ -107,7 +123,8 @@ def _fits(key: Ed25519PublicKey, signature: bytes, data: bytes) -> bool:
     return True
 
 
-def _signed(state: State) -> bytes:
+def _signed(message: S) -> bytes:
     """The bytes under a signature: read back first, so that both sides write numbers alike."""
-    bare = msgspec.structs.replace(state, signature="")
-    return PURPOSE + encode(decode(encode(bare), State))
+    kind = type(message)
+    bare = msgspec.structs.replace(message, signature="")
+    return PURPOSES[kind] + encode(decode(encode(bare), kind))

@@ -64,6 +64,13 @@ class Topics:
     def update(self, device: str, version: str, chunk: int | str = "+") -> str:
         return f"{self.root}/device/{device}/update/{version}/{chunk}"
 
+    def device_of(self, topic: str) -> str:
+        """The device whose topic this is; empty if it is nobody's, or none of this federation."""
+        try:
+            return self.parse(topic).device
+        except WireError:
+            return ""
+
     def parse(self, topic: str) -> Address:
         """Read a topic of this federation; any other is a WireError."""
         head, _, rest = topic.partition(f"{self.root}/")

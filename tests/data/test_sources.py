@@ -412,6 +412,10 @@ def test_too_many_pixels_in_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         write_image(tmp_path / "a" / f"{name}.png", pixels(4, 4))
     monkeypatch.setattr("fededge.data.raw.MOST_BYTES", 47)
     refuses("48 bytes of pixels are more than the 47", "folder", tmp_path)
+    small = {"shape": (3, 2, 2), "most_bytes": 35}
+    refuses("36 bytes of pixels are more than the 35", "folder", tmp_path, **small)
+    large = {"shape": (3, 8192, 8192), "most_bytes": 10**12}
+    refuses("more than the 47", "folder", tmp_path, **large)  # before any is read
     monkeypatch.setattr("fededge.data.images.MOST_FILE_BYTES", 10)
     refuses("1.png: larger than the 10 bytes", "folder", tmp_path)
 

@@ -161,7 +161,11 @@ def test_agnews_without_a_file_or_without_rows(tmp_path: Path) -> None:
 def test_too_many_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Refused before memory is taken: 2 texts of 1,000 tokens of 8 bytes."""
     monkeypatch.setattr("fededge.data.raw.MOST_BYTES", 15_999)
-    refuses("16,000 bytes of tokens are more", "agnews", write_agnews(tmp_path), shape=(1000,))
+    folder = write_agnews(tmp_path)
+    refuses("16,000 bytes of tokens are more", "agnews", folder, shape=(1000,))
+    monkeypatch.undo()
+    few = {"shape": (1000,), "most_bytes": 15_999}
+    refuses("16,000 bytes of tokens are more than the 15,999", "agnews", folder, **few)
 
 
 # ---- a column of texts ------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from fededge.config import AgentConfig, CoordinatorConfig, load
 from fededge.errors import ConfigError, FedEdgeError, MethodError, WireError
 from fededge.flat import Layout
 from fededge.models import Preprocess
+from fededge.sealed import read_sealed, sealed
 from fededge.spec import ModelSpec
 from fededge.wire import chunks, container, pieces, tensors
 from fededge.wire.chunks import Assembly
@@ -48,7 +49,7 @@ from fededge.wire.messages import (
 )
 from fededge.wire.signing import signed_by
 from fededge.wire.topics import Topics
-from fededge_agent.index import File, Index, Turn, unsealed
+from fededge_agent.index import File, Index, Turn
 
 __all__ = ["TARGETS", "Target"]
 
@@ -104,6 +105,7 @@ def read_topic(data: bytes) -> None:
 
 # Messages
 
+SIGNATURE = "0a" * 64
 STATE = State(
     federation="gates",
     run="run",
@@ -119,20 +121,20 @@ STATE = State(
     model=ModelSpec("lenet", ("truck", "bicycle"), (1, 28, 28), (0.286,), (0.353,)),
     manifest=Manifest(2, 262144, 265432, "fd" * 32),
     deadline=600.0,
-    devices=("gate-6", "gate-7"),
+    asked=2,
     accuracy=0.71,
     files={"keepsake": "ab" * 32},
     issued=1767225600000,
-    signature="0a" * 64,
+    signature=SIGNATURE,
 )
 MESSAGES: tuple[Message, ...] = (
     STATE,
-    Presence("i", True, "j"),
-    Status("i", True, device="gate-7", activity="ready", layout="60" * 32, examples=9),
-    Claim("i"),
-    TaskMessage("gate-7", 3, VERSION),
-    Report("gate-7", "run", 3, VERSION, "60" * 32, STATE.manifest, {"examples": 9.0, "loss": 1e-5}),
-    Reply("resend", VERSION, "why", (1, 2, 3)),
+    Presence("5d" * 16, True, "gates", "9e" * 16, SIGNATURE),
+    Status("7d" * 16, True, device="gate-7", activity="ready", layout="60" * 32, examples=9),
+    Claim("9e" * 16),
+    TaskMessage("gate-7", "run", VERSION, SIGNATURE),
+    Report("gate-7", "run", VERSION, "60" * 32, STATE.manifest, {"examples": 9.0, "loss": 1e-5}),
+    Reply("resend", VERSION, "why", (1, 2, 3), "gate-7", "run", SIGNATURE),
 )
 KEYS = (Ed25519PrivateKey.from_private_bytes(bytes(32)).public_key(),)
 
@@ -145,6 +147,8 @@ def read_message(data: bytes) -> None:
     manifest = getattr(message, "manifest", None)
     if manifest is not None:
         chunks.check_manifest(manifest, 1_000_000)
+    if isinstance(message, TaskMessage | Reply | Presence):
+        assert not signed_by(message, KEYS)
 
 
 def read_state(data: bytes) -> None:
@@ -232,7 +236,7 @@ def updates() -> tuple[bytes, ...]:
 
 # What a crash, or a bad disk, leaves of files that are written without a sync, or of any
 
-REPORT = Report("gate-7", "run", 3, VERSION, "60" * 32, FACTS, {"examples": 9.0})
+REPORT = Report("gate-7", "run", VERSION, "60" * 32, FACTS, {"examples": 9.0})
 INDEX = Index(
     instance="i",
     held=VERSION,
@@ -253,8 +257,8 @@ def read_leftover(data: bytes) -> None:
         assert pieces.arrived(path, FACTS) <= set(range(FACTS.chunks))
     elif kind == 1:
         checksum = hashlib.sha256(content).hexdigest().encode()
-        path.write_bytes(b'{"sha256":"' + checksum + b'","index":' + content + b"}")
-        unsealed(path)
+        path.write_bytes(b'{"sha256":"' + checksum + b'","content":' + content + b"}")
+        read_sealed(path, Index)
     else:
         path.write_bytes(content)
         with path.open("rb") as file:
@@ -262,7 +266,7 @@ def read_leftover(data: bytes) -> None:
 
 
 def leftovers() -> tuple[bytes, ...]:
-    listed = msgspec.json.encode(REPORT) + b"\n"
+    listed = sealed(REPORT) + b"\n"
     for index in range(FACTS.chunks):
         piece = PAYLOAD[index * 1024 : (index + 1) * 1024]
         listed += pieces.RECORD.pack(index * 1024, len(piece), zlib.crc32(piece))

@@ -141,6 +141,7 @@ def test_the_limits_are_those_that_hold() -> None:
     limits = {row[0]: row[1] for row in rows(section("Limits"))}
     schema = msgspec.json.schema(messages.Manifest)["$defs"]["Manifest"]["properties"]
     assert str(messages.MOST_BYTES) in limits["JSON message"]
+    assert str(messages.MOST_OTHERS) in limits["JSON message"]
     assert str(schema["chunks"]["maximum"]) in limits["chunks of a payload"]
     low, high = schema["chunk_bytes"]["minimum"], schema["chunk_bytes"]["maximum"]
     assert limits["data of a chunk"].startswith(f"{low} to {high} bytes")

@@ -11,8 +11,24 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fededge.errors import ConfigError, WireError
-from fededge.wire.messages import Rollout, State, Training, decode, encode
-from fededge.wire.signing import make_keys, read_signing_key, read_trusted_keys, sign, verify
+from fededge.wire.messages import (
+    Presence,
+    Reply,
+    Rollout,
+    State,
+    TaskMessage,
+    Training,
+    decode,
+    encode,
+)
+from fededge.wire.signing import (
+    PURPOSES,
+    make_keys,
+    read_signing_key,
+    read_trusted_keys,
+    sign,
+    verify,
+)
 from tests.fuzz import targets
 
 KEY = Ed25519PrivateKey.generate()
@@ -33,20 +49,75 @@ OTHER: dict[str, Any] = {
     "model": msgspec.structs.replace(STATE.model, labels=("bicycle", "truck")),
     "manifest": msgspec.structs.replace(STATE.manifest, sha256="fe" * 32),
     "deadline": 600.0,
-    "devices": ("gate-6",),
+    "lease": 60.0,
+    "asked": 1,
     "accuracy": None,
     "files": {"keepsake": "ac" * 32},
     "encoding": "float16",
     "turns": 5,
     "rollout": Rollout(1, 0, 0, 1, 1.0),
     "problem": "full",
-    "quarantined": ("gate-6",),
+    "quarantined": 1,
+    "restored": "000001-9f86d081884c7d65",
     "issued": 1767225600001,
 }
 
 
-def test_what_was_signed_is_believed_on_the_other_side() -> None:
-    verify(decode(encode(sign(STATE, KEY)), State), TRUSTED)
+VERSION = STATE.version
+SIGNED: list[tuple[State | TaskMessage | Reply | Presence, dict[str, Any]]] = [
+    (STATE, OTHER),
+    (
+        TaskMessage("gate-7", "run", VERSION),
+        {"device": "gate-6", "run": "another", "version": OTHER["version"]},
+    ),
+    (
+        Reply("refused", VERSION, "why", (1, 2), "gate-7", "run"),
+        {
+            "kind": "accepted",
+            "version": OTHER["version"],
+            "reason": "",
+            "chunks": (1,),
+            "device": "gate-6",
+            "run": "another",
+        },
+    ),
+    (
+        Presence("5d" * 16, True, "gates", "9e" * 16),
+        {"instance": "0d" * 16, "online": False, "federation": "doors", "answers": ""},
+    ),
+]
+KINDS = [type(message).__name__ for message, _ in SIGNED]
+FIELDS = [
+    pytest.param(message, field, value, id=f"{kind} {field}")
+    for (message, others), kind in zip(SIGNED, KINDS, strict=True)
+    for field, value in others.items()
+]
+
+
+def test_every_field_of_every_signed_kind_is_tried() -> None:
+    assert {type(message) for message, _ in SIGNED} == PURPOSES.keys()
+    for message, others in SIGNED:
+        assert [*others, "signature"] == [*message.__struct_fields__]
+
+
+@pytest.mark.parametrize("message", [message for message, _ in SIGNED], ids=KINDS)
+def test_what_was_signed_is_believed_on_the_other_side(message: Any) -> None:
+    verify(decode(encode(sign(message, KEY)), type(message)), TRUSTED)
+
+
+@pytest.mark.parametrize("kind", PURPOSES, ids=[kind.__name__ for kind in PURPOSES])
+def test_a_signature_under_another_purpose_is_none(kind: Any) -> None:
+    """The bytes of one kind, signed as another: a reply that reads like a task is none."""
+    (message,) = (message for message, _ in SIGNED if type(message) is kind)
+    for purpose in PURPOSES.values():
+        signature = KEY.sign(purpose + encode(message)).hex()
+        signed = msgspec.structs.replace(message, signature=signature)
+        if purpose == PURPOSES[kind]:
+            verify(signed, TRUSTED)
+        else:
+            with pytest.raises(WireError, match="not of a key that this device trusts"):
+                verify(signed, TRUSTED)
+    assert len({*PURPOSES.values()}) == len(PURPOSES)
 
 
 def test_numbers_written_in_another_way_are_the_same_state() -> None:
@@ -55,26 +126,34 @@ def test_numbers_written_in_another_way_are_the_same_state() -> None:
     verify(decode(encode(sign(whole, KEY)), State), TRUSTED)
 
 
-@pytest.mark.parametrize("field", [f for f in State.__struct_fields__ if f != "signature"])
-def test_no_field_can_be_changed(field: str) -> None:
-    changed = msgspec.structs.replace(sign(STATE, KEY), **{field: OTHER[field]})
+@pytest.mark.parametrize(("message", "field", "value"), FIELDS)
+def test_no_field_can_be_changed(message: Any, field: str, value: Any) -> None:
+    changed = msgspec.structs.replace(sign(message, KEY), **{field: value})
     with pytest.raises(WireError, match="not of a key that this device trusts"):
-        verify(decode(encode(changed), State), TRUSTED)
+        verify(decode(encode(changed), type(message)), TRUSTED)
 
 
-def test_a_state_that_is_not_signed_or_by_another_key() -> None:
+@pytest.mark.parametrize("message", [message for message, _ in SIGNED], ids=KINDS)
+def test_a_message_that_is_not_signed_or_by_another_key(message: Any) -> None:
     with pytest.raises(WireError, match="it is not signed"):
-        verify(STATE, TRUSTED)
+        verify(message, TRUSTED)
     with pytest.raises(WireError, match="not of a key that this device trusts"):
-        verify(sign(STATE, Ed25519PrivateKey.generate()), TRUSTED)
+        verify(sign(message, Ed25519PrivateKey.generate()), TRUSTED)
 
 
-def test_a_signature_can_be_checked_by_others_as_the_protocol_page_says(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("message", "purpose"),
+    [*zip([m for m, _ in SIGNED], ["state", "task", "reply", "presence"], strict=True)],
+    ids=KINDS,
+)
+def test_a_signature_can_be_checked_by_others_as_the_protocol_page_says(
+    tmp_path: Path, message: Any, purpose: str
+) -> None:
     """OpenSSL, an implementation of its own, on bytes that are put together by hand."""
     make_keys(tmp_path / "a.key", tmp_path / "a.pub")
-    signed = sign(STATE, read_signing_key(tmp_path / "a.key"))
+    signed = sign(message, read_signing_key(tmp_path / "a.key"))
     bare = encode(signed).replace(signed.signature.encode(), b"")
-    (tmp_path / "data").write_bytes(b"fededge state v1\n" + bare)
+    (tmp_path / "data").write_bytes(f"fededge {purpose} v1\n".encode() + bare)
     (tmp_path / "signature").write_bytes(bytes.fromhex(signed.signature))
     command = ["openssl", "pkeyutl", "-verify", "-pubin", "-inkey", f"{tmp_path}/a.pub", "-rawin"]
     command += ["-in", f"{tmp_path}/data", "-sigfile", f"{tmp_path}/signature"]
