@@ -14,6 +14,7 @@ from typing import Protocol
 import numpy as np
 
 from fededge import sums
+from fededge.bounds import capped
 from fededge.errors import LayoutError, MethodError
 from fededge.flat import Layout, Vector, blocks, finite
 from fededge.methods.base import Merged, State
@@ -43,6 +44,7 @@ def aggregate(
     devices: int,
     layout: Layout,
     mean: Vector | None = None,
+    max_share: float = 1.0,
 ) -> tuple[Vector, State]:
     """The next global model and the method's next state.
 
@@ -54,9 +56,10 @@ def aggregate(
         devices: how many devices the federation has, taking part or not.
         layout: of all these vectors.
         mean: what to use instead of the weighted mean of the updates.
+        max_share: of the sum of all weights, that one device may have.
     """
     weights = {device: method.weight(reports[device]) for device in sorted(reports)}
-    weights = {device: weight for device, weight in weights.items() if weight}
+    weights = {device: weight for device, weight in capped(weights, max_share).items() if weight}
     if not weights:
         return w, state
     own_sums: dict[str, Vector] = {}

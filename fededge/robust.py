@@ -20,8 +20,8 @@ from fededge.flat import Vector, blocks
 
 __all__ = ["Rows", "krum", "median", "norm_of", "trimmed_mean"]
 
-BLOCK_NUMBERS = 1 << 22
-"""Numbers of a block, of all updates together: 16 MB."""
+BLOCK_NUMBERS = 1 << 21
+"""Numbers of a block, of all updates together: 16 MB in float64, in which no sum overflows."""
 
 Column = np.ndarray[tuple[int], np.dtype[np.float64]]
 Block = np.ndarray[tuple[int, int], np.dtype[np.float32]]
@@ -64,7 +64,7 @@ class Rows:
 
 def median(rows: Rows) -> Vector:
     """The middle value of each number; of an even count, the mean of the middle two."""
-    return _by_column(rows, lambda block: np.median(block, axis=0))
+    return _by_column(rows, lambda block: np.median(block.astype(np.float64), axis=0))
 
 
 def trimmed_mean(rows: Rows, trim: float) -> Vector:
@@ -99,7 +99,7 @@ def krum(rows: Rows, byzantine: int) -> str:
     distances = np.zeros((count, count))
     for _, block in rows.blocks():
         for one in range(count):
-            apart = (block - block[one]).astype(np.float64)
+            apart = block.astype(np.float64) - block[one]
             distances[one] += np.einsum("ij,ij->i", apart, apart)
     np.fill_diagonal(distances, np.inf)
     scores = np.sort(distances, axis=1)[:, :near].sum(axis=1)

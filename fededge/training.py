@@ -12,10 +12,11 @@ from functools import cached_property
 
 from fededge.errors import MethodError
 from fededge.evaluation import accuracy
-from fededge.flat import FlatModel, finite
+from fededge.flat import FlatModel, as_numpy, finite
 from fededge.late import Tensor, nn, torch
 from fededge.methods.base import Examples, Hyper, Phase
 from fededge.methods.compose import Stack
+from fededge.methods.given import LONGEST_STEP, farthest
 from fededge.methods.private import Private
 from fededge.methods.steps import (
     Batches,
@@ -127,6 +128,9 @@ class Trainer:
         upload = done.upload.clone()
         if not finite(upload):
             raise _diverged(turn, "the model that would be sent is not finite")
+        moved = farthest(as_numpy(upload), as_numpy(turn.received))
+        if moved > LONGEST_STEP:  # no coordinator's step would take it
+            raise _diverged(turn, f"a number of the model has moved by {moved:.3g}")
         personal = upload if personal is done.upload else personal.clone()
         score = self.accuracy(personal, self.deployed)
         scalars = {"examples": float(len(self.data.y)), "steps": float(turn.steps), "loss": loss}

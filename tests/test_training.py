@@ -157,7 +157,8 @@ def test_a_long_gradient_is_clipped_as_torch_does_it(clip: float, clipped: bool)
     seen: list[Tensor] = []
     net, examples, plain = linear(), data(10), linear().module
     plan = (Phase("tune", epochs=3, part=("head.weight",)),)
-    stack = watching(seen, phases=lambda self, r: plan, phase_names=("tune",))
+    hooks = {"phases": lambda self, r: plan, "passes": lambda self, hyper: 3}
+    stack = watching(seen, phase_names=("tune",), **hooks)
     asked = task(net, weight_decay=0.05, clip_norm=clip)
     answer = device(net, examples, stack).turn(asked, Private())
     assert isinstance(plain, Classifier)
@@ -336,6 +337,15 @@ def test_a_training_that_diverges_is_one_sentence() -> None:
         device(net, data(8)).turn(task(net, epochs=50, lr=3e38), Private())
     assert str(caught.value).startswith("device d1, round 1, step ")
     assert str(caught.value).endswith("the training diverged: lower the learning rate (3e+38)")
+
+
+def test_a_model_that_no_coordinator_would_take_is_not_sent() -> None:
+    """Its numbers are finite, and so large that they would fail the merge of all devices."""
+    net = linear()
+    with pytest.raises(
+        MethodError, match=r"a number of the model has moved by .*e\+2\d; the train"
+    ):
+        device(net, data(4)).turn(task(net, lr=1e20, momentum=0.0, weight_decay=1e6), Private())
 
 
 def test_a_model_that_is_not_finite_is_not_sent() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from fededge.errors import MethodError
 from fededge.methods.ala import Ala, FedALA
 from fededge.methods.balanced import Balanced
-from fededge.methods.base import Hyper, Merged, Method, Round
+from fededge.methods.base import Hyper, Merged, Method, Range, Round
 from fededge.methods.compose import Stack
 from fededge.methods.ditto import Ditto
 from fededge.methods.fedacd import FedACD
@@ -37,6 +37,7 @@ __all__ = [
     "Merged",
     "Method",
     "Private",
+    "Range",
     "Round",
     "Stack",
     "announced",

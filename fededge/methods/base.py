@@ -16,6 +16,7 @@ from fededge.flat import FlatModel, Layout, Vector
 from fededge.late import Tensor, nn
 from fededge.methods.objective import Affine, Objective, Output, Term, forward
 from fededge.methods.private import Private, Value
+from fededge.methods.ranges import Range
 from fededge.methods.turn import Batch, Examples, Hyper, Phase, Round, Teacher
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "Output",
     "Phase",
     "Private",
+    "Range",
     "Round",
     "State",
     "Step",
@@ -176,6 +178,23 @@ class Method:
         return net
 
     # The coordinator half: its vectors are arrays of numpy, for a coordinator has no need of torch.
+
+    def passes(self, hyper: Hyper) -> int:
+        """The most passes over the data that the phases leading to the sent model take together.
+
+        A method whose `phases` have epochs of their own fills it in.
+        """
+        return hyper.epochs
+
+    def ranges(self, hyper: Hyper, examples: int, steps: int) -> Mapping[str, Range]:
+        """The range of each of the method's scalars; a report with one outside is refused.
+
+        Args:
+            hyper: the training that the coordinator asks for.
+            examples: as many as the device reports.
+            steps: as many as it reports; at most what `hyper`, `passes` and `examples` allow.
+        """
+        return {}
 
     def weight(self, scalars: Mapping[str, float]) -> float:
         """How much an update counts; the weights of a round are normalised to sum to 1.

@@ -6,10 +6,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
 from fededge.errors import MethodError, WireError
-from fededge.flat import FlatModel, Layout, Vector, as_numpy
+from fededge.flat import FlatModel, Layout, Vector, finite
 from fededge.late import Tensor, nn
 from fededge.methods.base import (
     Affine,
@@ -25,10 +23,20 @@ from fededge.methods.base import (
     State,
     Step,
 )
+from fededge.methods.given import (
+    factors,
+    first_state,
+    number,
+    ranges_of,
+    sent,
+    stepped,
+    weight,
+)
 from fededge.methods.layers import PERSONAL, SCALARS, Layers
-from fededge.methods.own import sha256_of
+from fededge.methods.own import calling, sha256_of
 from fededge.methods.private import Private, Value
-from fededge.methods.turn import Turn
+from fededge.methods.ranges import EXAMPLES, Range, common
+from fededge.methods.turn import Hyper, Turn
 
 __all__ = ["Stack"]
 
@@ -80,7 +88,22 @@ class Stack(Layers):
                 raise MethodError(
                     f"{owner.name}: phase '{phase.name}' has a start but is not aside"
                 )
+        self._check_passes(phases, turn.hyper)
         return phases
+
+    def _check_passes(self, phases: tuple[Phase, ...], hyper: Hyper) -> None:
+        """The coordinator bounds the steps of a report by `passes`."""
+        leading = [phase.epochs for phase in phases if not phase.aside]
+        own = sum(epochs for epochs in leading if epochs is not None)
+        taken, most = own + (hyper.epochs if None in leading else 0), self._passes(hyper)
+        if taken > most:
+            name = self.owner("phases").name
+            raise MethodError(f"{name}: its phases take {taken} passes, but `passes` says {most}")
+
+    def _passes(self, hyper: Hyper) -> int:
+        owner = self.owner("phases")
+        with calling(owner, "passes"):
+            return int(owner.passes(hyper))
 
     def begin(self, turn: Turn) -> Tensor:
         w = turn.received
@@ -132,9 +155,23 @@ class Stack(Layers):
             )
             if undeclared:
                 raise MethodError(f"{layer.name} does not declare {sorted(undeclared)}")
-            scalars |= {name: _number(layer, name, v) for name, v in part.scalars.items()}
+            scalars |= self._reported(layer, part.scalars, turn)
             private = private.updated(layer.name, {k: _own(v) for k, v in part.private.items()})
         return Finish(upload, scalars, private)
+
+    def _reported(
+        self, layer: Method, scalars: Mapping[str, object], turn: Turn
+    ) -> dict[str, float]:
+        """A layer's scalars as numbers that the coordinator will take."""
+        numbers = {name: number(layer, name, value) for name, value in scalars.items()}
+        ranges = ranges_of(layer, turn.hyper, len(turn.data.y), turn.steps)
+        for name, value in numbers.items():
+            if value not in ranges[name]:
+                raise MethodError(
+                    f"{layer.name}: its '{name}' must be {ranges[name]}, got {value}; the training "
+                    "diverged, or the method's `ranges` must allow more"
+                )
+        return numbers
 
     def kept_at_once(self, before: Private, after: Private) -> Private:
         """The private state until the coordinator has accepted: new where it follows training."""
@@ -165,85 +202,96 @@ class Stack(Layers):
 
     # The coordinator half
 
-    def check(self, scalars: Mapping[str, float]) -> None:
-        """Refuse a report that no honest device under this method makes."""
+    def ranges(self, hyper: Hyper, examples: int, steps: int) -> dict[str, Range]:
+        """The range of every scalar, of a device that reports so many examples and steps."""
+        ranges = common(hyper, self._passes(hyper), examples)
+        for layer in self.layers:
+            ranges |= ranges_of(layer, hyper, examples, steps)
+        return ranges
+
+    def check(self, scalars: Mapping[str, float], hyper: Hyper) -> None:
+        """Refuse a report that no honest device makes under this method and this training."""
         missing = sorted(self.scalars - OPTIONAL - scalars.keys())
         if missing:
             raise WireError(f"the report lacks {', '.join(missing)}")
-        for name in ("examples", "steps"):
-            if not (0 <= scalars[name] <= 2**53 and scalars[name] == int(scalars[name])):
-                raise WireError(f"the report's {name} is {scalars[name]}, not a count")
+        foreign = sorted(scalars.keys() - self.scalars)[:3]  # a reason must fit into a reply
+        if foreign:
+            raise WireError(f"the method has no scalars {', '.join(foreign)}")
         try:
-            numbers = [self.weight(scalars), *self.sums(scalars).values()]
-        except (ArithmeticError, MethodError) as error:
+            self._check_ranges(scalars, hyper)
+            self.weight(scalars)
+            self.sums(scalars)
+        except MethodError as error:
             raise WireError(f"the report's scalars give no weight ({error})") from None
-        if not all(map(math.isfinite, numbers)):
-            raise WireError("the report's scalars give factors that are not finite")
+
+    def _check_ranges(self, scalars: Mapping[str, float], hyper: Hyper) -> None:
+        """Counts come first: the other ranges follow from them."""
+        _check_range(scalars, "examples", EXAMPLES)
+        examples = int(scalars["examples"])
+        _check_range(scalars, "steps", common(hyper, self._passes(hyper), examples)["steps"])
+        for name, allowed in self.ranges(hyper, examples, int(scalars["steps"])).items():
+            _check_range(scalars, name, allowed)
+
+    def of_fewer(
+        self, scalars: Mapping[str, float], examples: float, hyper: Hyper
+    ) -> dict[str, float]:
+        """A report as that of a device with fewer examples: what no such device says is lowered."""
+        count = math.ceil(examples)
+        steps = min(scalars["steps"], common(hyper, self._passes(hyper), count)["steps"].high)
+        ranges = self.ranges(hyper, count, int(steps)).items()
+        bounded = {n: min(max(scalars[n], r.low), r.high) for n, r in ranges if n in scalars}
+        return {**scalars, **bounded, "examples": examples}
 
     def weight(self, scalars: Mapping[str, float]) -> float:
         owner = self.owner("weight")
         if not scalars["examples"]:
             return 0.0
         equal = not self.filled["weight"] and any(layer.equal for layer in self.layers)
-        weight = 1.0 if equal else owner.weight(scalars)
-        if not (math.isfinite(weight) and weight >= 0):
-            raise MethodError(f"{owner.name} gives an update the weight {weight}")
-        return weight
+        return 1.0 if equal else weight(owner, scalars)
 
     def sums(self, scalars: Mapping[str, float]) -> Mapping[str, float]:
-        return self.owner("step", "sums").sums(scalars)
+        return factors(self.owner("step", "sums"), scalars)
 
     def initial(self, layout: Layout) -> State:
-        return {
-            f"{layer.name}.{name}": _vector(layer, name, value)
-            for layer in self.layers
-            for name, value in layer.initial(layout).items()
-        }
+        state: dict[str, Vector] = {}
+        for layer in self.layers:
+            state |= _named(layer, first_state(layer, layout))
+        self._check_sent(state, layout.size)
+        return state
 
     def send(self, state: State) -> State:
-        sent: dict[str, Vector] = {}
+        vectors: dict[str, Vector] = {}
         for layer in self.layers:
-            given = layer.send(_of(state, layer.name))
-            if given.keys() != set(layer.sends):
-                raise MethodError(f"{layer.name} sends {sorted(given)}, but declares {layer.sends}")
-            sent |= {f"{layer.name}.{n}": _vector(layer, n, v) for n, v in given.items()}
-        return sent
+            vectors |= _named(layer, sent(layer, _of(state, layer.name)))
+        return vectors
 
     def step(self, w: Vector, merged: Merged, state: State) -> tuple[Vector, State]:
         owner = self.owner("step", "sums")
-        given: object = owner.step(w, merged, _of(state, owner.name))
-        if not (isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], Mapping)):
-            raise MethodError(f"{owner.name}: step must give (model, state), not {given!r:.80}")
-        model, new = given
-        w = _vector(owner, "model", model, len(w))
-        if model is not merged.mean:
-            w = w.copy()
-            for entry in merged.layout.entries:
-                if not entry.trainable:
-                    w[entry.span] = merged.mean[entry.span]
-        kept = {f"{owner.name}.{name}": _vector(owner, name, v) for name, v in new.items()}
-        return w, {**state, **kept}
+        model, new = stepped(owner, w, merged, _of(state, owner.name))
+        state = {**state, **_named(owner, new)}
+        self._check_sent(state, len(w))
+        return model, state
+
+    def _check_sent(self, state: State, size: int) -> None:
+        """Refuse a memory that cannot travel while there is one that can."""
+        for name, given in self.send(state).items():
+            if len(given) != size:
+                raise MethodError(f"'{name}' would be sent with {len(given)} numbers, not {size}")
+            if not finite(given):
+                raise MethodError(f"'{name}' would be sent with numbers that are not finite")
 
 
-def _number(layer: Method, name: str, value: object) -> float:
-    try:
-        return float(value)  # type: ignore[arg-type]  # a method may be anybody's
-    except (TypeError, ValueError, RuntimeError):
-        raise MethodError(f"{layer.name} reports '{name}', which is not a number") from None
-
-
-def _vector(layer: Method, name: str, value: object, size: int | None = None) -> Vector:
-    """What a coordinator half gives, as numpy has it: a user's own method may think in tensors."""
-    array = as_numpy(value.float()) if isinstance(value, Tensor) else value
-    if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiu" or array.ndim != 1:
-        raise MethodError(f"{layer.name} gives a '{name}' that is no vector: {value!r:.80}")
-    if size is not None and len(array) != size:
-        raise MethodError(f"{layer.name} gives a '{name}' of {len(array)} numbers, not {size}")
-    return np.ascontiguousarray(array, np.float32)
+def _check_range(scalars: Mapping[str, float], name: str, allowed: Range) -> None:
+    if name in scalars and scalars[name] not in allowed:
+        raise WireError(f"the report's {name} must be {allowed}, got {scalars[name]}")
 
 
 def _own(value: Value) -> Value:
     return value.detach().clone() if isinstance(value, Tensor) else value
+
+
+def _named(layer: Method, vectors: State) -> State:
+    return {f"{layer.name}.{name}": value for name, value in vectors.items()}
 
 
 def _of(state: State, layer: str) -> State:

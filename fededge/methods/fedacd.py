@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from fededge import ops
-from fededge.errors import MethodError
 from fededge.evaluation import kl_from_template, probability_matrix
 from fededge.late import Tensor, torch
-from fededge.methods.base import Batch, Finish, Method, Objective, Output, Round
+from fededge.methods.base import Batch, Finish, Hyper, Method, Objective, Output, Range, Round
 
 __all__ = ["FedACD", "log_delta"]
 
@@ -91,12 +90,13 @@ class FedACD(Method):
         V = 1 / (1 + math.exp(-1 / max(KL, LEAST_KL)))  # sigmoid(1 / KL)
         return Finish(scalars={"v_m": V})
 
+    def ranges(self, hyper: Hyper, examples: int, steps: int) -> Mapping[str, Range]:
+        return {"v_m": Range(0.5, 1)}  # the sigmoid of a number that is not negative
+
     def weight(self, scalars: Mapping[str, float]) -> float:  # eq. 11
-        if self.agg != "v":
-            return scalars["examples"] if self.agg == "examples" else 1.0
-        if not 0.5 <= scalars["v_m"] <= 1:
-            raise MethodError(f"v_m is {scalars['v_m']}, but a V lies between 0.5 and 1")
-        return scalars["v_m"]
+        if self.agg == "v":
+            return scalars["v_m"]
+        return scalars["examples"] if self.agg == "examples" else 1.0
 
 
 def log_delta(P: Tensor, absent: Tensor, missing: float, clamp: float, cap: float) -> Tensor:

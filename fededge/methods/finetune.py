@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fededge.late import Tensor
-from fededge.methods.base import Method, Phase, Round
+from fededge.methods.base import Hyper, Method, Phase, Round
 from fededge.methods.fedprox import FedProx
 
 __all__ = ["FedAvgC", "FedProxC", "Finetune"]
@@ -35,6 +35,9 @@ class Finetune(Method):
 
     def personal(self, r: Round) -> Tensor:
         return r.ends["tune"]
+
+    def passes(self, hyper: Hyper) -> int:
+        return self.epochs + hyper.epochs
 
 
 @dataclass(frozen=True)

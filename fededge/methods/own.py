@@ -18,10 +18,12 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
+
 from fededge.errors import FedEdgeError, MethodError
 from fededge.methods.base import Method
 
-__all__ = ["located", "references", "resolved", "sha256_of", "telling_lines"]
+__all__ = ["calling", "located", "references", "resolved", "sha256_of", "telling_lines"]
 
 # Where a layer begins: a path, up to its `.py:`, and a name. A + or a parenthesis may be in a path
 # that begins as one (/, ./, ~ or a drive); elsewhere they belong to the composition.
@@ -79,14 +81,35 @@ def telling_lines() -> Iterator[None]:
     except FedEdgeError:
         raise
     except Exception as error:
-        modules = [module for name, module in sys.modules.items() if name.startswith(MODULE)]
-        files = {module.__file__ for module in modules}
-        frames = traceback.extract_tb(error.__traceback__)
-        lines = [frame for frame in frames if frame.filename in files]
-        if not lines:
+        line = _own_line(error)
+        if not line:
             raise
-        place = f"{lines[-1].filename}, line {lines[-1].lineno}"
-        raise MethodError(f"{place}: {_said(error)}") from error
+        raise MethodError(f"{line}{_said(error)}") from error
+
+
+@contextmanager
+def calling(layer: Method, hook: str) -> Iterator[None]:
+    """Make a MethodError of whatever a hook raises; a method may be anybody's.
+
+    Numpy does not warn meanwhile: numbers that are not finite get a sentence where they come back.
+    """
+    try:
+        with np.errstate(all="ignore"):
+            yield
+    except (MethodError, MemoryError):
+        raise
+    except (Exception, SystemExit) as error:
+        said = f"{_own_line(error)}{_said(error)}"
+        raise MethodError(f"{layer.name}: {hook} failed ({said})") from error
+
+
+def _own_line(error: BaseException) -> str:
+    """File and last line of a user's own method on the way to an error; empty if there is none."""
+    modules = [module for name, module in sys.modules.items() if name.startswith(MODULE)]
+    files = {module.__file__ for module in modules}
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame for frame in frames if frame.filename in files]
+    return f"{lines[-1].filename}, line {lines[-1].lineno}: " if lines else ""
 
 
 def _load(path: Path, name: str, taken: Mapping[str, type[Method]]) -> type[Method]:

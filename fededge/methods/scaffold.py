@@ -10,10 +10,19 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from fededge.errors import MethodError
 from fededge.flat import Layout, Vector
 from fededge.late import Tensor, torch
-from fededge.methods.base import Affine, Finish, Follows, Merged, Method, Round, State
+from fededge.methods.base import (
+    Affine,
+    Finish,
+    Follows,
+    Hyper,
+    Merged,
+    Method,
+    Range,
+    Round,
+    State,
+)
 from fededge.methods.fednova import length
 
 __all__ = ["Scaffold"]
@@ -62,11 +71,12 @@ class Scaffold(Method):
     def send(self, state: State) -> State:  # line 5
         return {"c": state["c"]}
 
+    def ranges(self, hyper: Hyper, examples: int, steps: int) -> Mapping[str, Range]:
+        most = 1 / (steps * hyper.lr) if steps else 0  # K is at least the steps
+        return {"slope": Range(0, most)}
+
     def sums(self, scalars: Mapping[str, float]) -> Mapping[str, float]:
-        slope = scalars["slope"]
-        if slope < 0:
-            raise MethodError(f"slope is {slope}, but 1/(K η) is positive")
-        return {"g": -slope}
+        return {"g": -scalars["slope"]}
 
     def step(self, w: Vector, merged: Merged, state: State) -> tuple[Vector, State]:
         c = state["c"]

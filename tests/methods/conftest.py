@@ -103,9 +103,10 @@ def turn() -> Callable[..., Answer]:
         lr: float = 0.1,
         momentum: float = 0.9,
         weight_decay: float = 0.0,
+        clip_norm: float = 0.0,
     ) -> Answer:
         received = device.net.vector.clone() if received is None else received
-        hyper = Hyper(epochs, batch_size, lr, momentum, weight_decay)
+        hyper = Hyper(epochs, batch_size, lr, momentum, weight_decay, clip_norm)
         task = Task(seed, number, hyper, received, dict(sent or {}), turns)
         return device.turn(task, private or Private())
 

@@ -10,13 +10,16 @@ from torch import Tensor
 
 from fededge.aggregation import aggregate
 from fededge.flat import Entry, Layout, Vector, as_numpy
-from fededge.methods import Stack, method
+from fededge.methods import Hyper, Stack, method
 from fededge.methods.base import State
 from fededge.training import Answer
 
-__all__ = ["Update", "merged", "merged_turns", "numbers", "update"]
+__all__ = ["HYPER", "Update", "merged", "merged_turns", "numbers", "update"]
 
 Update = tuple[dict[str, float], Vector]
+
+HYPER = Hyper(epochs=10, batch_size=1, lr=0.01)
+"""A training in which the reports of these tests are honest."""
 
 
 def numbers(*values: float) -> Vector:
@@ -42,7 +45,7 @@ def merged(
     for updates in rounds:
         reports = {device: report for device, (report, _) in updates.items()}
         for report in reports.values():
-            stack.check(report)
+            stack.check(report, HYPER)
         model, state = aggregate(
             stack,
             model,

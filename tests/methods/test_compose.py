@@ -21,6 +21,7 @@ from fededge.methods.base import (
     Merged,
     Method,
     Phase,
+    Range,
     Round,
     State,
     Step,
@@ -31,6 +32,9 @@ from fededge.methods.turn import Hyper, Turn
 from tests.methods.merging import numbers
 
 REPORT = {"examples": 8.0, "steps": 2.0, "loss": 1.0, "personal_accuracy": 0.5}
+HYPER = Hyper(epochs=2, batch_size=4, lr=0.5)
+COUNT = "a whole number between 0 and 9007199254740992"
+FOUR = "a whole number between 0 and 4"
 
 
 def layer(name: str, **hooks: object) -> Method:
@@ -261,33 +265,123 @@ def test_phases_must_add_up(phases: tuple[Phase, ...], words: str) -> None:
     ("scalars", "words"),
     [
         ({"steps": 1.0, "loss": 1.0}, "the report lacks examples"),
-        ({**REPORT, "examples": -1.0}, "the report's examples is -1.0, not a count"),
-        ({**REPORT, "examples": 0.5}, "the report's examples is 0.5, not a count"),
-        ({**REPORT, "examples": float("nan")}, "the report's examples is nan, not a count"),
-        ({**REPORT, "examples": float("inf")}, "the report's examples is inf, not a count"),
-        ({**REPORT, "steps": 2.0**54}, r"the report's steps is 1.8\S+, not a count"),
+        ({**REPORT, "examples": -1.0}, f"the report's examples must be {COUNT}, got -1.0"),
+        ({**REPORT, "examples": 0.5}, f"the report's examples must be {COUNT}, got 0.5"),
+        ({**REPORT, "examples": float("nan")}, f"the report's examples must be {COUNT}, got nan"),
+        ({**REPORT, "examples": float("inf")}, f"the report's examples must be {COUNT}, got inf"),
+        ({**REPORT, "steps": 2.0**54}, f"the report's steps must be {FOUR}, got 1.80143985\\S+"),
+        ({**REPORT, "steps": 5.0}, f"the report's steps must be {FOUR}, got 5.0"),
+        ({**REPORT, "steps": 1.5}, f"the report's steps must be {FOUR}, got 1.5"),
+        ({**REPORT, "examples": 0.0}, r"the report's steps must be .* between 0 and 0, got 2.0"),
+        ({**REPORT, "loss": float("-inf")}, r"the report's loss must be between -3.4\S+ and .*"),
+        (
+            {**REPORT, "personal_accuracy": 1.1},
+            "the report's personal_accuracy must be between 0 and 1, got 1.1",
+        ),
+        ({**REPORT, "spy": 1.0, "a": 2.0}, "the method has no scalars a, spy"),
     ],
 )
 def test_a_report_that_no_honest_device_makes_is_refused(
     scalars: dict[str, float], words: str
 ) -> None:
+    """Two passes over 8 examples in batches of 4 are at most 4 steps."""
     with pytest.raises(WireError, match=f"^{words}$"):
-        method("fedavg").check(scalars)
+        method("fedavg").check(scalars, HYPER)
+
+
+def test_what_phases_add_is_honest() -> None:
+    """Ten passes of fine-tuning before two others: 24 steps."""
+    stack = method("finetune(epochs=10)")
+    stack.check({**REPORT, "steps": 24.0}, HYPER)
+    with pytest.raises(WireError, match="steps must be a whole number between 0 and 24, got 25"):
+        stack.check({**REPORT, "steps": 25.0}, HYPER)
+
+
+def test_phases_that_take_more_passes_than_declared_are_one_sentence() -> None:
+    phases = (Phase("a", epochs=3), Phase("b"), Phase("c", epochs=9, aside=True))
+    hooks = {
+        "phases": lambda self, r: phases,
+        "phase_names": ("a", "b", "c"),
+        "aside_names": ("c",),
+    }
+    stack = Stack((layer("anna", **hooks),))
+    with pytest.raises(MethodError, match="anna: its phases take 4 passes, but `passes` says 1"):
+        stack.phases(a_turn(stack))
+    stack = Stack((layer("anna", **hooks, passes=lambda self, hyper: 3 + hyper.epochs),))
+    assert stack.phases(a_turn(stack)) == phases
+
+
+# Ranges of a user's own scalars
+
+
+def ranging(ranges: object) -> Stack:
+    return Stack((layer("anna", scalars=frozenset({"moved"}), ranges=ranges),))
+
+
+def test_a_scalar_without_a_range_has_the_stated_one() -> None:
+    stack = Stack((layer("anna", scalars=frozenset({"moved"})),))
+    assert stack.ranges(HYPER, 8, 2)["moved"] == Range(-1e9, 1e9)
+    stack.check({**REPORT, "moved": -1e9}, HYPER)
+    with pytest.raises(WireError, match=r"moved must be between -1000000000\.0 and 1000000000\.0"):
+        stack.check({**REPORT, "moved": 1.1e9}, HYPER)
+
+
+def test_a_range_may_follow_from_the_training_and_the_counts() -> None:
+    def ranges(self: Method, hyper: Hyper, examples: int, steps: int) -> dict[str, Range]:
+        return {"moved": Range(0, hyper.lr * steps * examples)}
+
+    stack = ranging(ranges)
+    assert stack.ranges(HYPER, 8, 2).keys() == stack.scalars
+    stack.check({**REPORT, "moved": 8.0}, HYPER)
+    with pytest.raises(
+        WireError, match=r"^the report's moved must be between 0 and 8\.0, got 9\.0$"
+    ):
+        stack.check({**REPORT, "moved": 9.0}, HYPER)
+
+
+@pytest.mark.parametrize(
+    ("ranges", "words"),
+    [
+        (lambda *_: {"moved": (0, 1)}, r"anna gives 'moved' the range \(0, 1\), not a Range"),
+        (lambda *_: {"other": Range(0, 1)}, "anna gives 'other' a range, but it is not in its"),
+        (lambda *_: {"moved": Range(1, 0)}, "a range from 1 to 0 has no number in it"),
+        (lambda *_: None, r"anna: ranges failed \(TypeError: "),
+        (lambda *_: 1 / 0, r"anna: ranges failed \(ZeroDivisionError: division by zero\)"),
+    ],
+)
+def test_a_bug_in_ranges_is_one_sentence(ranges: object, words: str) -> None:
+    with pytest.raises(MethodError, match=f"^{words}"):
+        ranging(ranges).ranges(HYPER, 8, 2)
+    with pytest.raises(WireError, match=words):
+        ranging(ranges).check({**REPORT, "moved": 0.5}, HYPER)
+
+
+def test_a_device_is_told_first_that_its_scalar_is_out_of_range() -> None:
+    """So that a simulation shows it too."""
+    told = layer(
+        "anna",
+        scalars=frozenset({"moved"}),
+        ranges=lambda *_: {"moved": Range(0, 1)},
+        finish=lambda self, r: Finish(scalars={"moved": 1.5}),
+    )
+    with pytest.raises(MethodError, match=r"^anna: its 'moved' must be between 0 and 1, got 1\.5"):
+        Stack((told,)).finish(a_turn(Stack((told,))))
 
 
 def test_reports_that_give_no_weight_are_refused() -> None:
     stack = Stack((layer("anna", weight=lambda self, s: 1 / s["loss"]),))
-    stack.check(REPORT)
+    stack.check(REPORT, HYPER)
     for loss, words in ((0.0, "division by zero"), (-1.0, "anna gives an update the weight -1.0")):
         with pytest.raises(WireError, match=words):
-            stack.check({**REPORT, "loss": loss})
+            stack.check({**REPORT, "loss": loss}, HYPER)
     summing = Stack((layer("bert", sums=lambda self, s: {"all": s["loss"] * 1e308}),))
     with pytest.raises(WireError, match="factors that are not finite"):
-        summing.check({**REPORT, "loss": 1e9})
+        summing.check({**REPORT, "loss": 1e9}, HYPER)
 
 
 def test_a_device_without_held_out_examples_reports_no_accuracy() -> None:
-    method("fedavg").check({k: v for k, v in REPORT.items() if k != "personal_accuracy"})
+    report = {name: value for name, value in REPORT.items() if name != "personal_accuracy"}
+    method("fedavg").check(report, HYPER)
 
 
 def test_a_device_without_examples_counts_nothing_whatever_the_method_says() -> None:
@@ -334,3 +428,26 @@ def test_a_step_moves_parameters_and_running_statistics_take_the_mean() -> None:
     assert model.tolist() == [2.0, 2.0, 1.0, 1.0]
     assert (after["doubled.rounds"].item(), after["other.kept"].item()) == (1.0, 1.0)
     assert state["doubled.rounds"].item() == 0.0
+
+
+def _raise(*_: object) -> float:
+    raise KeyError("mood")
+
+
+@pytest.mark.parametrize("hook", ["weight", "sums"])
+@pytest.mark.parametrize("given", [_raise, lambda *_: None, lambda *_: {"g": "much"}])
+def test_a_report_that_a_method_of_ones_own_cannot_weigh_is_refused(
+    hook: str, given: object
+) -> None:
+    """Whatever its hooks raise or give: one device's numbers must not end a coordinator."""
+    stack = Stack((layer("mine", **{hook: given}),))
+    with pytest.raises(WireError, match=r"the report's scalars give no weight \(mine"):
+        stack.check(REPORT, HYPER)
+
+
+def test_what_a_coordinator_half_raises_is_a_sentence() -> None:
+    stack = Stack((layer("mine", send=_raise, sends=("c",), step=_raise),))
+    with pytest.raises(MethodError, match=r"^mine: send failed \(KeyError: 'mood'\)$"):
+        stack.send({})
+    with pytest.raises(MethodError, match=r"^mine: step failed \(KeyError: 'mood'\)$"):
+        stack.step(np.zeros(3, np.float32), None, {})  # type: ignore[arg-type]  # it never looks

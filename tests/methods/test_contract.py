@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fededge.errors import MethodError
 from fededge.flat import FlatModel, as_numpy, as_tensors
-from fededge.methods import METHODS, Private, Stack, method
+from fededge.methods import METHODS, Hyper, Private, Stack, method
 from fededge.methods.base import State
 from fededge.models.head import CosineHead
 from fededge.training import Answer, Examples, Trainer
@@ -47,6 +47,9 @@ every_method = pytest.mark.parametrize("name", SINGLE)
 every_composition = pytest.mark.parametrize("name", [*SINGLE, *COMPOSED])
 
 
+TRAINING = Hyper(epochs=2, batch_size=4, lr=0.1, momentum=0.9, weight_decay=0.01)
+
+
 @dataclasses.dataclass
 class Fleet:
     """Three devices, of which one has one example and one has none, and their coordinator."""
@@ -57,24 +60,21 @@ class Fleet:
     state: State
     take: Take
     private: dict[str, Private] = dataclasses.field(default_factory=dict)
-    momentum: float = 0.9
+    hyper: Hyper = TRAINING
 
     def turns(self, number: int, seed: int = 0) -> dict[str, Answer]:
-        sent = as_tensors(self.stack.send(self.state))
-        return {
-            device: self.take(
-                trainer,
-                self.private.get(device),
-                received=self.w,
-                sent=sent,
-                seed=seed,
-                number=number,
-                epochs=2,
-                momentum=self.momentum,
-                weight_decay=0.01,
-            )
-            for device, trainer in self.trainers.items()
-        }
+        return {device: self.turn(device, number, seed) for device in self.trainers}
+
+    def turn(self, device: str, number: int, seed: int = 0) -> Answer:
+        return self.take(
+            self.trainers[device],
+            self.private.get(device),
+            received=self.w,
+            sent=as_tensors(self.stack.send(self.state)),
+            seed=seed,
+            number=number,
+            **dataclasses.asdict(self.hyper),
+        )
 
     def merge(self, answers: Mapping[str, Answer]) -> tuple[Tensor, State]:
         layout = self.trainers["d1"].net.layout
@@ -220,7 +220,6 @@ def test_private_state_and_update_survive_a_restart(
     report = Report(
         device="d1",
         run="r",
-        round=1,
         version=f"000001-{'0' * 16}",
         layout=layout.hash,
         manifest=chunks.manifest(payload, 1024),
@@ -256,7 +255,7 @@ def test_an_empty_device_counts_nothing_and_one_example_is_enough(
             assert torch.isfinite(answer.upload).all()
             assert torch.isfinite(answer.personal).all()
             assert all(map(math.isfinite, answer.scalars.values()))
-            some.stack.check(answer.scalars)
+            some.stack.check(answer.scalars, some.hyper)
         assert some.stack.weight(answers["d3"].scalars) == 0
         assert some.stack.weight(answers["d2"].scalars) > 0
         assert not torch.equal(answers["d2"].upload, some.w)
@@ -267,6 +266,55 @@ def test_an_empty_device_counts_nothing_and_one_example_is_enough(
         assert torch.equal(only_empty, some.w)
         assert same(state, some.state)
         some.rounds(1)
+
+
+@every_method
+def test_every_scalar_has_a_range(name: str) -> None:
+    """One that follows from what the coordinator knows: none is left to the default."""
+    kind = METHODS[name]()
+    for examples, steps in ((0, 0), (1, 1), (1000, 40), (2**53, 2**53)):
+        ranges = kind.ranges(Hyper(), examples, steps)
+        assert ranges.keys() == kind.scalars
+        for allowed in ranges.values():
+            assert math.isfinite(allowed.low)
+            assert math.isfinite(allowed.high)
+
+
+TRAININGS = {
+    "plain": Hyper(epochs=1, batch_size=4, lr=0.1, momentum=0.0),
+    "steps of one": Hyper(epochs=3, batch_size=1, lr=0.01, momentum=0.5, weight_decay=0.1),
+    "heavy": Hyper(epochs=7, batch_size=2, lr=0.01, momentum=0.999, weight_decay=1.0),
+    "one batch": Hyper(epochs=1, batch_size=1000, lr=0.1, momentum=0.9),
+    "tiny lr": Hyper(epochs=2, batch_size=4, lr=1e-30, momentum=0.9, weight_decay=0.01),
+    "large lr": Hyper(epochs=2, batch_size=4, lr=30.0, momentum=0.9),
+    "huge lr": Hyper(epochs=1, batch_size=8, lr=1e6, momentum=0.0, clip_norm=1.0),
+}
+
+
+@pytest.mark.parametrize("training", TRAININGS)
+@every_composition
+def test_the_scalars_of_honest_turns_are_in_range(
+    name: str, training: str, fleet: Callable[[str], Fleet]
+) -> None:
+    """Also without examples, with one, and where the training is near divergence."""
+    some = fleet(name)
+    some.hyper = TRAININGS[training]
+    for number in range(2):
+        for device in some.trainers:
+            answer = unless_diverged(some, device, number)
+            if answer is not None:
+                some.stack.check(answer.scalars, some.hyper)
+                some.private[device] = answer.private
+
+
+def unless_diverged(some: Fleet, device: str, number: int) -> Answer | None:
+    """A device whose training diverges reports nothing."""
+    try:
+        return some.turn(device, number)
+    except MethodError as error:
+        if "diverged" not in str(error) or some.hyper.lr < 30:
+            raise
+        return None
 
 
 @every_composition
@@ -304,6 +352,6 @@ def test_rounds_learn_what_one_device_could(name: str, fleet: Callable[[str], Fl
     Without momentum, which some methods (SCAFFOLD) are not defined for.
     """
     some = fleet(name)
-    some.momentum = 0.0
+    some.hyper = dataclasses.replace(some.hyper, momentum=0.0)
     before = some.turns(0)["d1"].scalars["loss"]
     assert some.rounds(8).turns(8)["d1"].scalars["loss"] < before

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from fededge.cli import main
+from fededge.cli.audit import read_ledger
 from fededge.methods import METHODS, method
 from fededge.methods.base import Method
 from tests.pages import blocks, page, write_example
@@ -89,5 +90,5 @@ def test_it_is_compared_and_deployed_by_the_commands_of_the_page(folder: Path) -
     _, own = json.loads((folder / "compared.json").read_text())
     assert own["method"] == "keepsake.py:Keepsake"
     assert own["mean"]["moved"] > 0
-    scalars = json.loads((folder / "fededge-demo" / "device-1" / "ledger.json").read_text())
+    scalars = read_ledger(folder / "fededge-demo" / "device-1" / "ledger.json")
     assert scalars["scalar moved"] > 0

@@ -16,7 +16,7 @@ from fededge.aggregation import aggregate
 from fededge.errors import MethodError, WireError
 from fededge.evaluation import probability_matrix
 from fededge.flat import FlatModel
-from fededge.methods import Private, method
+from fededge.methods import Hyper, Private, method
 from fededge.methods.base import Batch, Method, Objective, Output, Phase, Round
 from fededge.methods.compose import Stack
 from fededge.methods.fedacd import FedACD, log_delta
@@ -435,7 +435,7 @@ def test_v_stays_between_a_half_and_one(
     w[12] = size
     answer = turn(trainer("fedacd", plain(), data), received=w, lr=0.0)
     assert answer.scalars["v_m"] == pytest.approx(V, abs=1e-6)
-    method("fedacd").check(answer.scalars)
+    method("fedacd").check(answer.scalars, Hyper(batch_size=4))
 
 
 @pytest.mark.parametrize(
@@ -463,8 +463,8 @@ def test_updates_count_by_v_by_examples_or_alike(agg: str, expected: float, plai
 @pytest.mark.parametrize("v", [0.499, 1.001, 1e9, -1.0, 0.0, math.nan, math.inf])
 def test_a_v_that_no_honest_device_has_is_refused(v: float) -> None:
     report = {"examples": 10.0, "steps": 1.0, "loss": 1.0, "v_m": v}
-    with pytest.raises(WireError, match=r"no weight \(v_m is .*, but a V lies between 0.5 and 1"):
-        method("fedacd").check(report)
+    with pytest.raises(WireError, match=r"^the report's v_m must be between 0\.5 and 1, got "):
+        method("fedacd").check(report, Hyper())
 
 
 @pytest.mark.parametrize("agg", ["v", "examples", "uniform"])
@@ -472,8 +472,8 @@ def test_v_is_reported_whatever_updates_count_by(agg: str) -> None:
     stack = method(f"fedacd(agg={agg})+mixup")
     report = {"examples": 10.0, "steps": 1.0, "loss": 1.0}
     with pytest.raises(WireError, match="the report lacks v_m"):
-        stack.check(report)
-    stack.check({**report, "v_m": 0.5})
+        stack.check(report, Hyper())
+    stack.check({**report, "v_m": 0.5}, Hyper())
 
 
 # Its text

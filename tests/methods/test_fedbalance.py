@@ -133,6 +133,7 @@ def test_momentum_goes_on_only_where_the_weak_learner_is_trained(
         "name": "tuning",
         "phase_names": ("tune", "train"),
         "phases": lambda self, r: (Phase("tune", epochs=2), Phase("train")),
+        "passes": lambda self, hyper: 2 + hyper.epochs,
     }
     tuning: type[Method] = type("Tuning", (Method,), hooks)
     stack = Stack((layer, tuning()), {"fedbalance": ("train",)})

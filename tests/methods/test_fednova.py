@@ -9,7 +9,7 @@ import torch
 
 from fededge.errors import MethodError, WireError
 from fededge.flat import FlatModel
-from fededge.methods import method
+from fededge.methods import Hyper, method
 from fededge.methods.fednova import length
 from fededge.training import Answer, Examples, Trainer
 from tests.methods.merging import merged, merged_turns, update
@@ -230,18 +230,33 @@ def test_its_proximal_term_is_fedproxs_bit_for_bit(
     assert not torch.equal(uploads[0], uploads[2])
 
 
-@pytest.mark.parametrize("a_k", [0.0, -2.0, 0.5, 10.5, float("nan"), float("inf")])
+@pytest.mark.parametrize("a_k", [0.0, -2.0, 0.5, 8.1, 10.0, 1e300, float("nan"), float("inf")])
 def test_a_count_that_no_solver_has_is_refused(a_k: float) -> None:
-    """Four steps add up one to 1 + 2 + 3 + 4 gradients. A tiny count would blow an update up."""
+    """In four steps with momentum 0.5 no gradient counts more than 1 + 0.5 + 0.25 + … = 2 times.
+
+    A tiny count would blow its own update up, a large one those of the others.
+    """
     report, _ = update(5, 0.0, steps=4, a_k=a_k)
-    with pytest.raises(WireError, match=r"no solver adds up .* gradients in 4 steps"):
-        method("fednova").check(report)
+    with pytest.raises(WireError, match=r"report's a_k must be between 1 and 8\.00000\d*, got"):
+        method("fednova").check(report, Hyper(epochs=4, momentum=0.5))
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 7, 1000])
+@pytest.mark.parametrize("rho", [0.0, 1e-9, 0.5, 0.9, 0.999])
+@pytest.mark.parametrize("share", [0.0, 1e-6, 0.1, 0.5, 0.9, 0.999999, 1.0])
+def test_every_solver_whose_pull_does_not_diverge_is_in_range(
+    steps: int, rho: float, share: float
+) -> None:
+    """A pull diverges where ημ is beyond 2 (1 + ρ)."""
+    a_k = length(steps, rho, share * 2 * (1 + rho))
+    report, _ = update(steps, 0.0, steps=steps, a_k=a_k)
+    method("fednova").check(report, Hyper(batch_size=1, momentum=rho))
 
 
 def test_an_honest_count_and_an_empty_device_pass() -> None:
     for examples, steps, a_k in ((5, 4, 4), (5, 4, length(4, 0.99, 0)), (5, 1, 1), (0, 0, 0)):
         report, _ = update(examples, 0.0, steps=steps, a_k=a_k)
-        method("fednova").check(report)
+        method("fednova").check(report, Hyper(epochs=4, momentum=0.99))
 
 
 @pytest.mark.parametrize("other", ["fedrs", "fedavgm", "scaffold", "fedacd"])

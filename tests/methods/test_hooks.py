@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from fededge.errors import LayoutError, MethodError
 from fededge.evaluation import accuracy
 from fededge.flat import FlatModel
-from fededge.methods import Private
+from fededge.methods import Hyper, Private
 from fededge.methods.base import (
     Affine,
     Batch,
@@ -220,6 +220,9 @@ class Tuned(Method):
 
     def phases(self, r: Round) -> Sequence[Phase]:
         return Phase("tune", epochs=self.epochs, part=(self.part,)), Phase("train")
+
+    def passes(self, hyper: Hyper) -> int:
+        return self.epochs + hyper.epochs
 
     def personal(self, r: Round) -> Tensor:
         return r.ends["tune"]

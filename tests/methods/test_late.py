@@ -16,7 +16,7 @@ import pytest
 from fededge.aggregation import aggregate
 from fededge.errors import MethodError
 from fededge.flat import Entry, Layout
-from fededge.methods import METHODS, Stack, method
+from fededge.methods import METHODS, Hyper, Stack, method
 from fededge.methods.base import State
 from tests.methods.test_own import HEAD, written
 from tests.pages import write_example
@@ -65,7 +65,7 @@ def rounds(stack: Stack, count: int = 2) -> tuple[list[float], State]:
     model, state = START, stack.initial(LAYOUT)
     for _ in range(count):
         for report in reports(stack).values():
-            stack.check(report)
+            stack.check(report, Hyper())
         assert tuple(stack.send(state)) == stack.sends
         model, state = aggregate(
             stack, model, state, reports(stack), UPLOADS.__getitem__, devices=4, layout=LAYOUT

@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fededge.errors import MethodError
-from fededge.methods import METHODS, announced, located, method, own_method, references
+from fededge.aggregation import aggregate
+from fededge.errors import MethodError, WireError
+from fededge.flat import Entry, Layout, Vector
+from fededge.methods import (
+    METHODS,
+    Hyper,
+    Method,
+    Stack,
+    announced,
+    located,
+    method,
+    own_method,
+    references,
+)
+from fededge.methods.base import State
 from fededge.methods.fedprox import FedProx
 from fededge.methods.own import sha256_of
 
@@ -200,6 +215,134 @@ def test_an_operator_allows_a_file_and_nothing_else(tmp_path: Path, text: str) -
     text = text.replace("FILE", str(written(tmp_path)))
     with pytest.raises(MethodError, match=r" is not of the form path/to/file.py:Name; "):
         own_method(text)
+
+
+# What its coordinator half raises or gives
+
+LAYOUT = Layout((Entry("weight", (3,), 0, True),))
+REPORT = {"examples": 8.0, "steps": 1.0, "loss": 1.0, "personal_accuracy": 0.5}
+HOOKS = ("initial", "send", "weight", "sums", "step")
+
+
+def failing(hook: str, given: object) -> Stack:
+    """A method with a memory that is sent, of which one hook gives something else, or raises."""
+
+    def instead(self: Method, *arguments: object) -> object:
+        if isinstance(given, BaseException):
+            raise given
+        return given
+
+    hooks = {
+        "name": "mine",
+        "sends": ("c",),
+        "initial": lambda self, layout: {"c": np.zeros(layout.size, np.float32)},
+        "send": lambda self, state: {"c": state["c"]},
+        "step": lambda self, w, merged, state: (merged.mean, state),
+        hook: instead,
+    }
+    kind: type[Method] = type("Mine", (Method,), hooks)
+    return Stack((kind(),))
+
+
+def a_round(stack: Stack) -> tuple[Vector, State]:
+    """All hooks of the coordinator half once, as a coordinator calls them."""
+    state = stack.initial(LAYOUT)
+    stack.send(state)
+    w, model = np.ones(3, np.float32), np.zeros(3, np.float32)
+    return aggregate(stack, w, state, {"a": REPORT}, lambda _: model, devices=1, layout=LAYOUT)
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("no such thing\nor other"),
+        ZeroDivisionError("division by zero"),
+        KeyError("x"),
+        RecursionError(),
+        SystemExit(3),
+        WireError("not of the wire"),
+        RuntimeWarning("a warning that is an error"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_whatever_a_hook_raises_is_one_sentence_with_its_name(
+    hook: str, error: BaseException
+) -> None:
+    """So that a coordinator sees a failed merge, and not its own end."""
+    with pytest.raises(MethodError) as caught:
+        a_round(failing(hook, error))
+    text = str(caught.value)
+    assert text.startswith(f"mine: {hook} failed ({type(error).__name__}")
+    assert "\n" not in text
+    assert caught.value.__cause__ is error
+
+
+@pytest.mark.parametrize("hook", ["weight", "sums"])
+def test_a_report_for_which_a_hook_fails_is_refused(hook: str) -> None:
+    with pytest.raises(WireError, match=rf"mine: {hook} failed \(ValueError: no\)"):
+        failing(hook, ValueError("no")).check(REPORT, Hyper())
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryError(), MethodError("mine: my own")])
+def test_an_interrupt_a_full_memory_and_a_sentence_stay_what_they_are(
+    hook: str, error: BaseException
+) -> None:
+    with pytest.raises(type(error)) as caught:
+        a_round(failing(hook, error))
+    assert caught.value is error
+
+
+NAN = np.array([1, math.nan, 2], np.float32)
+
+
+@pytest.mark.parametrize(
+    ("hook", "given", "sentence"),
+    [
+        *((hook, None, f"mine: {hook} failed (") for hook in ("initial", "send", "weight", "sums")),
+        ("initial", {"c": None}, "mine gives a 'c' that is no vector: None"),
+        ("initial", {"c": np.ones((1, 3))}, "mine gives a 'c' that is no vector: array([[1., 1."),
+        ("initial", {"c": np.ones(2)}, "'mine.c' would be sent with 2 numbers, not 3"),
+        ("initial", {"c": NAN}, "mine gives a 'c' with numbers that are not finite"),
+        ("initial", {"c": np.full(3, 1e300)}, "mine gives a 'c' with numbers that are not finite"),
+        ("send", {}, "mine sends [], but declares ('c',)"),
+        ("send", {"c": np.ones(2)}, "'mine.c' would be sent with 2 numbers, not 3"),
+        ("send", {"c": NAN}, "'mine.c' would be sent with numbers that are not finite"),
+        ("weight", "much", "mine: weight failed (ValueError: could not convert string to float"),
+        ("weight", 1j, "mine: weight failed (TypeError: float() argument must be"),
+        ("weight", math.nan, "mine gives an update the weight nan: it must be between 0 and 1e"),
+        ("weight", -1, "mine gives an update the weight -1.0: it must be between 0 and 1e+300"),
+        ("weight", 1.7e308, "mine gives an update the weight 1.7e+308: it must be between 0"),
+        ("weight", 10**400, "mine: weight failed (OverflowError: int too large to convert"),
+        ("sums", {"g": math.inf}, "mine gives an update factors that are not finite: {'g': inf}"),
+        ("sums", {"g": None}, "mine: sums failed (TypeError: float() argument must be"),
+        ("step", None, "mine: step must give (model, state), not None"),
+        ("step", (np.ones(3), None), "mine: step must give (model, state), not (array("),
+        ("step", (np.ones(2), {}), "mine gives a 'model' of 2 numbers, not 3"),
+        ("step", (np.ones((3, 1)), {}), "mine gives a 'model' that is no vector: array([[1.]"),
+        ("step", (np.array(["a"] * 3), {}), "mine gives a 'model' that is no vector: array(['a'"),
+        ("step", (NAN, {}), "mine: the next global model has numbers that are not finite"),
+        ("step", (np.full(3, 1e300), {}), "mine: the next global model has numbers that are not"),
+        ("step", (np.full(3, 2e15), {}), "mine: the step would move a number of the model by 2e"),
+        ("step", (np.ones(3), {"c": np.ones(2)}), "'mine.c' would be sent with 2 numbers, not 3"),
+        ("step", (np.ones(3), {"m": NAN}), "mine: the next mine.m has numbers that are not finite"),
+        ("step", (np.ones(3), {"m": np.full(3, -1e31)}), "mine: the next 'm' would have the num"),
+    ],
+)
+def test_whatever_a_hook_gives_is_used_or_one_sentence(
+    hook: str, given: object, sentence: str
+) -> None:
+    with pytest.raises(MethodError) as caught:
+        a_round(failing(hook, given))
+    assert str(caught.value).startswith(sentence)
+
+
+def test_the_line_of_the_file_is_in_the_sentence(tmp_path: Path) -> None:
+    text = HEAD + MINE + "\n    def step(self, w, merged, state):\n        return w[merged]\n"
+    path = written(tmp_path, text)
+    with pytest.raises(MethodError, match=rf"^mine: step failed \({path}, line 16: IndexError: "):
+        a_round(method(f"{path}:Mine"))
 
 
 # What a federation announces

@@ -15,7 +15,7 @@ from torch import Tensor
 from fededge.aggregation import aggregate
 from fededge.errors import MethodError, WireError
 from fededge.flat import FlatModel, as_numpy, as_tensors
-from fededge.methods import Private, method
+from fededge.methods import Hyper, Private, method
 from fededge.methods.base import Merged
 from fededge.methods.scaffold import Scaffold
 from fededge.training import Answer, Examples, Trainer
@@ -376,12 +376,14 @@ def test_a_device_that_took_no_step_changes_no_control_variate(
 
 
 def test_a_report_that_no_device_makes_is_refused() -> None:
+    """K is at least the two steps, so that 1/(K η) is at most 1/(2 · 0.1)."""
     honest = {"examples": 3.0, "steps": 2.0, "loss": 1.0, "slope": 5.0}
     stack = method("scaffold")
-    stack.check(honest)
-    for slope in (-1.0, float("inf"), float("nan")):
-        with pytest.raises(WireError, match="the report's scalars give"):
-            stack.check({**honest, "slope": slope})
+    hyper = Hyper(epochs=2, batch_size=3, lr=0.1)
+    stack.check(honest, hyper)
+    for slope in (-1.0, 5.01, 1e300, float("inf"), float("nan")):
+        with pytest.raises(WireError, match=r"report's slope must be between 0 and 5\.0, got "):
+            stack.check({**honest, "slope": slope}, hyper)
 
 
 @pytest.mark.parametrize(
