@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +12,7 @@ from pathlib import Path
 from fededge.processes import Child
 from fededge.transport import _mosquitto
 
-__all__ = ["free_port", "running"]
+__all__ = ["enterable", "free_port", "running"]
 
 PATIENCE = 20.0
 
@@ -23,13 +23,21 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
+def enterable() -> Iterator[Path]:
+    """A folder that every user can enter, unlike those of pytest."""
+    with tempfile.TemporaryDirectory(prefix="fededge-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        yield folder
+
+
+@contextlib.contextmanager
 def running(folder: Path, port: int) -> Iterator[Child]:
-    """The broker of this folder, which listens on this port."""
+    """The broker of this folder, which listens on this port.
+
+    Started by root, it becomes a user who must be able to enter the folder: see `enterable`.
+    """
     conf = folder / "mosquitto.conf"
-    if os.geteuid() == 0:
-        # Started by root, it would become a user who cannot enter the folders of a test.
-        conf = folder / "as-root.conf"
-        conf.write_text((folder / "mosquitto.conf").read_text() + "user root\n")
     child = Child([_mosquitto.find() or "mosquitto", "-c", str(conf)], folder / "log.txt")
     child.start()
     try:

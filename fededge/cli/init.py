@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fededge.config import AgentConfig, CoordinatorConfig, template
 from fededge.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fededge.transport.setup import Size
 
 __all__ = ["add_to"]
 
@@ -21,8 +24,8 @@ Write what a federation begins with.
                        device to its own topics, and a password for each
   key                  make the pair of keys that the coordinator signs its models with
 
-The last three write into the folder --out. What is there already is kept: run them again to add a
-device.
+The last three write into the folder --out. What is there already is kept, but for mosquitto.conf:
+run them again to add a device.
 
 examples:
   fededge init coordinator --federation gates > coordinator.toml
@@ -69,8 +72,35 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--port", type=int, help="of the broker (default: 1883, or 8883 with --certificates)"
     )
+    _add_sizes(parser)
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder for the files")
     parser.set_defaults(run=run)
+
+
+def _add_sizes(parser: argparse.ArgumentParser) -> None:
+    """How large the federation is: the memory of its broker is bounded by it."""
+    sizes = parser.add_argument_group("the memory that a broker may take")
+    sizes.add_argument("--fleet", type=int, metavar="N", help="devices, in all (default: 100)")
+    sizes.add_argument(
+        "--at-once",
+        type=int,
+        metavar="N",
+        help="devices that send an update at once: participants times over_select (default: 10)",
+    )
+    sizes.add_argument(
+        "--model-bytes",
+        type=int,
+        default=64 << 20,
+        metavar="N",
+        help="of a model on the wire: 4 for each of its numbers (default: 67108864)",
+    )
+    sizes.add_argument(
+        "--chunk-bytes",
+        type=int,
+        default=256 << 10,
+        metavar="N",
+        help="of the coordinator's [transfer] section (default: 262144)",
+    )
 
 
 def run(options: argparse.Namespace) -> None:
@@ -120,17 +150,33 @@ def _certificates(options: argparse.Namespace) -> None:
 def _broker(options: argparse.Namespace) -> None:
     from fededge.transport.setup import write_broker
 
-    devices = _devices(options)
+    devices, size = _devices(options), _size(options)
     if not devices and options.certificates is None:
         raise ConfigError(
             "an open broker protects nothing: give --devices (a password for each), "
             "--certificates (from `fededge init certificates`), or both (TLS and passwords)"
         )
     folder = _folder(options)
-    write_broker(folder, options.federation, _port(options), devices, options.certificates)
+    write_broker(folder, options.federation, _port(options), devices, options.certificates, size)
     print(f"start it: mosquitto -c {folder / 'mosquitto.conf'}")
     if devices:
         print(f"passwords: {folder / 'secrets'}, one file for each user; carry each to its machine")
+
+
+def _size(options: argparse.Namespace) -> Size:
+    from fededge.transport.setup import Size
+
+    fleet = max(100, len(options.devices)) if options.fleet is None else options.fleet
+    at_once = min(10, fleet) if options.at_once is None else options.at_once
+    for name, value, least, most in (
+        ("fleet", fleet, 1, 1_000_000),
+        ("at-once", at_once, 1, fleet),
+        ("model-bytes", options.model_bytes, 1, 1 << 40),
+        ("chunk-bytes", options.chunk_bytes, 1024, 16 << 20),
+    ):
+        if not least <= value <= most:
+            raise ConfigError(f"--{name} {value}: must be {least} to {most}")
+    return Size(fleet, at_once, options.model_bytes, options.chunk_bytes)
 
 
 def _key(options: argparse.Namespace) -> None:

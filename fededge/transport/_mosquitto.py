@@ -9,11 +9,12 @@ import os
 import secrets
 import shutil
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from fededge.errors import ConfigError
 
-__all__ = ["configuration", "find", "password_file", "password_matches", "service"]
+__all__ = ["Size", "configuration", "find", "password_file", "password_matches", "service"]
 
 # Debian keeps daemons out of an ordinary user's PATH; Homebrew does the same on macOS.
 _FOLDERS = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin", "/home/linuxbrew/.linuxbrew/sbin")
@@ -46,6 +47,49 @@ log_timestamp_format %Y-%m-%dT%H:%M:%S
 """
 
 
+MIB = 1 << 20
+WINDOW = 2 * MIB
+"""Bytes on their way to one client: as many as a sender of ours has on its way to the broker."""
+
+BASE = 64 * MIB
+"""What the broker itself takes, and everything small: states, statuses, reports, sessions."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large a federation is: what its broker has to hold at once follows from it.
+
+    Args:
+        devices: how many there are.
+        at_once: how many of them send an update at the same time.
+        model_bytes: of a model or an update on the wire, the larger one.
+        chunk_bytes: of the federation's `[transfer]` section.
+    """
+
+    devices: int = 100
+    at_once: int = 10
+    model_bytes: int = 64 * MIB
+    chunk_bytes: int = MIB // 4
+
+    @property
+    def queued(self) -> int:
+        """Bytes that wait for one client: a round's updates for a coordinator that is away.
+
+        Mosquitto counts payloads, whose chunks have headers.
+        """
+        return max(BASE, self.at_once * (self.model_bytes * 5 // 4 + self.chunk_bytes))
+
+    @property
+    def memory(self) -> int:
+        """Bytes of all that is legal at one moment, and a quarter for what is around payloads.
+
+        That is the coordinator's queue, the chunks of the current version and of the next one, and
+        for each device a window on its way to it and a chunk on its way from it.
+        """
+        each = WINDOW + 2 * self.chunk_bytes
+        return BASE + (self.queued + 2 * self.model_bytes + self.devices * each) * 5 // 4
+
+
 def find() -> str | None:
     """The mosquitto program, on the PATH or where packages put it."""
     path = os.environ.get("PATH", os.defpath)
@@ -61,7 +105,12 @@ def configuration(
 
 
 def service(
-    port: int, passwords: Path | None, acl: Path, database: Path, certificates: Path | None
+    port: int,
+    passwords: Path | None,
+    acl: Path,
+    database: Path,
+    certificates: Path | None,
+    size: Size,
 ) -> str:
     """The text of a mosquitto.conf for a service that listens on all addresses.
 
@@ -76,7 +125,27 @@ def service(
             lines += [f"cafile {certificates}/ca.crt", *asks]
     # Once every half hour, and at a stop: after a crash the coordinator publishes all anew.
     lines += ["persistence true", f"persistence_location {database}/"]
-    return "\n".join([*lines, _LIMITS])
+    return "\n".join([*lines, _bounds(size), _LIMITS])
+
+
+def _bounds(size: Size) -> str:
+    """Memory that clients can take. Mosquitto counts queues by client, and the rest as a whole."""
+    return f"""\
+# Memory, for {size.devices} devices of which {size.at_once} send an update at once, and models of
+# {size.model_bytes:,} bytes in chunks of {size.chunk_bytes:,}. Other sizes: `fededge init broker`
+# with --fleet, --at-once, --model-bytes and --chunk-bytes.
+#
+# What waits for one client: a round's updates while the coordinator is away. What exceeds it is
+# dropped; chunks that were are asked for again.
+max_queued_bytes {size.queued}
+# What is on its way to one client; a single larger message is let through.
+max_inflight_bytes {WINDOW}
+# Everything: the queue, two versions of the model, and each device's share. Who sends or retains
+# more loses the connection. Mosquitto may end when nothing is left, and starts again as a service.
+memory_limit {size.memory}
+# Sessions that nobody comes back to; those of coordinators and agents last a day.
+persistent_client_expiration 2d
+"""
 
 
 def _access(anonymous: bool, passwords: Path | None, acl: Path | None) -> list[str]:

@@ -19,8 +19,9 @@ def access_list(federation: str) -> str:
     coordinator = [
         *_rules("topic", "write", topics.state, topics.model("+")),
         *_rules("topic", "write", *(topics.device("+", kind) for kind in ("task", "reply"))),
-        *_rules("topic", "read", topics.state, topics.update("+", "+")),
-        *_rules("topic", "read", *(topics.device("+", kind) for kind in ("status", "report"))),
+        *_rules("topic", "read", topics.state, topics.device("+", "status")),
+        # It writes there to clear what a device has retained: nothing may be.
+        *_rules("topic", "readwrite", topics.device("+", "report"), topics.update("+", "+")),
         *_rules(
             "topic", "readwrite", f"{topics.coordinator}/status", f"{topics.coordinator}/claim"
         ),

@@ -1,86 +1,144 @@
 """One holder per name: a starting coordinator or agent first asks whether its name is taken.
 
 The holder of a name keeps a retained presence beside it (`…/status`, with a last will) and
-answers claims (`…/claim`). A presence that answers nothing is a leftover of a lost broker. Two that
-slip through together throw each other off the broker, which knows them by one client id, until
-each has seen the other's presence: then `Holder` leaves one.
+answers claims (`…/claim`) by repeating their nonce. A presence that answers nothing is a leftover
+of a lost broker. Once a process runs, nothing that is said in its name ends it: `Holder` has it
+said again who it is, and names the rival.
 """
 
 from __future__ import annotations
 
+import math
 import queue
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from fededge.config import BrokerConfig
 from fededge.errors import RefusedError, WireError
 from fededge.transport.session import Failed, Message, Session
-from fededge.wire.messages import Claim, Presence, decode, encode
+from fededge.wire.messages import Claim, Presence, Status, decode, encode
 
-__all__ = ["Holder", "claim_name"]
+__all__ = ["Holder", "claim_name", "new_claim"]
 
-P = TypeVar("P", bound=Presence)
+P = TypeVar("P", Presence, Status)
 
 AWAIT_ANSWER = 3.0
+
+REPEATED = 5.0
+"""Seconds between two repetitions of our presence, however often others overwrite it."""
+
+FORGOTTEN = 60.0
+"""Seconds after which a rival that is silent is not named any more."""
 
 
 @dataclass
 class Holder:
-    """Our hold on a name: tells when another process holds it too, and who has to go."""
+    """Our hold on a name: what was last said under it, by us and by others.
+
+    `contested`: the last word that the broker has is not ours. `rival` is the instance of another
+    process that says it holds the name.
+    """
 
     instance: str
     announced: bool = False
+    contested: bool = False
+    said: bytes = b""
+    said_at: float = -math.inf
+    rival: str = ""
+    rival_at: float = -math.inf
 
-    def rival(self, presence: Presence) -> str | None:
-        """The instance that shares our name.
+    def says(self, payload: bytes, now: float) -> None:
+        """Note what we publish as our presence."""
+        self.said, self.said_at = payload, now
 
-        What comes before the first echo of our own presence is older than it, and so a leftover:
-        retained, or kept by the broker for a process of ours that was killed.
+    def hears(self, payload: bytes, presence: Presence | Status | None, now: float) -> None:
+        """Note what was said under our name, by whomever; None: it is no presence at all.
+
+        A rival that speaks before the first echo of our own presence is a leftover: retained, or
+        kept by the broker for a process of ours that was killed.
         """
-        if presence.instance == self.instance:
+        self.contested = payload != self.said
+        if presence is not None and presence.instance == self.instance:
             self.announced = True
-            return None
-        return presence.instance if self.announced and presence.online else None
+        elif presence is not None and presence.online and self.announced:
+            self.rival, self.rival_at = presence.instance, now
 
-    def must_go(self, rival: str) -> bool:
-        """Both sides decide alike: the smaller instance stays."""
-        return rival < self.instance
+    def lost(self) -> None:
+        """The connection is gone: with the next one we say who we are anyway."""
+        self.contested = False
+
+    def due(self, now: float) -> bool:
+        """Whether our presence is to be said again now; forgets a rival that has fallen silent."""
+        gone = bool(self.rival) and now - self.rival_at >= FORGOTTEN
+        if gone:
+            self.rival = ""
+        return gone or (self.announced and self.contested and now - self.said_at >= REPEATED)
+
+
+def new_claim() -> Claim:
+    """A claim that nobody can have answered before."""
+    return Claim(uuid.uuid4().hex)
+
+
+def _any(_: Presence | Status) -> bool:
+    return True
 
 
 def claim_name(
-    broker: BrokerConfig, base: str, instance: str, what: str, kind: type[Presence] = Presence
+    broker: BrokerConfig,
+    base: str,
+    claim: Claim,
+    instance: str,
+    what: str,
+    kind: type[P],
+    believed: Callable[[P], bool] = _any,
 ) -> None:
     """Return if the name below `base` is free or our own; raise RefusedError if it is taken.
 
     Asks under a client id of its own, so that the holder's session is not disturbed.
+
+    Args:
+        broker: where to ask.
+        base: the topic above `status` and `claim`.
+        claim: what to ask with.
+        instance: ours: a presence of an earlier process of ours is no obstacle.
+        what: the name, for the sentence.
+        kind: of the holder's presence.
+        believed: whether an answer counts; for presences that must be signed.
     """
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
     session = Session(broker, f"claim-{uuid.uuid4().hex[:16]}", inbox)
     session.subscribe(f"{base}/status")
     session.subscribe(f"{base}/claim")
     session.start()
+
+    def others(payload: bytes) -> P | None:
+        presence = _read(payload, kind)
+        if presence is None or not presence.online or presence.instance == instance:
+            return None
+        return presence if believed(presence) else None
+
     try:
-        _ask(session, inbox, base, instance, what, kind)
+        session.publish(f"{base}/claim", encode(claim))
+        holder = _await_answer(inbox, claim, others)
     finally:
         session.stop()
+    if holder:
+        raise RefusedError(f"{what} is already running (instance {holder})")
 
 
-def _ask(
-    session: Session,
-    inbox: queue.SimpleQueue[Any],
-    base: str,
-    instance: str,
-    what: str,
-    kind: type[Presence],
-) -> None:
-    """Publish a claim and listen. The broker sends us the retained presence before the echo of
-    our own claim: once that is back, a name without a presence is free.
+def _await_answer(
+    inbox: queue.SimpleQueue[Any], claim: Claim, others: Callable[[bytes], P | None]
+) -> str:
+    """The instance that answers our claim; empty if nobody does.
+
+    The broker sends us the retained presence before the echo of our own claim: once that is back,
+    a name without a presence is free.
     """
-    session.publish(f"{base}/claim", encode(Claim(instance)))
-    holder = ""
-    deadline = time.monotonic() + AWAIT_ANSWER
+    held, deadline = False, time.monotonic() + AWAIT_ANSWER
     while (left := deadline - time.monotonic()) > 0:
         try:
             event = inbox.get(timeout=left)
@@ -92,22 +150,13 @@ def _ask(
             continue
         event.ack()
         if event.topic.endswith("/claim"):
-            if _claimant(event.payload) == instance and not holder:
-                return
-            continue
-        presence = _read(event.payload, kind)
-        if presence is None or not presence.online or presence.instance == instance:
-            continue
-        if presence.answers == instance:
-            raise RefusedError(f"{what} is already running (instance {presence.instance})")
-        holder = presence.instance
-
-
-def _claimant(payload: bytes) -> str:
-    try:
-        return decode(payload, Claim).instance
-    except WireError:
-        return ""
+            if event.payload == encode(claim) and not held:
+                break
+        elif (presence := others(event.payload)) is not None:
+            if presence.answers == claim.nonce:
+                return presence.instance
+            held = True
+    return ""
 
 
 def _read(payload: bytes, kind: type[P]) -> P | None:

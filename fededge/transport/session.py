@@ -12,7 +12,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +21,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
+from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from fededge.config import BrokerConfig
 from fededge.errors import TransportError
@@ -112,7 +113,7 @@ class Session:
         self.inbox = inbox
         self.will = will
         self.keep_seconds = keep_seconds
-        self._subscriptions: dict[str, int] = {}
+        self._subscriptions: dict[str, bool] = {}
         self._lock = threading.Lock()
         self._verdict: queue.Queue[str] = queue.Queue()
         self._client: mqtt.Client | None = None
@@ -165,13 +166,30 @@ class Session:
         for name in CALLBACKS:
             setattr(client, name, None)
 
-    def subscribe(self, *topics: str, lasting: bool = True) -> None:
-        """Hear these topics; `lasting`: also after every new connection."""
+    def subscribe(self, *topics: str, lasting: bool = True, as_published: bool = False) -> None:
+        """Hear these topics; again, to hear once more what is retained there.
+
+        Args:
+            topics: may have wildcards.
+            lasting: also after every new connection.
+            as_published: a new message that is to be retained is marked so, too, and what we say
+                there ourselves does not come back (MQTT 5).
+        """
+        wanted = dict.fromkeys(topics, as_published)
         with self._lock:
             if lasting:
-                self._subscriptions.update(dict.fromkeys(topics, 1))
+                self._subscriptions.update(wanted)
             if topics and self._client is not None and self._client.is_connected():
-                self._client.subscribe([(topic, 1) for topic in topics])
+                self._client.subscribe(self._filters(wanted))
+
+    def _filters(self, wanted: Mapping[str, bool]) -> list[Any]:
+        """Topics for paho, each with how it is to be heard."""
+        if self.broker.protocol != "5":
+            return [(topic, 1) for topic in wanted]
+        return [
+            (topic, SubscribeOptions(qos=1, noLocal=exact, retainAsPublished=exact))
+            for topic, exact in wanted.items()
+        ]
 
     def unsubscribe(self, *topics: str) -> None:
         with self._lock:
@@ -284,8 +302,8 @@ class Session:
             self._refused(client, code)
             return
         with self._lock:
-            for topic, qos in self._subscriptions.items():
-                client.subscribe(topic, qos=qos)
+            for filters in self._filters(self._subscriptions):
+                client.subscribe([filters])
         self._taken_in = True
         self._verdict.put("")
         self.inbox.put(Connected(bool(flags.session_present)))

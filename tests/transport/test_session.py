@@ -6,7 +6,7 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -14,16 +14,21 @@ from typing import Any
 import pytest
 
 from fededge.config import BrokerConfig
-from fededge.errors import RefusedError, TransportError
+from fededge.errors import RefusedError, TransportError, WireError
 from fededge.transport import backlog, presence
 from fededge.transport import session as sessions
 from fededge.transport.broker import Broker
-from fededge.transport.presence import Holder, claim_name
+from fededge.transport.presence import Holder, claim_name, new_claim
 from fededge.transport.session import Connected, Failed, Lost, Message, Session, Will
 from fededge.wire import chunks
 from fededge.wire.messages import Claim, Presence, decode, encode
 
 PATIENCE = 15.0
+ME, OTHER = "5d" * 16, "0a" * 16
+
+
+def said_by(instance: str, online: bool = True, answers: str = "") -> bytes:
+    return encode(Presence(instance, online, "x", answers))
 
 
 @pytest.fixture
@@ -259,7 +264,7 @@ def test_a_broker_that_is_slow_is_not_taken_for_one_of_another_protocol(
 @pytest.mark.timeout(60)
 def test_a_free_name_is_claimed_at_once(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(presence, "AWAIT_ANSWER", 600.0)
-    claim_name(config(broker), "x/coordinator", "me", "a coordinator")
+    claim_name(config(broker), "x/coordinator", new_claim(), ME, "a coordinator", Presence)
 
 
 def test_a_holder_that_answers_keeps_its_name(broker: Broker, opened: list[Session]) -> None:
@@ -267,22 +272,53 @@ def test_a_holder_that_answers_keeps_its_name(broker: Broker, opened: list[Sessi
 
     def answer() -> None:
         claim = decode(next_event(holder, Message).payload, Claim)
-        holder.publish("x/status", encode(Presence("other", True, claim.instance)), retain=True)
+        holder.publish("x/status", said_by(OTHER, answers=claim.nonce), retain=True)
 
-    holder.publish("x/status", encode(Presence("other", True)), retain=True)
+    holder.publish("x/status", said_by(OTHER), retain=True)
     thread = threading.Thread(target=answer)
     thread.start()
-    with pytest.raises(RefusedError, match=r"the thing is already running .instance other"):
-        claim_name(config(broker), "x", "me", "the thing")
+    with pytest.raises(RefusedError, match=rf"the thing is already running .instance {OTHER}"):
+        claim_name(config(broker), "x", new_claim(), ME, "the thing", Presence)
     thread.join()
+
+
+def test_an_answer_that_is_not_believed_is_none(broker: Broker, opened: list[Session]) -> None:
+    """A coordinator with a key asks for signed ones."""
+    holder = started(opened, config(broker), "holder", "x/claim")
+
+    def answer() -> None:
+        claim = decode(next_event(holder, Message).payload, Claim)
+        holder.publish("x/status", said_by(OTHER, answers=claim.nonce), retain=True)
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    holder.publish("x/status", said_by(OTHER), retain=True)
+    claim_name(config(broker), "x", new_claim(), ME, "the thing", Presence, lambda _: False)
+    thread.join()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("garbage", [b"", b"{}", b'{"instance":"","online":true,"federation":"f"}'])
+def test_garbage_holds_no_name(
+    broker: Broker, opened: list[Session], monkeypatch: pytest.MonkeyPatch, garbage: bytes
+) -> None:
+    monkeypatch.setattr(presence, "AWAIT_ANSWER", 600.0)
+    writer = started(opened, config(broker), "writer")
+    writer.publish("x/status", garbage, retain=True)
+    claim_name(config(broker), "x", new_claim(), ME, "the thing", Presence)
+
+
+def test_every_claim_is_another_one() -> None:
+    """An answer to one of old cannot be repeated."""
+    assert new_claim() != new_claim()
 
 
 def test_a_presence_that_does_not_answer_is_a_leftover(
     broker: Broker, opened: list[Session]
 ) -> None:
     writer = started(opened, config(broker), "writer")
-    writer.publish("x/status", encode(Presence("dead", True)), retain=True)
-    claim_name(config(broker), "x", "me", "the thing")
+    writer.publish("x/status", said_by(OTHER), retain=True)
+    claim_name(config(broker), "x", new_claim(), ME, "the thing", Presence)
 
 
 @pytest.mark.timeout(60)
@@ -292,26 +328,85 @@ def test_a_process_finds_its_own_presence_harmless(
     """After kill -9 the retained presence may still say that we are online."""
     monkeypatch.setattr(presence, "AWAIT_ANSWER", 600.0)
     writer = started(opened, config(broker), "writer")
-    writer.publish("x/status", encode(Presence("me", True)), retain=True)
-    claim_name(config(broker), "x", "me", "the thing")
+    writer.publish("x/status", said_by(ME), retain=True)
+    claim_name(config(broker), "x", new_claim(), ME, "the thing", Presence)
 
 
-def test_of_two_holders_of_a_name_one_goes() -> None:
-    a, b = Holder("aaaa", announced=True), Holder("bbbb", announced=True)
-    assert (a.rival(Presence("bbbb", True)), b.rival(Presence("aaaa", True))) == ("bbbb", "aaaa")
-    assert not a.must_go("bbbb")
-    assert b.must_go("aaaa")
+def heard(holder: Holder, payload: bytes, now: float) -> None:
+    """A word on our topic, as a shell passes it on."""
+    try:
+        found = decode(payload, Presence)
+    except WireError:
+        found = None
+    holder.hears(payload, found, now)
+
+
+def holding(now: float = 100.0) -> Holder:
+    """A holder whose presence has come back to it."""
+    holder = Holder(ME)
+    holder.says(said_by(ME), now)
+    heard(holder, said_by(ME), now)
+    return holder
 
 
 def test_a_holder_is_not_alarmed_by_itself_by_the_gone_or_by_leftovers() -> None:
     """What comes before the echo of our own presence was said before it, by a process of ours that
     was killed: the broker had kept it for our session.
     """
-    holder = Holder("me")
-    assert holder.rival(Presence("killed", True)) is None
-    assert holder.rival(Presence("me", True)) is None
-    assert holder.rival(Presence("other", False)) is None
-    assert holder.rival(Presence("other", True)) == "other"
+    holder = Holder(ME)
+    holder.says(said_by(ME), 100.0)
+    heard(holder, said_by(OTHER), 100.0)
+    assert not holder.due(200.0), "nor does it speak before it has heard itself"
+    heard(holder, said_by(ME), 100.0)
+    heard(holder, said_by(OTHER, online=False), 100.0)
+    heard(holder, said_by(ME), 101.0)
+    assert (holder.rival, holder.due(200.0)) == ("", False)
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        pytest.param(lambda: said_by(OTHER), id="a rival's"),
+        pytest.param(lambda: said_by(OTHER, online=False), id="a rival's last"),
+        pytest.param(lambda: said_by(ME, online=False), id="our own will, repeated"),
+        pytest.param(lambda: b"", id="nothing: what was retained is gone"),
+        pytest.param(lambda: b"garbage", id="garbage"),
+    ],
+)
+def test_what_others_say_in_our_name_is_contradicted_at_a_bounded_rate(
+    word: Callable[[], bytes],
+) -> None:
+    holder = holding(now=100.0)
+    heard(holder, word(), 101.0)
+    assert not holder.due(104.9)
+    assert holder.due(105.0)
+    said = 0
+    for tenth in range(1050, 2050):  # a hundred seconds of it
+        now = tenth / 10
+        heard(holder, word(), now)
+        if holder.due(now):
+            holder.says(said_by(ME), now)
+            said += 1
+    assert said == 20
+    heard(holder, said_by(ME), 206.0)
+    assert not holder.contested, "ours is the last word"
+
+
+def test_a_rival_is_named_until_it_falls_silent() -> None:
+    holder = holding(now=100.0)
+    heard(holder, said_by(OTHER), 101.0)
+    assert holder.rival == OTHER
+    heard(holder, said_by(ME), 102.0)
+    assert not holder.due(160.9)
+    assert holder.due(161.0), "to be said, for the problem is gone"
+    assert (holder.rival, holder.due(161.0)) == ("", False)
+
+
+def test_who_has_no_connection_repeats_nothing() -> None:
+    holder = holding()
+    heard(holder, said_by(OTHER), 101.0)
+    holder.lost()
+    assert not holder.due(110.0)
 
 
 def test_the_largest_chunk_passes(broker: Broker, opened: list[Session]) -> None:
@@ -331,3 +426,23 @@ def test_what_is_larger_than_any_message_does_not_come(
     writer.publish("t", bytes(100_000))
     writer.publish("t", b"next")
     assert next_event(reader, Message).payload == b"next"
+
+
+@pytest.mark.parametrize(("protocol", "marked"), [("5", True), ("3.1.1", False)])
+def test_a_message_to_be_retained_is_marked_so_where_that_is_asked_for(
+    broker: Broker, opened: list[Session], protocol: str, marked: bool
+) -> None:
+    """Also while it is new, also after a new connection; and our own do not come back (MQTT 5)."""
+    sender = started(opened, config(broker), "sender")
+    reader = Session(config(broker, protocol=protocol), "reader", queue.SimpleQueue())
+    reader.subscribe("a/+", as_published=True)
+    reader.subscribe("b")
+    reader.start()
+    opened.append(reader)
+    next_event(reader, Connected)
+    time.sleep(0.2)
+    reader.publish("a/own", b"")
+    for topic in ("a/1", "b"):
+        sender.publish(topic, b"x", retain=True)
+    came = [next_event(reader, Message) for _ in range(2 if marked else 3)]
+    assert [(m.topic, m.retained) for m in came if m.payload] == [("a/1", marked), ("b", False)]
