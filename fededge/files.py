@@ -26,6 +26,7 @@ __all__ = [
     "replace_file",
     "replacing",
     "stream_sha256",
+    "write_at",
     "write_private",
 ]
 
@@ -171,6 +172,17 @@ def write_private(path: Path, data: bytes) -> None:
         fsync_folder(path.parent)
     except OSError as error:
         raise disk_error(path, error) from None
+
+
+def write_at(path: Path, offset: int, data: bytes, flags: int = 0) -> None:
+    """Write into a file, not synced; with `flags` (os.O_APPEND, os.O_TRUNC) where these say."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | flags, 0o600)
+    try:
+        while data:
+            written = os.write(handle, data) if flags else os.pwrite(handle, data, offset)
+            data, offset = data[written:], offset + written
+    finally:
+        os.close(handle)
 
 
 def disk_error(path: Path, error: OSError) -> StoreError:

@@ -32,22 +32,24 @@ CHUNK_EXPIRY = 7 * 24 * 3600
 REFRESHED = CHUNK_EXPIRY / 2
 """Seconds after which chunks are published again, lest they expire."""
 
-MOST_CLEARED = 100_000
-"""Chunks that are cleared of a version that somebody else describes."""
-
 
 @dataclass
 class Board:
-    """`describe` says where the federation stands, `payload` where the bytes of its model are."""
+    """`describe` says where the federation stands, `payload` where the bytes of its model are.
+
+    A version has at most `most_chunks`, whatever a state that somebody else wrote says.
+    """
 
     session: Session
     topics: Topics
     store: Store
     describe: Callable[[], State]
     payload: Callable[[], Source]
+    most_chunks: int
     chunk_bytes: int
     key: SigningKey | None
     wall: Callable[[], float]
+    warn: Callable[[str], None] = log.warning
     announced: bool = False
     manifest: Manifest | None = None
     issued: int = 0
@@ -56,12 +58,13 @@ class Board:
     looking: bool = True
     due: bool = False
     put_at: float | None = None
-    outdated: dict[str, int] = field(default_factory=dict)
+    overwritten: bool = False
+    outdated: set[str] = field(default_factory=set)
 
     @property
     def settled(self) -> bool:
         """Whether all that was to be put up is at the broker."""
-        waiting = self.outdated or self.due or self.looking
+        waiting = self.outdated or self.due or self.looking or self.overwritten
         return self.announced and self.session.idle and not waiting
 
     # A connection begins: look what is there before anything is put up
@@ -96,7 +99,12 @@ class Board:
         return name == version and 0 <= self.wall() - float(when) < REFRESHED
 
     def refresh(self) -> None:
-        """Publish chunks again that would expire; for a round that takes days."""
+        """At every tick: put back what was overwritten, and renew chunks that would expire.
+
+        Not at once: two coordinators would answer each other as fast as the broker can.
+        """
+        if self.overwritten and not self.looking:
+            self.put_state()
         if self.announced and self.session.idle and not self._fresh(self.describe().version):
             self.put_model()
             self.put_state()
@@ -119,6 +127,7 @@ class Board:
 
     def put_state(self) -> None:
         """Say where the federation stands, once the model that this names is there."""
+        self.overwritten = False
         self.due = self.looking or not self.session.idle
         if not self.due:
             self._put_state()
@@ -145,18 +154,18 @@ class Board:
         with contextlib.suppress(DiskFullError):  # it helps a later process, and is not needed
             self.store.note(name, value)
 
-    def outdate(self, version: str, count: int) -> None:
+    def outdate(self, version: str) -> None:
         """Take a version's chunks down, once the broker has a state that names another one.
 
         Until then a device may come that has nothing but the state before to go by.
         """
         self.session.drop(f"{self.topics.root}/model/{version}/")
-        self.outdated[version] = min(count, MOST_CLEARED)
+        self.outdated.add(version)
 
     def _clear(self, current: str) -> None:
-        outdated, self.outdated = self.outdated, {}
-        for version, count in outdated.items():
-            for index in range(count if version != current else 0):
+        outdated, self.outdated = self.outdated - {current}, set()
+        for version in sorted(outdated):
+            for index in range(self.most_chunks):
                 self.session.publish(self.topics.model(version, index), b"", retain=True)
 
     # What others put up
@@ -169,13 +178,15 @@ class Board:
             if state.version == ours.version:
                 self._clear(ours.version)
             return
-        if state.version != ours.version:
-            self.outdate(state.version, state.manifest.chunks)  # nobody else ever would
-        if self.key is not None and signed_by(state, (self.key.public_key(),)):
+        signed = self.key is not None and signed_by(state, (self.key.public_key(),))
+        left = retained and self.looking and state.version != ours.version
+        if left and (signed or self.key is None):
+            self.outdate(state.version)  # of an earlier run: nobody else ever would
+        if signed:
             self.issued = max(self.issued, state.issued)  # ours, before our clock was set back
         if self.looking:
             self.found = state if retained else self.found
             return
         if not retained:  # what the broker held as we connected is of an earlier connection
-            log.warning("the federation's state was written by somebody else: ours is put back")
-        self.put_state()
+            self.warn("the federation's state was written by somebody else: ours is put back")
+        self.overwritten = True

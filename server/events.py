@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from fededge.wire.messages import Reply, Report, Status
 
 __all__ = [
+    "ACCURACY",
     "Answer",
     "Bad",
     "Check",
@@ -20,6 +21,7 @@ __all__ = [
     "Finish",
     "Full",
     "Invite",
+    "Judge",
     "Keep",
     "Memory",
     "Merge",
@@ -29,10 +31,16 @@ __all__ = [
     "Refuse",
     "Remember",
     "ReportCame",
+    "Revoked",
+    "RolledBack",
     "StatusCame",
     "Stored",
     "Tick",
 ]
+
+
+ACCURACY = "personal_accuracy"
+"""The scalar with the accuracy of a device's own model; a device without examples has none."""
 
 
 # Events
@@ -40,8 +48,11 @@ __all__ = [
 
 @dataclass(frozen=True)
 class StatusCame:
+    """A device's word about itself; `retained`: the broker kept it, and it may be long gone."""
+
     device: str
     status: Status
+    retained: bool = False
 
 
 @dataclass(frozen=True)
@@ -59,10 +70,11 @@ class ChunkCame:
 
 @dataclass(frozen=True)
 class Stored:
-    """A complete update was checked; it and its report are on disk."""
+    """A complete update was checked; it and its report are on disk. `norm`: of its change."""
 
     device: str
     report: Report
+    norm: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -75,6 +87,14 @@ class Bad:
 
 
 @dataclass(frozen=True)
+class Revoked:
+    """No version can be made with this accepted update: it must go, and its device too."""
+
+    device: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class Full:
     """The disk is full, or no longer: nothing is taken meanwhile."""
 
@@ -83,9 +103,18 @@ class Full:
 
 @dataclass(frozen=True)
 class Merged:
-    """The round's updates became this version, which is on disk."""
+    """The round ended with this version, which is on disk, made of these devices' updates."""
 
     version: str
+    devices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class RolledBack:
+    """The run goes on from this version, which is on disk and has the model of an earlier one."""
+
+    version: str
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -93,7 +122,9 @@ class Tick:
     """Time passed."""
 
 
-Event = StatusCame | ReportCame | ChunkCame | Stored | Bad | Merged | Full | Tick
+Event = (
+    StatusCame | ReportCame | ChunkCame | Stored | Bad | Revoked | Merged | RolledBack | Full | Tick
+)
 
 
 # Commands
@@ -101,10 +132,14 @@ Event = StatusCame | ReportCame | ChunkCame | Stored | Bad | Merged | Full | Tic
 
 @dataclass(frozen=True)
 class Remember:
-    """Write down whom a round asks and who is known: a coordinator that starts again needs it."""
+    """Write down who is asked for a version, with the examples that each announced.
+
+    And who is known: a coordinator that starts again needs both.
+    """
 
     round: int
-    invited: tuple[str, ...]
+    version: str
+    asked: Mapping[str, int]
     known: tuple[str, ...]
 
 
@@ -178,12 +213,26 @@ class Merge:
     """Make the next version of these updates, and answer with Merged.
 
     A report that names an earlier version than the current one is of a late update.
-    `devices` is how many the federation has, taking part or not.
+    `norms` are those of the changes. `devices` is how many the federation has, taking part or not.
     """
 
     round: int
     reports: Mapping[str, Report]
+    norms: Mapping[str, float]
     devices: int
+
+
+@dataclass(frozen=True)
+class Judge:
+    """A round with this version is over, or has failed: tell a good version from a bad one.
+
+    `failed` of the `asked` devices could not train from it; others reported their `accuracies`.
+    """
+
+    version: str
+    asked: int
+    failed: int
+    accuracies: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -210,6 +259,7 @@ Command = (
     | Refuse
     | Discard
     | Merge
+    | Judge
     | Finish
     | Note
 )
@@ -228,21 +278,25 @@ class Facts:
     scalars: frozenset[str]
     chunk_bytes: int
     payload_limit: int
+    norm_factor: float = 0.0
 
 
 @dataclass(frozen=True)
 class Memory:
     """What a coordinator that starts again knows: of the round that was open, and of its devices.
 
-    `accepted` holds each device's last accepted update, of this round or an earlier one; `stored`
-    names those that no version has been made of yet. `recent` are the last versions, by round;
-    `coming` are the updates that were on their way, with the chunks that had come.
+    `asked` says who was asked for which version, and the examples that each announced. `accepted`
+    holds each device's last accepted update, of this round or an earlier one, and `norms` the norm
+    of its change; `stored` names those that no version has been made of yet. `recent` are the last
+    versions, by round; `coming` are the updates that were on their way, with the chunks that had
+    come.
     """
 
-    invited: frozenset[str] = frozenset()
+    asked: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     known: frozenset[str] = frozenset()
     accepted: Mapping[str, Report] = field(default_factory=dict)
     stored: frozenset[str] = frozenset()
     recent: Mapping[str, int] = field(default_factory=dict)
     quarantined: frozenset[str] = frozenset()
     coming: Mapping[str, tuple[Report, frozenset[int]]] = field(default_factory=dict)
+    norms: Mapping[str, float] = field(default_factory=dict)

@@ -1,26 +1,31 @@
-"""From the accepted updates of a round to the next model: read, checked, rebased, combined."""
+"""From the accepted updates of a round to the next model: read, checked, rebased, combined.
+
+Whatever an accepted update holds, a merge never raises for it: the update is left out and named.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import BinaryIO
 
 from fededge.aggregation import Update, aggregate
+from fededge.bounds import capped, outlier, suspects
 from fededge.config import RobustConfig, RoundsConfig
-from fededge.errors import WireError
-from fededge.flat import Layout, Vector
-from fededge.methods.base import State
+from fededge.errors import MethodError, WireError
+from fededge.flat import Layout, Vector, finite
+from fededge.methods.base import Hyper, State
 from fededge.methods.compose import Stack
 from fededge.robust import Rows, krum, median, norm_of, trimmed_mean
 from fededge.wire import tensors
 from fededge.wire.container import Sink
 from fededge.wire.encoding import Encoding
-from fededge.wire.messages import Report
+from fededge.wire.messages import Report, round_of
+from fededge_server.sifting import sift
 from fededge_server.store import Store
 
-__all__ = ["Current", "Merging"]
+__all__ = ["Current", "Merging", "Outcome"]
 
 BLOCK = 1 << 20
 """Bytes that are decompressed at a time."""
@@ -36,9 +41,17 @@ class Merging:
     encoding: Encoding
     rounds: RoundsConfig
     robust: RobustConfig
+    hyper: Hyper
 
-    def check(self, device: str, report: Report, current: Current) -> None:
-        """Make an update durable if it is one that may be summed; a WireError if not."""
+    def check(self, device: str, report: Report, current: Current, limit: float) -> float:
+        """Make an update durable if it is one that may be summed; a WireError if not.
+
+        Args:
+            limit: the longest change that is usual in the fleet.
+
+        Returns:
+            The norm of its change.
+        """
         base = self._base(report.version, current)
         model = self.store.check(
             report.version,
@@ -46,17 +59,51 @@ class Merging:
             report.manifest,
             lambda file: self.encoding.unpack(self.layout, file, base),
         )
-        self.method.check(report.scalars)
-        if self.robust.max_norm:
-            norm = norm_of(self.layout.size, lambda span: model[span] - base[span])
-            if norm > self.robust.max_norm:
-                most = self.robust.max_norm
-                raise WireError(f"it changes the model by {norm:.4g}, allowed are {most:.4g}")
+        self.method.check(report.scalars, self.hyper)
+        self._check_values(model)
+        norm = norm_of(self.layout.size, lambda span: model[span] - base[span])
+        most = self.robust.max_norm
+        if most and norm > most:
+            raise WireError(f"it changes the model by {norm:.4g}, robust.max_norm is {most:.4g}")
+        if norm > limit:
+            raise WireError(outlier(norm, limit))
+        return norm
+
+    def _check_values(self, model: Vector) -> None:
+        most = self.robust.max_value
+        largest = max(float(model.max()), -float(model.min())) if model.size else 0.0
+        if not largest <= most:
+            raise WireError(f"it has the number {largest:.4g}, robust.max_value is {most:.4g}")
 
     def merge(
+        self,
+        reports: Mapping[str, Report],
+        norms: Mapping[str, float],
+        devices: int,
+        current: Current,
+    ) -> Outcome:
+        """The next model, of all updates that one can be made of.
+
+        Args:
+            norms: of the changes, by device.
+            devices: how many the federation has.
+        """
+        facts = {d: {**r.scalars, "norm": norms.get(d, 0.0)} for d, r in reports.items()}
+
+        def attempt(chosen: Sequence[str]) -> tuple[Vector, State]:
+            return self._merge({d: reports[d] for d in sorted(chosen)}, devices, current)
+
+        sifted = sift(suspects(facts), attempt)
+        if sifted.result is None:
+            return Outcome(current.model, current.memory, (), problem=sifted.reason)
+        merged = tuple(sorted(reports.keys() - {*sifted.culprits}))
+        refused = dict.fromkeys(sorted(sifted.culprits), sifted.reason)
+        return Outcome(*sifted.result, merged, refused)
+
+    def _merge(
         self, reports: Mapping[str, Report], devices: int, current: Current
     ) -> tuple[Vector, State]:
-        """The next model, and what the method remembers then."""
+        """The next model, and what the method remembers then; may raise anything."""
         update = functools.cache(lambda device: self._update(device, reports[device], current))
         rows = Rows(self.store.rows, sorted(reports), self.layout.size)
         try:
@@ -97,16 +144,44 @@ class Merging:
         update: Callable[[str], Update],
         mean: Vector | None = None,
     ) -> tuple[Vector, State]:
-        return aggregate(
+        model, memory = aggregate(
             self.method,
             current.model,
             current.memory,
-            {device: dict(report.scalars) for device, report in reports.items()},
+            self._fair(reports),
             update,
             devices=devices,
             layout=self.layout,
             mean=mean,
+            max_share=self.robust.max_weight_share,
         )
+        try:
+            self._check_values(model)
+        except WireError as error:
+            raise MethodError(f"{self.method}: the next model is of no use: {error}") from None
+        self._check_sent(memory)
+        return model, memory
+
+    def _check_sent(self, memory: State) -> None:
+        """A version whose vectors no device could read must not come to be."""
+        for name, vector in self.method.send(memory).items():
+            if not finite(vector):
+                raise MethodError(f"{self.method}: its '{name}' has numbers that are not finite")
+
+    def _fair(self, reports: Mapping[str, Report]) -> dict[str, dict[str, float]]:
+        """The scalars of each device; nobody has more examples than its share of all.
+
+        A method may use them in other ways than by its weight: FedNova multiplies everybody's step
+        by a mean of counts that grow with them.
+        """
+        claimed = {device: report.scalars["examples"] for device, report in reports.items()}
+        fair = capped(claimed, self.robust.max_weight_share)
+        return {d: self._as_of(r.scalars, fair[d]) for d, r in reports.items()}
+
+    def _as_of(self, scalars: Mapping[str, float], examples: float) -> dict[str, float]:
+        if examples == scalars["examples"]:
+            return dict(scalars)
+        return self.method.of_fewer(scalars, examples, self.hyper)
 
     def _update(self, device: str, report: Report, current: Current) -> Update:
         """The model that a device sent, as if it had been trained from the current version.
@@ -114,7 +189,7 @@ class Merging:
         The change of a late one is put onto the current version, and counts the less the older it
         is: (1 + s)^-a, as in FedBuff (Nguyen et al. 2022). One that is too long is scaled down.
         """
-        age = current.round - report.round
+        age = current.round - round_of(report.version)
         factor = (1.0 + age) ** -self.rounds.staleness_power
         w, shape = current.model, (self.layout.size,)
 
@@ -154,3 +229,17 @@ class Current:
     version: str
     model: Vector
     memory: State
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """A merge: the next model, whose updates are in it, and whose had to be left out and why.
+
+    With a `problem` none could be made: the model and the memory are those of before.
+    """
+
+    model: Vector
+    memory: State
+    merged: tuple[str, ...]
+    refused: Mapping[str, str] = field(default_factory=dict)
+    problem: str = ""

@@ -11,9 +11,6 @@ from fededge_server.events import Facts
 
 __all__ = ["flaw", "foreign"]
 
-MOST_EXAMPLES = 2.0**53
-"""A larger count is none, and two of 1e308 would make the sum of the weights infinite."""
-
 
 def foreign(facts: Facts, device: str, report: Report) -> str:
     """Why a report does not belong to this run; empty if it does."""
@@ -26,8 +23,12 @@ def foreign(facts: Facts, device: str, report: Report) -> str:
     return ""
 
 
-def flaw(facts: Facts, report: Report) -> str:
-    """What is wrong with the content of a report; empty if nothing is."""
+def flaw(facts: Facts, report: Report, announced: int) -> str:
+    """A sentence on what is wrong with the content of a report; empty if nothing is.
+
+    Args:
+        announced: the examples that the device said it has when it was asked.
+    """
     manifest, scalars = report.manifest, report.scalars
     if manifest.chunk_bytes != facts.chunk_bytes:
         return f"chunks of {manifest.chunk_bytes} bytes, the federation's are {facts.chunk_bytes}"
@@ -40,6 +41,6 @@ def flaw(facts: Facts, report: Report) -> str:
         return f"the scalars are not those of the method: {', '.join(odd) or 'no examples'}"
     if not all(map(math.isfinite, scalars.values())):
         return "a scalar is not finite"
-    if not 0 <= scalars["examples"] <= MOST_EXAMPLES:
-        return f"{scalars['examples']} examples cannot be"
+    if not 0 <= scalars["examples"] <= announced:
+        return f"it claims {scalars['examples']:.15g} examples, the device announced {announced}"
     return ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from fededge.config import CoordinatorConfig
+from fededge.plain import plain
 from fededge.wire.messages import Manifest, State, Training
 from fededge_server.rollout import Staging
 from fededge_server.rounds import Rounds
@@ -21,6 +22,7 @@ def describe(
     versions: Versions,
     manifest: Manifest,
     staging: Staging | None,
+    problem: str,
     now: float,
 ) -> State:
     """Where the federation stands at this moment."""
@@ -39,12 +41,14 @@ def describe(
         model=versions.spec,
         manifest=manifest,
         deadline=machine.deadline - now if machine.phase == "open" else 0.0,
-        devices=tuple(sorted(machine.invited)),
+        lease=config.rounds.lease,
+        asked=len(machine.invited),
         accuracy=versions.progress.accuracy,
         files=versions.method.files,
         encoding=str(versions.encoding),
         turns=config.rounds.expected_turns,
         rollout=None if staging is None else staging.rollout,
-        problem=FULL if machine.full else "",
-        quarantined=tuple(sorted(machine.fitness.quarantined)),
+        problem=FULL if machine.full else plain(problem),
+        quarantined=len(machine.fitness.quarantined),
+        restored=versions.progress.restored,
     )

@@ -14,6 +14,7 @@ from fededge.errors import DiskFullError
 from fededge.files import replacing
 from fededge.flat import Vector
 from fededge.methods.base import State as MethodState
+from fededge.robust import norm_of
 from fededge.wire import chunks, tensors
 from fededge.wire.encoding import Encoding
 from fededge.wire.source import Source
@@ -33,6 +34,7 @@ class Versions:
         self.config = config
         self.store = store
         self.network = Network(config.model, config.data, config.method, config.seed)
+        self._norm: tuple[str, float] | None = None
 
     def prepare(self) -> None:
         config = self.config
@@ -69,6 +71,19 @@ class Versions:
         self.memory: MethodState = memory
         log.info("resuming after round %d", progress.rounds_done)
 
+    def go_back(self, version: str) -> None:
+        """Make a version of an earlier one's model, with what the method remembered then."""
+        model, memory = self.store.load(version, self.layout)
+        self.advance(self.progress.rounds_done + 1, model, memory, {}, None, version)
+
+    @property
+    def norm(self) -> float:
+        """The norm of the current model."""
+        if self._norm is None or self._norm[0] != self.progress.version:
+            norm = norm_of(self.layout.size, lambda span: self.model[span])
+            self._norm = self.progress.version, norm
+        return self._norm[1]
+
     def current(self, number: int) -> Current:
         return Current(number, self.progress.version, self.model, self.memory)
 
@@ -79,12 +94,17 @@ class Versions:
         memory: MethodState,
         reports: Mapping[str, Mapping[str, float]],
         seconds: float | None,
+        restored: str = "",
     ) -> None:
-        """Evaluate a model, and make it the current version: on disk first."""
+        """Evaluate a model, and make it the current version: on disk first.
+
+        Args:
+            restored: the version that the model is of, if the run goes back to it.
+        """
         sha256 = self.layout.sha256(model)
         version = f"{done:06d}-{sha256[:16]}"
         score = self.network.accuracy(model)
-        progress = Progress(done, version, sha256, score)
+        progress = Progress(done, version, sha256, score, restored)
         self.store.advance(progress, self.layout, model, memory, reports, seconds)
         self.progress, self.model, self.memory = progress, model, memory
         shown = "" if score is None else f", global accuracy {score:.1%}"

@@ -110,6 +110,13 @@ class RoundsConfig(Section, frozen=True):
     over_select: Annotated[float, _help("ask so many times more than wanted", ge=1, le=10)] = 1.0
     quorum: Annotated[int, _help("a deadline needs so many updates to end a round", ge=1)] = 1
     deadline: Annotated[float, _help("seconds that a round may take", gt=0, le=1e7)] = 600.0
+    slack: Annotated[
+        float,
+        _help("once two thirds have answered, the others get so many times that; 0: all", ge=0),
+    ] = 5.0
+    lease: Annotated[
+        float, _help("seconds without a sign of life after which a device is gone", ge=5, le=1e6)
+    ] = 90.0
     grace: Annotated[
         float, _help("seconds more at the deadline for who is sending already", ge=0, le=1e6)
     ] = 0.0
@@ -149,6 +156,16 @@ class RoundsConfig(Section, frozen=True):
 class RobustConfig(Section, frozen=True):
     """What the coordinator does about updates that are wrong on purpose or by accident."""
 
+    max_value: Annotated[
+        float, _help("an update with a larger number is refused; float16 holds 65504", gt=0)
+    ] = 65504.0
+    norm_factor: Annotated[
+        float,
+        _help("a change of so many times the fleet's median is refused; 0: none is", ge=0),
+    ] = 30.0
+    max_weight_share: Annotated[
+        float, _help("of all weights in a round, that one of three or more may have", gt=0, le=1)
+    ] = 0.5
     max_norm: Annotated[
         float, _help("an update that changes the model by more is refused; 0: none is", ge=0)
     ] = 0.0
@@ -163,6 +180,13 @@ class RobustConfig(Section, frozen=True):
         float, _help("trimmed-mean leaves out this share at either end", ge=0, lt=0.5)
     ] = 0.1
     byzantine: Annotated[int, _help("krum expects so many hostile devices", ge=0)] = 1
+    max_drop: Annotated[
+        float,
+        _help("a version is bad that loses so many points of accuracy to the best", gt=0, le=100),
+    ] = 20.0
+    roll_back: Annotated[
+        bool, _help("go back to the last good version by itself when one is bad")
+    ] = False
 
 
 class TransferConfig(Section, frozen=True):
@@ -289,6 +313,12 @@ class AgentConfig(Side, frozen=True, kw_only=True):
     model: Annotated[
         ModelConfig | None, _help("insist on a network; left out: the federation's")
     ] = None
+    max_model_bytes: Annotated[
+        int, _help("a larger network than this is refused, whatever the federation says", ge=1)
+    ] = 2 * 2**30
+    max_memory_bytes: Annotated[
+        int, _help("so is a training that takes more memory; 0: half of the machine's", ge=0)
+    ] = 0
     export: ExportConfig = ExportConfig()
 
 

@@ -8,10 +8,12 @@ from typing import cast
 
 import msgspec
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fededge.transport.outbox import Outbox, Parcel
 from fededge.transport.session import Delivered, Session
 from fededge.wire.messages import State
+from fededge.wire.signing import sign
 from fededge.wire.topics import Topics
 from fededge_server.board import Board
 from fededge_server.store import Store
@@ -56,7 +58,7 @@ def boards(tmp_path: Path) -> Iterator[Make]:
     def make() -> Board:
         link = cast(Session, Link())
         topics, size = Topics(STATE.federation), STATE.manifest.chunk_bytes
-        return Board(link, topics, store, lambda: STATE, lambda: MODEL, size, None, lambda: 99.0)
+        return Board(link, topics, store, lambda: STATE, lambda: MODEL, 2, size, None, lambda: 99.0)
 
     yield make
     store.close()
@@ -112,7 +114,7 @@ def test_a_version_stays_until_a_state_names_the_next_one(boards: Make) -> None:
     """A device that comes meanwhile finds the model that the state before it names."""
     board, old = boards(), "000000-ffffffffffffffff"
     link = cast(Link, board.session)
-    board.outdate(old, 2)
+    board.outdate(old)
     connected(board)
     state = arrive(board)
     assert not any(old in topic for topic in link.topics)
@@ -120,3 +122,58 @@ def test_a_version_stays_until_a_state_names_the_next_one(boards: Make) -> None:
     board.came(state, msgspec.json.decode(state, type=State), retained=False)
     assert link.topics[-2:] == [board.topics.model(old, index) for index in (0, 1)]
     assert board.settled
+
+
+def test_a_forged_state_of_a_million_chunks_costs_as_many_messages_as_our_model_has(
+    boards: Make,
+) -> None:
+    board, foreign = boards(), "000007-ffffffffffffffff"
+    link = cast(Link, board.session)
+    manifest = msgspec.structs.replace(STATE.manifest, chunks=1_000_000)
+    forged = msgspec.structs.replace(STATE, version=foreign, manifest=manifest)
+    connected(board, msgspec.json.encode(forged))
+    state = arrive(board)
+    board.came(state, STATE, retained=False)
+    assert sum(foreign in topic for topic in link.topics) == board.most_chunks
+    board.came(msgspec.json.encode(forged), forged, retained=False)
+    state = link.last
+    board.came(state, STATE, retained=False)
+    assert sum(foreign in topic for topic in link.topics) == board.most_chunks, "never again"
+
+
+def test_a_state_of_somebody_else_is_replaced_at_the_next_tick_and_no_sooner(
+    boards: Make,
+) -> None:
+    """Two coordinators would answer each other as fast as the broker can."""
+    board = boards()
+    link = cast(Link, board.session)
+    connected(board)
+    ours = arrive(board)
+    board.came(ours, msgspec.json.decode(ours, type=State), retained=False)  # its echo
+    before = len(link.topics)
+    forged = msgspec.structs.replace(STATE, run="forged", issued=7)
+    for _ in range(100):
+        board.came(msgspec.json.encode(forged), forged, retained=False)
+    assert len(link.topics) == before
+    assert not board.settled, "it does not leave before its own is back"
+    board.refresh()
+    assert link.topics[before:] == [board.topics.state]
+    assert msgspec.json.decode(link.last, type=State).run == STATE.run
+    board.refresh()
+    assert len(link.topics) == before + 1
+
+
+def test_with_a_key_chunks_that_a_forged_state_names_are_not_its_business(boards: Make) -> None:
+    """It would take a hundred thousand messages down that nobody has put up."""
+    board = boards()
+    board.key = Ed25519PrivateKey.generate()
+    connected(board)
+    arrive(board)
+    huge = msgspec.structs.replace(STATE.manifest, chunks=1_000_000)
+    forged = msgspec.structs.replace(STATE, version="000009-0123456789abcdef", manifest=huge)
+    board.came(msgspec.json.encode(forged), forged, retained=False)
+    assert board.outdated == set()
+    signed = sign(forged, board.key)
+    board.look()
+    board.came(msgspec.json.encode(signed), signed, retained=True)
+    assert [*board.outdated] == [forged.version], "a leftover of our own"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -14,11 +16,11 @@ from torch import nn
 
 from fededge import aggregation, methods
 from fededge.config import RobustConfig, RoundsConfig
-from fededge.errors import StoreError
+from fededge.errors import StoreError, WireError
 from fededge.flat import Layout, Vector, as_numpy
 from fededge.wire import chunks
 from fededge.wire.encoding import Encoding
-from fededge.wire.messages import Report
+from fededge.wire.messages import Report, round_of
 from fededge_server.merging import Current, Merging
 from fededge_server.store import Progress, Store
 
@@ -60,7 +62,10 @@ class Round:
         self.versions = [progress.version for progress in store.history()]
         self.current = Current(1, self.versions[1], self.new, {})
         rounds = RoundsConfig(late="fold", staleness_power=0.5)
-        self.merging = Merging(store, LAYOUT, FEDAVG, self.encoding, rounds, robust)
+        self.norms: dict[str, float] = {}
+        self.merging = Merging(
+            store, LAYOUT, FEDAVG, self.encoding, rounds, robust, methods.Hyper()
+        )
         self.reports = {d: self.send(i, d, late and d == "c") for i, d in enumerate(DEVICES)}
 
     def send(self, seed: int, device: str, late: bool) -> Report:
@@ -71,18 +76,18 @@ class Round:
         scalars = {**dict.fromkeys(FEDAVG.scalars, 1.0), "examples": seed + 1.0}
         facts = chunks.manifest(data, 1024)
         version = self.versions[number]
-        report = Report(device, "run", number, version, LAYOUT.hash, facts, scalars)
+        report = Report(device, "run", version, LAYOUT.hash, facts, scalars)
         self.store.expect(device, report)
         for index in range(facts.chunks):
             self.store.keep(version, device, index * 1024, data[index * 1024 :][:1024])
-        self.merging.check(device, report, self.current)
+        self.norms[device] = self.merging.check(device, report, self.current, math.inf)
         return report
 
     def expected(self, clip: float = 0.0) -> npt.NDArray[np.float64]:
         """In float64, from whole vectors, by the formulas of the documentation."""
         total = np.zeros(LAYOUT.size)
         for seed, (device, report) in enumerate(self.reports.items()):
-            late = report.round == 0
+            late = round_of(report.version) == 0
             base = self.old if late else self.new
             path = self.store._update(report.version, device)
             sent = self.encoding.unpack(LAYOUT, path.read_bytes(), base)
@@ -93,7 +98,9 @@ class Round:
         return total
 
     def merged(self) -> Vector:
-        return self.merging.merge(self.reports, len(DEVICES), self.current)[0]
+        outcome = self.merging.merge(self.reports, self.norms, len(DEVICES), self.current)
+        assert outcome.merged == DEVICES
+        return outcome.model
 
 
 @pytest.mark.parametrize("encoding", EVERY)
@@ -102,6 +109,15 @@ def test_the_mean_of_what_was_sent(store: Store, encoding: str, late: bool) -> N
     round_ = Round(store, encoding, RobustConfig(), late)
     np.testing.assert_allclose(round_.merged(), round_.expected(), rtol=0, atol=1e-6)
     assert list(store.spool.glob("*/*.plain")) == [], "what was decompressed for it is gone"
+
+
+def test_more_steps_than_the_announced_training_takes_are_refused(store: Store) -> None:
+    """One pass over two examples in batches of 64 is one step."""
+    round_ = Round(store, "float32", RobustConfig(), late=False)
+    report = round_.reports["b"]
+    hostile = msgspec.structs.replace(report, scalars={**report.scalars, "steps": 2.0})
+    with pytest.raises(WireError, match="steps must be a whole number between 0 and 1, got 2"):
+        round_.merging.check("b", hostile, round_.current, math.inf)
 
 
 @pytest.mark.parametrize("encoding", EVERY)

@@ -55,9 +55,7 @@ def update_of(device: str) -> bytes:
 
 def report_of(device: str, of: Progress) -> Report:
     manifest = chunks.manifest(update_of(device), 1024)
-    return Report(
-        device, "run", of.rounds_done, of.version, LAYOUT.hash, manifest, {"examples": 3.0}
-    )
+    return Report(device, "run", of.version, LAYOUT.hash, manifest, {"examples": 3.0})
 
 
 def receive(store: Store, device: str, of: Progress) -> Report:
@@ -66,7 +64,7 @@ def receive(store: Store, device: str, of: Progress) -> Report:
     for offset in (1024, 0, 2048):
         store.keep(of.version, device, offset, data[offset : offset + 1024])
     store.check(of.version, device, report.manifest, READ)
-    store.accept(device, report, of.rounds_done)
+    store.accept(device, report, of.rounds_done, norm=0.25)
     return report
 
 
@@ -184,6 +182,9 @@ def test_history_is_read_without_taking_the_folder_whatever_its_name(tmp_path: P
 def test_a_history_that_is_not_there_is_said_in_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"journal\.sqlite"):
         Store(tmp_path).history()
+    (tmp_path / "journal.sqlite").touch()
+    with pytest.raises(StoreError, match=r"journal\.sqlite: it is empty: no run has begun yet"):
+        Store(tmp_path).history()
 
 
 def flip(path: Path, place: int = -5) -> None:
@@ -215,6 +216,17 @@ def test_a_torn_missing_or_foreign_model_file_is_said_in_one_sentence(store: Sto
         store.load(progress.version, LAYOUT)
     with pytest.raises(StoreError, match="no version"):
         store.load(version(7).version, LAYOUT)
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: os.truncate(path, 20)])
+def test_a_torn_or_missing_state_file_is_named(
+    store: Store, damage: Callable[[Path], None]
+) -> None:
+    progress = advance(store, 0, c=vector(5))
+    path = store.models / f"{progress.version}.state.safetensors"
+    damage(path)
+    with pytest.raises(StoreError, match=f"^{path}: .*; restore a backup"):
+        store.load(progress.version, LAYOUT)
 
 
 def test_a_failed_write_of_an_entry_is_a_store_error(store: Store) -> None:
@@ -257,10 +269,15 @@ def test_an_update_that_is_not_finite_is_refused(store: Store) -> None:
 
 def test_accepted_updates_and_who_was_asked_survive_a_kill(store: Store) -> None:
     of = advance(store, 0)
-    store.remember(0, ["a", "b"], ["a", "b", "c"])
+    store.remember(0, of.version, {"a": 3, "b": 4}, ["a", "b", "c"])
     report = receive(store, "a", of)
-    memory = reopened(store).memory()
-    assert memory == Memory(frozenset("ab"), frozenset("abc"), {"a": report}, frozenset("a"))
+    assert reopened(store).memory() == Memory(
+        asked={of.version: {"a": 3, "b": 4}},
+        known=frozenset("abc"),
+        accepted={"a": report},
+        stored=frozenset("a"),
+        norms={"a": 0.25},
+    )
     assert np.array_equal(store.update(of.version, "a", READ), vector(ord("a")))
 
 
@@ -276,7 +293,7 @@ def test_which_chunks_of_an_update_have_come_survives_a_kill(store: Store) -> No
     store.keep(of.version, "b", 2048, data[2048:])
     store.keep(of.version, "b", 1024, data[1024:2048])
     store.check(of.version, "b", report.manifest, READ)
-    store.accept("b", report, 0)
+    store.accept("b", report, 0, 0.5)
     assert reopened(store).memory().coming == {}
     (store.spool / of.version / "b.coming").write_bytes(b"torn")
     assert store.memory().coming == {}
@@ -285,12 +302,12 @@ def test_which_chunks_of_an_update_have_come_survives_a_kill(store: Store) -> No
 def test_what_belongs_to_an_earlier_round_is_remembered_but_not_kept(store: Store) -> None:
     """Killed after the new version was written and before the spool was cleared."""
     of = advance(store, 0)
-    store.remember(0, ["a"], ["a", "b"])
+    store.remember(0, of.version, {"a": 3}, ["a", "b"])
     report = receive(store, "a", of)
     advance(store, 1)
     memory = reopened(store).memory()
-    recent = {of.version: 0}
-    assert memory == Memory(frozenset(), frozenset("ab"), {"a": report}, recent=recent)
+    assert (memory.accepted, memory.stored) == ({"a": report}, frozenset())
+    assert memory.recent == {of.version: 0}
     assert list(store.spool.iterdir()) == []
 
 
@@ -380,7 +397,7 @@ def test_a_late_update_is_kept_until_the_round_that_takes_it_is_over(store: Stor
     data, report = update_of("a"), report_of("a", first)
     store.keep(first.version, "a", 0, data)
     store.check(first.version, "a", report.manifest, READ)
-    store.accept("a", report, 1)
+    store.accept("a", report, 1, 0.5)
     memory = reopened(store).memory()
     assert memory.stored == {"a"}
     assert memory.accepted["a"] == report
@@ -400,6 +417,69 @@ def test_a_refusal_and_a_quarantine_survive_until_a_good_update(store: Store) ->
     assert reasons == ["it is not finite", "it is not finite again"]
     receive(store, "a", of)
     assert reopened(store).memory().quarantined == frozenset()
+
+
+def test_an_accepted_update_that_a_merge_refuses_is_no_longer_accepted(store: Store) -> None:
+    of = advance(store, 0)
+    receive(store, "a", of)
+    kept = receive(store, "b", of)
+    store.refuse(0, Refuse("b", "000009-another", "an update of another version", False))
+    assert set(store.memory().accepted) == {"a", "b"}
+    store.refuse(0, Refuse("a", of.version, "the merge overflows with it", True))
+    memory = reopened(store).memory()
+    assert memory.accepted == {"b": kept}
+    assert memory.norms == {"b": 0.25}
+    assert memory.quarantined == {"a"}
+
+
+# Who was asked
+
+
+def test_who_was_asked_is_known_for_the_last_thousand_versions(store: Store) -> None:
+    for number in range(1003):
+        store.remember(number, f"v{number}", {"a": number}, ["a"])
+    asked = reopened(store).memory().asked
+    assert list(asked) == [f"v{number}" for number in range(3, 1003)]
+    assert asked["v3"] == {"a": 3}
+
+
+def test_the_last_word_on_who_was_asked_and_who_is_known_counts(store: Store) -> None:
+    store.remember(0, "v0", {"a": 1}, ["a", "b"])
+    store.remember(0, "v0", {"a": 1, "c": 2}, ["a", "c"])
+    memory = store.memory()
+    assert memory.asked == {"v0": {"a": 1, "c": 2}}
+    assert memory.known == {"a", "c"}
+
+
+def test_a_version_that_repeats_an_earlier_one_says_which(store: Store) -> None:
+    first = advance(store, 0)
+    again = Progress(1, f"000001-{first.sha256[:16]}", first.sha256, 0.5, first.version)
+    store.advance(again, LAYOUT, vector(0), {}, {}, None)
+    assert reopened(store).progress() == again
+    assert store.history() == [first, again]
+
+
+# The format
+
+
+@pytest.mark.parametrize("number", [0, 1, 3])
+def test_a_journal_of_another_format_is_refused(store: Store, number: int) -> None:
+    advance(store, 0)
+    store.close()
+    with contextlib.closing(sqlite3.connect(store.path)) as journal:
+        journal.execute(f"PRAGMA user_version = {number}")
+    said = (
+        f"{store.path}: this journal has format {number or 1}, this version of FedEdge reads "
+        "format 2; finish the run with the version of FedEdge that began it, or choose another "
+        "state folder"
+    )
+    for use in (store.open, store.history):
+        with pytest.raises(StoreError) as caught:
+            use()
+        assert str(caught.value) == said
+    with contextlib.closing(sqlite3.connect(store.path)) as journal:
+        journal.execute("PRAGMA user_version = 2")
+    store.open()
 
 
 def test_pruning_leaves_the_last_versions_and_the_history(store: Store) -> None:

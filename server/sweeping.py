@@ -1,0 +1,48 @@
+"""Retained messages where nothing may be retained: they would fill the broker, and come again."""
+
+from __future__ import annotations
+
+from fededge.errors import WireError
+from fededge.transport.session import Message, Session
+from fededge.wire.topics import Address, Topics
+
+__all__ = ["Sweeper"]
+
+FLEETING = frozenset({"report", "update", "coordinator claim"})
+"""Messages for those who are there; who retains one means harm, or has a bug."""
+
+AGAIN = 10.0
+"""Seconds after which the broker is asked for what else is retained there."""
+
+
+class Sweeper:
+    """Subscribes the coordinator to topics where nothing is retained, and clears what is."""
+
+    def __init__(self, session: Session, topics: Topics) -> None:
+        self.session = session
+        self.filters = (
+            f"{topics.coordinator}/claim",
+            topics.device("+", "report"),
+            topics.update("+", "+"),
+        )
+        self.again: float | None = None
+
+    def subscribe(self) -> None:
+        self.session.subscribe(*self.filters, as_published=True)
+
+    def cleared(self, address: Address, message: Message) -> bool:
+        """Whether this is only the echo of a cleared message, of ours or a device's."""
+        return address.kind in FLEETING and not message.payload
+
+    def check(self, address: Address, message: Message, now: float) -> None:
+        """Clear a message that is retained and may not be: a WireError, nobody handles it."""
+        if address.kind in FLEETING and message.retained:
+            self.session.publish(message.topic, b"", retain=True)
+            self.again = now + AGAIN if self.again is None else self.again
+            raise WireError("it was retained, where nothing may be; it is cleared")
+
+    def tick(self, now: float) -> None:
+        """Subscribe again where something was retained: a queue that was full lost the others."""
+        if self.again is not None and now >= self.again:
+            self.again = None
+            self.subscribe()
