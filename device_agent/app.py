@@ -1,14 +1,12 @@
-"""The agent's shell: carries the commands of its life out, over MQTT, on disk and in a worker.
-
-Training and export run in one worker thread, so that the broker's messages are answered meanwhile.
-"""
+"""The agent's shell: carries the commands of its life out, over MQTT, on disk and in a worker."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
+import math
 import queue
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -16,59 +14,57 @@ from typing import Any
 
 from fededge import __version__
 from fededge.config import AgentConfig
+from fededge.data.local import check_device_data
 from fededge.errors import (
     DiskFullError,
-    FedEdgeError,
-    MethodError,
-    RefusedError,
+    EgressError,
     TransportError,
     WireError,
 )
+from fededge.logs import RateLimit
 from fededge.training import prepare_training
 from fededge.transport import session as mqtt
-from fededge.transport.presence import Holder, claim_name
+from fededge.transport.presence import Holder, claim_name, new_claim
 from fededge.wire.chunks import Assembly
-from fededge.wire.messages import Claim, Reply, State, Status, TaskMessage, decode, encode
+from fededge.wire.messages import (
+    Claim,
+    Reply,
+    Report,
+    State,
+    Status,
+    TaskMessage,
+    decode,
+    encode,
+)
 from fededge.wire.topics import Topics
 from fededge_agent import events
+from fededge_agent.caution import Caution
 from fededge_agent.egress import Egress
 from fededge_agent.events import Pending
 from fededge_agent.life import Fetch, Life
 from fededge_agent.store import AgentStore, Turn
 from fededge_agent.trust import Trust
 from fededge_agent.work import Work
+from fededge_agent.worker import Changed, Failure, Worker, line
 
 __all__ = ["Agent"]
 
 log = logging.getLogger("agent")
 
 TICK = 0.5
-SESSION_KEPT = 24 * 3600
-MOST_SAID = 1000
-"""Characters of a problem in the status."""
+SIGNS_OF_LIFE = 3
+"""Statuses that a device sends within its lease: two may be lost or late."""
 
-LAST_JOB = 10.0
-"""Seconds that a stop waits for the worker: an export may finish, a long training may not."""
+SESSION_KEPT = 24 * 3600
 
 
 def _pending(turn: Turn | None) -> Pending | None:
     return None if turn is None else Pending(turn.report.run, turn.report.version)
 
 
-def _line(text: str) -> str:
-    """What a status can say: an announced method may be long and wrong, and we quote it."""
-    return "".join(c if c.isprintable() else "?" for c in text[:MOST_SAID])
-
-
-class Changed:
-    """The worker changed what the status says: the loop says it."""
-
-
-class Failure:
-    """The worker met an error: the loop raises it."""
-
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
+def _public(secret: str) -> str:
+    """The instance that the world may know: the client id has the secret that it is made from."""
+    return hashlib.sha256(f"fededge instance {secret}".encode()).hexdigest()[:32]
 
 
 class Agent:
@@ -79,11 +75,15 @@ class Agent:
         self.clock = clock
         self.topics = Topics(config.federation)
         self.inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.jobs: queue.Queue[Callable[[], None] | None] = queue.Queue()
         self.store = AgentStore(Path(config.state))
         self.work = Work(config, self.store)
-        self.trust = Trust(config)
+        self.worker = Worker(self.work, self.inbox)
+        self.trust = Trust(config, self.store)
         self.unkept: State | None = None
+        self.connected = False
+        self.announced = -math.inf
+        self.dropped = RateLimit(log, first=5, devices=1)
+        self.notes = RateLimit(log, first=20, devices=1)
         self.stopping = False
 
     def stop(self) -> None:
@@ -94,18 +94,17 @@ class Agent:
     def run(self) -> None:
         """Take part in the federation until stopped."""
         prepare_training()
+        check_device_data(self.config.data)  # what is wrong with it later ends nothing
         self.work.load_methods()
         self.store.open()
         try:
             self.trust.open()
             self._connect()
-            worker = threading.Thread(target=self._work, name="worker", daemon=True)
-            worker.start()
+            self.worker.start()
             try:
                 self._loop()
             finally:
-                self.jobs.put(None)
-                worker.join(LAST_JOB)
+                self.worker.stop()
                 self.session.stop(self.egress.last_words(self._status(online=False)))
         finally:
             self.store.close()
@@ -127,14 +126,15 @@ class Agent:
             late=_pending(index.late),
             fetch=self._coming(),
         )
+        self.holder = Holder(_public(index.instance))
+        self.caution = Caution(index.run)
         will = mqtt.Will(self._status_topic, encode(self._status(online=False)))
-        # Nobody else knows the instance: who took our client id would throw us off the broker.
+        # Nobody else knows this instance: who took our client id would throw us off the broker.
         name = f"fededge-{config.federation}-{device}-{index.instance[:16]}"
         self.session = self._session(name, will)
         self.egress = Egress(self.session, topics, device, Path(config.state) / "ledger.json")
-        self.egress.open()
+        self.egress.open(begun=index.settled is not None or index.count > 1)
         self._claim()
-        self.holder = Holder(index.instance)
         self.session.subscribe(topics.state)
         for kind in ("task", "reply", "claim", "status"):
             self.session.subscribe(topics.device(device, kind))
@@ -150,17 +150,18 @@ class Agent:
         return Fetch(version, Assembly(manifest, self.clock(), have=set(have)))
 
     def _claim(self) -> None:
-        config, instance = self.config, self.store.index.instance
-        self.egress.claimed(Claim(instance))
+        config, claim = self.config, new_claim()
+        self.egress.claimed(claim)
         what = f"device '{config.device}' of federation '{config.federation}'"
-        claim_name(config.broker, self.topics.device(config.device), instance, what, Status)
+        base = self.topics.device(config.device)
+        claim_name(config.broker, base, claim, self.holder.instance, what, Status)
 
     def _session(self, name: str, will: mqtt.Will) -> mqtt.Session:
         return mqtt.Session(self.config.broker, name, self.inbox, will, SESSION_KEPT)
 
     def _status(self, online: bool, answers: str = "") -> Status:
         return Status(
-            instance=self.store.index.instance,
+            instance=self.holder.instance,
             online=online,
             answers=answers,
             device=self.config.device,
@@ -168,9 +169,15 @@ class Agent:
             layout=self.work.layout_hash,
             examples=self.work.examples,
             software=__version__,
-            problem=_line(self.life.problem or self.trust.problem) if online else "",
+            problem=line(self._problem) if online else "",
             **self.work.promotion.describe(),
         )
+
+    @property
+    def _problem(self) -> str:
+        rival = self.holder.rival
+        contested = f"another agent runs as device '{self.config.device}', or poses as it ({rival})"
+        return self.life.problem or self.trust.problem or contested * bool(rival)
 
     # The loop: one thread decides
 
@@ -184,11 +191,26 @@ class Agent:
                 self._tick()
 
     def _tick(self) -> None:
+        for limit in (self.dropped, self.notes):
+            limit.tick(self.clock())
         if self.unkept is not None:
             self._believe(self.unkept)
-        if self.work.promotion.look():  # an app's word need not wait for a training
+        stood = self.caution.tick(self.clock())
+        if stood is not None:
+            self._go_by(stood)
+        # An app's word need not wait for a training, nor does a sign of life.
+        if self.work.promotion.look() or self._lease_runs_out:
             self._do(events.Announce())
+        self._keep_name()
         self._handle(events.Tick())
+
+    @property
+    def _lease_runs_out(self) -> bool:
+        """Whether it is time for a sign of life; while the link is down none would pile up."""
+        state = self.life.state
+        if state is None or not self.connected:
+            return False
+        return self.clock() - self.announced >= state.lease / SIGNS_OF_LIFE
 
     def _take(self, event: Any) -> None:
         match event:
@@ -196,13 +218,17 @@ class Agent:
                 try:
                     self._message(event)
                 except WireError as error:
-                    log.warning("%s: message dropped: %s", event.topic, error)
+                    text = f"message on {event.topic} dropped: {error}"
+                    self.dropped.say(logging.WARNING, "", text, self.clock())
                 event.ack()
             case mqtt.Connected(resumed):
+                self.connected = True
                 self._handle(events.Connected(resumed))
             case mqtt.Delivered():
                 self.session.delivered(event)
             case mqtt.Lost():
+                self.connected = False
+                self.holder.lost()
                 log.warning("connection to %s lost (%s)", self.session.address, event.reason)
             case mqtt.Failed():
                 raise TransportError(event.reason)
@@ -219,23 +245,36 @@ class Agent:
         if address.kind == "state" and payload:
             self._believe(decode(payload, State))
         elif address.kind == "task":
-            self._handle(events.TaskCame(decode(payload, TaskMessage)))
+            task = decode(payload, TaskMessage)
+            self._check_sender(task)
+            self._handle(events.TaskCame(task))
         elif address.kind == "reply":
-            self._handle(events.ReplyCame(decode(payload, Reply)))
+            reply = decode(payload, Reply)
+            self._check_sender(reply)
+            self._handle(events.ReplyCame(reply))
         elif address.kind == "claim":
-            self._handle(events.ClaimCame(decode(payload, Claim).instance))
-        elif address.kind == "status" and payload:
-            self._defend_name(decode(payload, Status))
+            self._handle(events.ClaimCame(decode(payload, Claim).nonce))
+        elif address.kind == "status":
+            self._defend_name(payload)
         elif address.kind == "model" and payload:
             self._handle(events.ChunkCame(address.version, payload))
+
+    def _check_sender(self, message: TaskMessage | Reply) -> None:
+        """Whoever can write on our topics may say anything there: also what was for others."""
+        if message.device != self.config.device:
+            raise WireError(f"it is for device '{message.device}'")
+        self.trust.vouch(message)
 
     def _believe(self, state: State) -> None:
         """Go by a state that is to be trusted; of another one, the status tells."""
         before, self.unkept = self.trust.problem, None
         try:
             self.trust.check(state)
-            self._follow_rollout(state)
-            self._handle(events.StateCame(state))
+            if self.trust.key or self.caution.weigh(state, self.clock()):
+                self._go_by(state)
+            else:
+                text = f"a state with other terms (run '{state.run}') is believed if it stands"
+                self._warn(text)
         except DiskFullError:
             self.unkept = state  # to be tried again: there may be space then
             if self.trust.problem != before:
@@ -244,18 +283,31 @@ class Agent:
             if self.trust.problem != before:
                 self._do(events.Announce())
 
+    def _go_by(self, state: State) -> None:
+        self._follow_rollout(state)
+        self._handle(events.StateCame(state))
+
     def _follow_rollout(self, state: State) -> None:
         """Withdraw at once what the coordinator withdraws; what it releases is judged first."""
         if self.work.promotion.follow(state):
             self._do(events.Announce())
         if state.rollout is not None:
-            self._job(self._release)
+            self.worker.release()
 
-    def _defend_name(self, status: Status) -> None:
-        rival = self.holder.rival(status)
-        if rival is not None and self.holder.must_go(rival):
-            raise RefusedError(f"another agent runs as device '{self.config.device}' ({rival})")
-        if rival is not None:
+    def _defend_name(self, payload: bytes) -> None:
+        """What is said in our name by others is overwritten: nobody must go by it for long."""
+        status = None
+        with contextlib.suppress(WireError):
+            status = decode(payload, Status)
+        self.holder.hears(payload, status, self.clock())
+
+    def _warn(self, text: str) -> None:
+        self.notes.say(logging.WARNING, "", text, self.clock())
+
+    def _keep_name(self) -> None:
+        if self.holder.due(self.clock()):
+            if self.holder.rival:
+                self._warn(self._problem)
             self._do(events.Announce())
 
     def _handle(self, event: events.Event) -> None:
@@ -265,9 +317,11 @@ class Agent:
     def _do(self, command: events.Command) -> None:
         match command:
             case events.Announce(answers):
-                self.egress.status(self._status(online=True, answers=answers))
+                self.announced = self.clock()
+                said = self.egress.status(self._status(online=True, answers=answers))
+                self.holder.says(said, self.clock())
             case events.Prepare(state):
-                self._job(lambda: self._prepare(state))
+                self.worker.prepare(state)
             case events.Expect(version, manifest):
                 with self._unless_full(version):
                     self.store.expect(version, manifest)
@@ -280,16 +334,16 @@ class Agent:
                     self.store.keep(version, offset, data)
             case events.CheckModel():
                 self._check_model(command)
-            case events.Train(task, state):
-                self._job(lambda: self._train(task, state))
+            case events.Train(state):
+                self.worker.train(state)
+            case events.Abandon():
+                self.worker.abandon()
             case events.SendUpdate(chunks):
                 self._send(chunks)
             case events.Settle():
                 self._settle(command)
-            case events.Halt(reason):
-                raise RefusedError(f"the federation refuses this agent: {reason}")
             case events.Note(text):
-                log.info("%s", text)
+                self.notes.say(logging.INFO, "", text, self.clock())
 
     def _check_model(self, command: events.CheckModel) -> None:
         with self._unless_full(command.version):
@@ -306,7 +360,7 @@ class Agent:
         try:
             self.store.settle(decision.accepted, decision.late)
         except DiskFullError as error:
-            self._handle(events.Unsettled(_line(str(error))))
+            self._handle(events.Unsettled(line(str(error))))
         else:
             log.info("update %s", "accepted" if decision.accepted else "dropped")
             self._handle(events.Settled(decision))
@@ -317,7 +371,7 @@ class Agent:
         try:
             yield
         except DiskFullError as error:
-            self._handle(events.TurnFailed(version, _line(str(error))))
+            self._handle(events.TurnFailed(version, line(str(error))))
 
     def _topics(self, version: str, chunks: Iterable[int]) -> list[str]:
         return [self.topics.model(version, index) for index in chunks]
@@ -328,60 +382,14 @@ class Agent:
             return
         with self._unless_full(turn.report.version):  # the ledger comes first
             if not chunks:
-                self.egress.report(turn.report, self.work.scalars)
+                self._report(turn.report)
             elif (payload := self.store.update()) is None:
                 self._handle(events.TurnLost())
             else:
                 self.egress.chunks(turn.report, payload, chunks)
 
-    # The worker: what takes long
-
-    def _job(self, job: Callable[[], None]) -> None:
-        self.jobs.put(job)
-
-    def _work(self) -> None:
-        while (job := self.jobs.get()) is not None:
-            self._run_job(job)
-
-    def _run_job(self, job: Callable[[], None]) -> None:
+    def _report(self, report: Report) -> None:
         try:
-            job()
-        except FedEdgeError as error:
-            self.inbox.put(Failure(error))
-        except Exception as error:  # a bug in the worker must stop the agent, not hang it
-            log.exception("the worker failed")
-            self.inbox.put(Failure(error))
-
-    def _prepare(self, state: State) -> None:
-        try:
-            self.work.prepare(state)
-        except (MethodError, WireError) as error:
-            self.inbox.put(events.Unable(state, _line(str(error))))
-            return
-        self.inbox.put(events.Prepared(state, self.work.most_bytes))
-
-    def _train(self, task: TaskMessage, state: State) -> None:
-        log.info("round %d: training from %s", task.round + 1, task.version)
-        try:
-            trained = self.work.train(task, state)
-        except WireError as error:
-            self.inbox.put(events.Spoiled(task.version, str(error)))
-            return
-        except (MethodError, DiskFullError) as error:
-            self.inbox.put(events.TurnFailed(task.version, _line(str(error))))
-            return
-        except Exception as error:  # a method may be anybody's: its bug must not end the agent
-            if isinstance(error, FedEdgeError):
-                raise
-            log.exception("the training failed")
-            reason = f"the training failed: {type(error).__name__}: {error}"
-            self.inbox.put(events.TurnFailed(task.version, _line(reason)))
-            return
-        self.inbox.put(events.Trained(Pending(state.run, task.version)))
-        self.work.follow_up(trained)
-        if self.work.exporting is not None:
-            self.inbox.put(Changed())
-
-    def _release(self) -> None:
-        if self.work.exporting is not None and self.work.promotion.release():
-            self.inbox.put(Changed())
+            self.egress.report(report, self.work.scalars)
+        except EgressError as error:  # the state names another method than we trained with
+            self._warn(f"the update is not reported: {error}")

@@ -8,7 +8,6 @@ update leaves: after a crash the ledger may say too much, never too little.
 from __future__ import annotations
 
 import functools
-import json
 import logging
 import math
 from collections import Counter
@@ -19,6 +18,7 @@ import msgspec
 
 from fededge.errors import EgressError, StoreError
 from fededge.files import replace_file
+from fededge.sealed import read_sealed, sealed
 from fededge.transport.outbox import Parcel
 from fededge.transport.session import Session, Will
 from fededge.wire import chunks, tensors
@@ -43,26 +43,29 @@ class Egress:
         self.path = ledger
         self.ledger: Counter[str] = Counter()
 
-    def open(self) -> None:
-        """Go on with the ledger where an earlier process left it."""
+    def open(self, begun: bool = False) -> None:
+        """Go on with the ledger where an earlier process left it; it must have, if `begun`."""
         if not self.path.exists():
+            if begun:
+                log.warning("%s: missing; it begins anew, without what has left before", self.path)
             return
-        try:
-            counts = json.loads(self.path.read_bytes())
-            self.ledger = Counter({str(name): int(count) for name, count in counts.items()})
-        except (ValueError, TypeError, AttributeError, OSError) as error:
-            raise StoreError(f"{self.path}: unreadable ({error}); restore or remove it") from None
+        counts = read_sealed(self.path, dict[str, int])
+        if counts is None:
+            raise StoreError(f"{self.path}: unreadable or damaged; restore or remove it")
+        self.ledger = Counter(counts)
 
     def save(self) -> None:
-        replace_file(self.path, json.dumps(self.ledger, indent=1).encode())
+        replace_file(self.path, sealed(self.ledger) + b"\n")
 
     def claimed(self, claim: Claim) -> None:
         """Book the claim to our name, which goes out before there is a session to send it by."""
         self.ledger["claim"] += len(encode(claim))
 
-    def status(self, status: Status) -> None:
+    def status(self, status: Status) -> bytes:
+        """Publish the status; returns its bytes."""
         words = self._words(status)
         self.session.publish(words.topic, words.payload, retain=True)
+        return words.payload
 
     def last_words(self, status: Status) -> Will:
         """The status to leave behind, booked and saved: `Session.stop` sends it."""

@@ -8,6 +8,8 @@ from typing import Literal
 from fededge.wire.messages import Manifest, Reply, State, TaskMessage
 
 __all__ = [
+    "Abandon",
+    "Abandoned",
     "Activity",
     "Announce",
     "CheckModel",
@@ -19,7 +21,6 @@ __all__ = [
     "Expect",
     "Fetched",
     "Follow",
-    "Halt",
     "Keep",
     "Note",
     "Pending",
@@ -146,6 +147,11 @@ class TurnFailed:
 
 
 @dataclass(frozen=True)
+class Abandoned:
+    """A turn was stopped: it is as if it had not been begun."""
+
+
+@dataclass(frozen=True)
 class Settled:
     """What the coordinator has decided is on disk."""
 
@@ -178,6 +184,7 @@ Event = (
     | Trained
     | TurnFailed
     | TurnLost
+    | Abandoned
     | Settled
     | Unsettled
     | Tick
@@ -242,9 +249,11 @@ class CheckModel:
 
 @dataclass(frozen=True)
 class Train:
-    """Take the turn, save its update and private state; answer with Trained or TurnFailed."""
+    """Take the turn of this state's version; answer with Trained or TurnFailed.
 
-    task: TaskMessage
+    Its update and private state are saved by then.
+    """
+
     state: State
 
 
@@ -267,10 +276,11 @@ class Settle:
 
 
 @dataclass(frozen=True)
-class Halt:
-    """This agent cannot take part; a person must look at it."""
+class Abandon:
+    """What is being trained is not what the federation trains any more: stop it.
 
-    reason: str
+    The training answers with Abandoned, or as ever if it was over.
+    """
 
 
 @dataclass(frozen=True)
@@ -291,6 +301,6 @@ Command = (
     | Train
     | SendUpdate
     | Settle
-    | Halt
+    | Abandon
     | Note
 )

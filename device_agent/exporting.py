@@ -17,7 +17,7 @@ from fededge.export import Draft, Origin, Samples, Template, compared, predict_a
 from fededge.flat import FlatModel
 from fededge.spec import ModelSpec
 from fededge.training import Answer, Trainer
-from fededge.wire.messages import State, TaskMessage
+from fededge.wire.messages import State
 from fededge.wire.signing import read_signing_key
 from fededge_agent.promotion import Promotion
 
@@ -68,7 +68,7 @@ class Exporting:
             self.template = None
             log.warning("there will be no ONNX model: %s", error)
 
-    def publish(self, answer: Answer, task: TaskMessage, state: State) -> None:
+    def publish(self, answer: Answer, state: State) -> None:
         """Export the personal model, and offer it for promotion."""
         if self.template is None:
             return
@@ -78,7 +78,7 @@ class Exporting:
         inputs = spread(inputs, max(LEAST_COMPARED, min(MOST_COMPARED, count)))
         before = self.net.swap(answer.personal)
         try:
-            draft = compared(self.net, self.template, self._origin(answer, task, state), inputs)
+            draft = compared(self.net, self.template, self._origin(answer, state), inputs)
             outcome = self.promotion.offer(draft, self._complete)
         except (ExportError, StoreError) as error:  # a full disk is one: the next turn tries again
             log.error("%s", error)
@@ -111,15 +111,15 @@ class Exporting:
         draft = draft.preferring(config.prefer, config.max_drop)
         return draft if self.key is None else draft.signed(self.key)
 
-    def _origin(self, answer: Answer, task: TaskMessage, state: State) -> Origin:
+    def _origin(self, answer: Answer, state: State) -> Origin:
         accuracy = answer.personal_accuracy
         return Origin(
             federation=self.config.federation,
             device=self.config.device,
             method=state.method,
             run=state.run,
-            version=task.version,
-            round=task.round,
+            version=state.version,
+            round=state.round,
             accuracy=None if math.isnan(accuracy) else accuracy,
             created=datetime.now(timezone.utc),
         )

@@ -11,8 +11,10 @@ from itertools import islice
 
 from fededge.errors import WireError
 from fededge.wire.chunks import Assembly, check_manifest
-from fededge.wire.messages import Manifest, Reply, State, TaskMessage
+from fededge.wire.messages import Manifest, Reply, State, TaskMessage, round_of
 from fededge_agent.events import (
+    Abandon,
+    Abandoned,
     Activity,
     Announce,
     CheckModel,
@@ -24,7 +26,6 @@ from fededge_agent.events import (
     Expect,
     Fetched,
     Follow,
-    Halt,
     Keep,
     Note,
     Pending,
@@ -47,7 +48,7 @@ from fededge_agent.events import (
     Unsettled,
 )
 
-__all__ = ["Fetch", "Life"]
+__all__ = ["Fetch", "Life", "terms"]
 
 UNANSWERED = 10.0
 """Seconds without an answer after which the coordinator is asked for one; then twice that, …"""
@@ -102,7 +103,7 @@ class Life:
     dishonest: Manifest | None = None
     fetch: Fetch | None = None
     checking: str = ""
-    training: Pending | None = None
+    training: State | None = None
     settling: bool = False
     failure: str = ""
     sent: float = -math.inf
@@ -126,6 +127,7 @@ class Life:
         return self.failure if self.unable is None else self.unable.reason
 
     def handle(self, event: Event, now: float) -> list[Command]:
+        """What this event leads to; a WireError, and no change, if it is a chunk that is none."""
         before = self.activity
         commands = [*self._take(event, now), *self._next(now)]
         if self.activity != before or isinstance(event, Connected):
@@ -160,6 +162,9 @@ class Life:
                 return self._trained(event.pending, now)
             case TurnFailed():
                 return self._turn_failed(event)
+            case Abandoned():
+                self.training = None
+                return [Note("the turn is abandoned: the federation trains something else now")]
             case Settled():
                 return self._settled(event.decision)
             case Unsettled():
@@ -177,10 +182,17 @@ class Life:
 
     def _state(self, state: State, now: float) -> list[Command]:
         self.state = state
-        if self.early is not None and self.early.version == state.version:
+        if _asks_for(self.early, state):
             self.task, self.early = self.early, None
-        elif self.task is not None and self.task.version != state.version:
+        elif not _asks_for(self.task, state):
             self.task = None
+        stop: list[Command] = []
+        if self.training is not None and terms(self.training) != terms(state):
+            stop = [Abandon()]
+        return stop + self._go_by(state, now)
+
+    def _go_by(self, state: State, now: float) -> list[Command]:
+        """Updates of another run are nobody's; what became of ours, we ask."""
         if self.settled is not None and self.settled.run != state.run:
             self.settled = None
         if self.pending is not None and self.pending.run != state.run:
@@ -192,10 +204,10 @@ class Life:
         return self._inquire(now)
 
     def _task(self, task: TaskMessage, now: float) -> list[Command]:
-        if task.device != self.device:
-            return [Note(f"a task for device '{task.device}' came on our topic: dropped")]
-        if self.state is None or task.version != self.state.version:
-            self.early = task  # its state is on the way, or it is outdated
+        """Take a task for the state at hand; one that is ahead of its state waits for it."""
+        if self.state is None or not _asks_for(task, self.state):
+            if self.state is None or not _outdated(task, self.state):
+                self.early = task
             return []
         self.task, self.failure = task, ""
         asked_again = self.settled == Pending(self.state.run, task.version)
@@ -209,7 +221,8 @@ class Life:
         if self.unable is not None and _same_job(self.unable.state, state):
             return []
         if self.prepared is None or not _same_job(self.prepared, state):
-            self.preparing, self.unable, self.failure = state, None, ""
+            self.prepared = self.unable = None
+            self.preparing, self.failure = state, ""
             return [*self._leave_outdated(state), Prepare(state)]
         stop = self._leave_outdated(state)
         if self.fetch is not None and self.fetch.assembly.complete:
@@ -223,12 +236,11 @@ class Life:
 
     def _begin(self, task: TaskMessage, state: State, now: float) -> list[Command]:
         """Train if we hold the version, fetch it if not."""
-        turn = Pending(state.run, task.version)
-        if turn in (self.settled, self.late):
+        if Pending(state.run, task.version) in (self.settled, self.late):
             return []
         if self.held == task.version:
-            self.training = turn
-            return [Train(task, state)]
+            self.training = state
+            return [Train(state)]
         return self._fetch(state, now)
 
     # The model comes: for a task, or because we have none at all
@@ -265,10 +277,7 @@ class Life:
         fetch = self.fetch
         if fetch is None or event.version != fetch.version:
             return []
-        try:
-            piece = fetch.assembly.take(event.message, now)
-        except WireError as error:
-            return [Note(f"chunk dropped: {error}")]
+        piece = fetch.assembly.take(event.message, now)
         if piece is None:
             return []
         keep = Keep(event.version, *piece)
@@ -313,17 +322,14 @@ class Life:
         return self._say(SendUpdate(), now) if self.pending is not None else []
 
     def _say(self, command: SendUpdate, now: float, patience: float = UNANSWERED) -> list[Command]:
-        if self.prepared is None:
+        if self.state is None or self.prepared is None or not _same_job(self.prepared, self.state):
             return []  # the method that says which scalars may leave is not there yet
         self.sent, self.patience = now, patience
         return [command]
 
     def _reply(self, reply: Reply, now: float) -> list[Command]:
-        if reply.fatal:
-            # Before we are prepared it can only be a leftover: nothing of ours was there to refuse.
-            return [Halt(reply.reason)] if self.prepared is not None else []
         saved = self.pending or self.settled
-        if saved is None or reply.version != saved.version:
+        if saved != Pending(reply.run, reply.version):
             return []
         if self.training is not None and self.pending is not None:
             return []  # it was lost: private state, and its file, must not change meanwhile
@@ -361,10 +367,31 @@ class Life:
         return self._say(SendUpdate(), now, min(2 * self.patience, MOST_PATIENCE))
 
 
+def terms(state: State) -> tuple[object, ...]:
+    """What a run is, and stays: its identity, and all that decides what a turn gives."""
+    return state.run, state.seed, *_job(state)
+
+
+def _asks_for(task: TaskMessage | None, state: State) -> bool:
+    return task is not None and (task.run, task.version) == (state.run, state.version)
+
+
+def _outdated(task: TaskMessage, state: State) -> bool:
+    """Whether a task is of a round that is over: a repetition, or it was long on its way."""
+    return task.run == state.run and round_of(task.version) < round_of(state.version)
+
+
 def _same_job(a: State, b: State) -> bool:
     """Whether what was built for one state serves the other."""
     return _job(a) == _job(b)
 
 
 def _job(state: State) -> tuple[object, ...]:
-    return state.model, state.layout, state.method, state.files, state.encoding
+    return (
+        state.model,
+        state.layout,
+        state.method,
+        state.files,
+        state.encoding,
+        state.training,
+    )

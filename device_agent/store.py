@@ -30,11 +30,12 @@ from fededge.files import (
     stream_sha256,
 )
 from fededge.methods.private import Private
+from fededge.sealed import read_sealed, sealed
 from fededge.wire import container, pieces
 from fededge.wire.chunks import Payload
 from fededge.wire.container import Sink
 from fededge.wire.messages import Manifest, Report
-from fededge_agent.index import File, Index, Turn, sealed, unsealed
+from fededge_agent.index import File, Index, Turn
 from fededge_agent.kept import dump, private_of
 
 __all__ = ["AgentStore", "Turn"]
@@ -55,6 +56,7 @@ class AgentStore:
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "private"
         self.index = Index(instance="")
+        self._trusted = 0
         self._drafts: set[str] = set()  # files of the turn that is being saved
 
     def open(self) -> None:
@@ -83,7 +85,7 @@ class AgentStore:
     def _read_index(self) -> None:
         """Read where we stand, or where we stood one change earlier; begin if nothing is there."""
         for path in (self._index, self._before):
-            index = unsealed(path)
+            index = read_sealed(path, Index)
             if index is not None:
                 self.index = index
                 break
@@ -93,10 +95,14 @@ class AgentStore:
         if path == self._before:
             log.warning("%s: damaged; going on from the one before", self._index)
             self._write(index)
+        elif read_sealed(self._before, Index) is None:
+            log.warning("%s: missing or damaged; it is written anew", self._before)
+            self._replace(self._before.name, sealed(index))
 
     def _begin(self) -> None:
         """A new identity: only where there is nothing that belonged to another one."""
-        left = [*self.folder.glob("agent*.json"), *self.folder.glob("*.private")]
+        ours = SUFFIXES - {".new"}
+        left = [p for p in self.folder.iterdir() if p.suffix in ours or p.match("agent*.json")]
         if left:
             raise StoreError(
                 f"{self._index}: unreadable, and so is the one before; restore a backup, or remove "
@@ -108,8 +114,10 @@ class AgentStore:
         """Do without what can be had again; of private state, go back to the one before."""
         index = self.index
         if index.held and not self._intact(File(self._model(index.held).name, index.held_sha256)):
+            log.warning("%s: damaged; it is fetched again", self._model(index.held))
             self._change(held="", held_sha256="")
         if index.settled is not None and not self._intact(index.settled.update):
+            log.warning("%s: damaged; it was accepted", self.folder / index.settled.update.name)
             self._change(settled=None)
         if self.index.private is not None and not self._intact(self.index.private):
             self._go_back()
@@ -169,7 +177,10 @@ class AgentStore:
 
     def model(self, version: str, read: Reader) -> dict[str, torch.Tensor]:
         """The held model; a WireError if its file is gone or damaged: it can be fetched again."""
-        return self._read_vectors(self._model(version), read)
+        path, index = self._model(version), self.index
+        if version == index.held and not self._intact(File(path.name, index.held_sha256)):
+            raise WireError(f"{path}: missing or damaged, its SHA-256 does not fit")
+        return self._read_vectors(path, read)
 
     def _read_vectors(self, path: Path, read: Reader) -> dict[str, torch.Tensor]:
         try:
@@ -296,8 +307,18 @@ class AgentStore:
             if path.suffix in SUFFIXES and path.name not in named:
                 path.unlink(missing_ok=True)
 
+    def trust(self, issued: int) -> None:
+        """Remember when the newest signed state was issued: with the next change of the index.
+
+        The first time at once: the index must know that there was one.
+        """
+        self._trusted = issued
+        if not self.index.trusted:
+            self._change()
+
     def _change(self, **fields: Any) -> None:
-        self._write(msgspec.structs.replace(self.index, **fields))
+        trusted = max(self._trusted, self.index.trusted)
+        self._write(msgspec.structs.replace(self.index, trusted=trusted, **fields))
 
     def _write(self, index: Index) -> None:
         self._replace(self._before.name, sealed(self.index if self.index.instance else index))

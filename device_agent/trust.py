@@ -1,44 +1,66 @@
 """Which states of the federation a device believes: signed by a trusted key, and never older ones.
 
 Without a key it believes what the broker delivers. With one, it also remembers across restarts
-when the newest state was issued: a copy of an older one, though signed, cannot take it back.
+when the newest state was issued: a copy of an older one, though signed, cannot take it back. The
+index of the agent's store remembers it too, if not always the very newest: a file that is lost or
+damaged does not open the door to every old state.
 """
 
 from __future__ import annotations
 
-import json
+import logging
 from pathlib import Path
+
+from msgspec import Struct
 
 from fededge.config import AgentConfig
 from fededge.errors import DiskFullError, StoreError, WireError
 from fededge.files import replace_file
-from fededge.wire.messages import State
+from fededge.sealed import read_sealed, sealed
+from fededge.wire.messages import Reply, State, TaskMessage
 from fededge.wire.signing import read_trusted_keys, verify
+from fededge_agent.store import AgentStore
 
 __all__ = ["Trust"]
+
+log = logging.getLogger("agent")
+
+
+class Trusted(Struct, frozen=True):
+    """The file: when the newest state was issued."""
+
+    newest: int
 
 
 class Trust:
     """The constructor only stores; `open` reads the keys and what is remembered."""
 
-    def __init__(self, config: AgentConfig) -> None:
+    def __init__(self, config: AgentConfig, store: AgentStore) -> None:
         self.federation = config.federation
         self.key = config.trusted_key
         self.path = Path(config.state) / "trust.json"
+        self.store = store
         self.newest = 0
         self.problem = ""
 
     def open(self) -> None:
+        """Read the keys and the newest number; the store is open already."""
         self.keys = read_trusted_keys(Path(self.key)) if self.key else ()
-        if not self.key or not self.path.exists():
+        if not self.key:
             return
-        try:
-            self.newest = int(json.loads(self.path.read_bytes())["newest"])
-        except (OSError, ValueError, TypeError, KeyError) as error:
+        found, known = read_sealed(self.path, Trusted), self.store.index.trusted
+        if found is None and self.path.exists() and not known:
             raise StoreError(
-                f"{self.path}: unreadable ({error}); restore it, or remove it if you know that "
-                "nobody replays old states"
-            ) from None
+                f"{self.path}: unreadable; restore it, or remove it if you know that nobody "
+                "replays old states"
+            )
+        self.newest = 0 if found is None else found.newest
+        if self.newest < known:
+            text = (
+                "%s: missing, damaged or older than it was; going on from the state that %s names"
+            )
+            log.warning(text, self.path, self.store.folder)
+            self.newest = known
 
     @property
     def fresh(self) -> bool:
@@ -57,6 +79,11 @@ class Trust:
             raise
         self.problem = ""
 
+    def vouch(self, message: TaskMessage | Reply) -> None:
+        """Return if the message is to be believed; it names the run that the state tells."""
+        if self.key:
+            verify(message, self.keys)
+
     def _check(self, state: State) -> None:
         if state.federation != self.federation:
             raise WireError(f"it names federation '{state.federation}', not '{self.federation}'")
@@ -69,5 +96,6 @@ class Trust:
                 "coordinator's clock was set back"
             )
         if state.issued > self.newest:
-            replace_file(self.path, json.dumps({"newest": state.issued}).encode())
+            replace_file(self.path, sealed(Trusted(state.issued)))
+            self.store.trust(state.issued)
             self.newest = state.issued

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import logging
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,23 +17,25 @@ from torch import Tensor
 from fededge import methods
 from fededge.config import AgentConfig
 from fededge.data.local import device_examples
-from fededge.errors import ConfigError, LayoutError, WireError
+from fededge.errors import ConfigError, WireError
 from fededge.export import Models
 from fededge.flat import FlatModel, as_numpy, as_tensors
 from fededge.methods import Hyper, Method, Private
 from fededge.methods.own import sha256_of
-from fededge.models import Preprocess, build_for
+from fededge.models import Classifier, Preprocess, build_for
+from fededge.spec import ModelSpec
 from fededge.training import Answer, Examples, Task, Trainer
 from fededge.wire import chunks, tensors
 from fededge.wire.container import Sink
 from fededge.wire.encoding import RESIDUE, Encoding
-from fededge.wire.messages import Manifest, Report, State, TaskMessage
+from fededge.wire.messages import Manifest, Report, State
 from fededge_agent.exporting import Exporting
+from fededge_agent.limits import Limits
 from fededge_agent.metrics import Diary, turn_metrics
 from fededge_agent.promotion import Promotion
 from fededge_agent.store import AgentStore
 
-__all__ = ["Trained", "Work"]
+__all__ = ["StoppedError", "Trained", "Work"]
 
 log = logging.getLogger("agent")
 
@@ -40,11 +44,14 @@ log = logging.getLogger("agent")
 class Trained:
     """A turn that was taken and saved: what it was for, what it began with, what it gave."""
 
-    task: TaskMessage
     state: State
     received: Tensor
     answer: Answer
     seconds: float
+
+
+class StoppedError(Exception):
+    """A training was abandoned between two steps."""
 
 
 class Work:
@@ -58,17 +65,21 @@ class Work:
         self.trainer: Trainer | None = None
         self.exporting: Exporting | None = None
         self.encoding = Encoding()
+        self.limits = Limits(config)
+        self.abandon = threading.Event()
         self.diary = Diary(Path(config.state))
         models = Models(Path(config.state) / "models", config.export.keep)
         self.promotion = Promotion(models, config.device, config.export.margin, self._score)
 
     @property
     def layout_hash(self) -> str:
-        return self.trainer.net.layout.hash if self.trainer else ""
+        trainer = self.trainer  # the worker may take it away meanwhile
+        return trainer.net.layout.hash if trainer else ""
 
     @property
     def examples(self) -> int:
-        return len(self.data.y) if self.data else 0
+        data = self.data
+        return len(data.y) if data else 0
 
     @property
     def scalars(self) -> frozenset[str]:
@@ -79,6 +90,10 @@ class Work:
         """More than this cannot be a model of the federation."""
         vectors = 1 + len(self._ready.method.sends)
         return tensors.payload_limit(self._ready.net.layout, vectors)
+
+    @property
+    def net(self) -> FlatModel:
+        return self._ready.net
 
     @property
     def _ready(self) -> Trainer:
@@ -92,28 +107,46 @@ class Work:
             log.info("method %s is %s, SHA-256 %s", kind.name, reference, sha256_of(kind))
 
     def prepare(self, state: State) -> None:
-        """Build the network, load the data, and make everything warm before saying ready."""
-        self.encoding = Encoding.parse(state.encoding)
+        """Build the network, load the data, and make everything warm before saying ready.
+
+        What cannot be served is a FedEdgeError, before any memory is taken for it.
+        """
+        self.trainer = self.exporting = self.data = None  # two networks need not fit
+        encoding = Encoding.parse(state.encoding)
         method = methods.announced(state.method, state.files, self.own)
+        spec, network, data = self._announced(state)
+        net = FlatModel(network)
+        method.needs(net.module)
+        trainer = Trainer(self.config.device, net, Preprocess(spec), data, method)
+        exporting = Exporting(self.config, spec, trainer, self.promotion)
+        exporting.warm_up()
+        self.encoding, self.data = encoding, data
+        self.trainer, self.exporting = trainer, exporting
+        log.info("ready: %d examples, network %s, method %s", self.examples, spec.name, method)
+
+    def _announced(self, state: State) -> tuple[ModelSpec, Classifier, Examples]:
+        """The federation's network, and our examples for it, if this device can take both."""
         spec = state.model
         if self.config.model is not None:
             spec = msgspec.structs.replace(spec, name=self.config.model.name)
         try:
-            net = FlatModel(build_for(spec, seed=0))
+            self.limits.check_network(spec, state.layout)
         except ConfigError as error:
             raise WireError(f"the federation's network cannot be built: {error}") from None
-        method.needs(net.module)
-        self.data = device_examples(self.config.data, spec)
-        self.trainer = Trainer(self.config.device, net, Preprocess(spec), self.data, method)
-        if net.layout.hash != state.layout:
-            log.error("our layout %s is not the federation's %s", net.layout.hash, state.layout)
-            return  # the coordinator refuses our status, with both hashes
-        self.exporting = Exporting(self.config, spec, self.trainer, self.promotion)
-        self.exporting.warm_up()
-        log.info("ready: %d examples, network %s, method %s", self.examples, spec.name, method)
+        data = device_examples(self.config.data, spec, self.limits.memory)
+        self.limits.check_training(spec, state.training.batch_size, len(data.y))
+        return spec, build_for(spec, seed=0), data
 
     def check_model(self, version: str, manifest: Manifest) -> None:
-        self.store.check_model(version, manifest, self._read_model)
+        self.store.check_model(version, manifest, functools.partial(self._read_version, version))
+
+    def _read_version(self, version: str, file: BinaryIO) -> dict[str, Tensor]:
+        """The vectors of a version: its name is the hash of its numbers, whoever sent them."""
+        found = self._read_model(file)
+        sha256 = self.net.layout.sha256(found["model"])
+        if not version.endswith(sha256[:16]):
+            raise WireError(f"its numbers are not those of version {version}")
+        return found
 
     def _read_model(self, file: BinaryIO) -> dict[str, Tensor]:
         trainer = self._ready
@@ -121,30 +154,26 @@ class Work:
             found = tensors.decode(trainer.net.layout, plain, ("model", *trainer.method.sends))
         return as_tensors(found)
 
-    def train(self, task: TaskMessage, state: State) -> Trained:
+    def train(self, state: State) -> Trained:
         """Take a turn, and save its update and private state together."""
         trainer = self._ready
-        layout = trainer.net.layout
-        if layout.hash != state.layout:
-            raise LayoutError(f"our layout is {layout.hash}, the federation's {state.layout}")
-        sent = self.store.model(task.version, self._read_model)
+        read = functools.partial(self._read_version, state.version)
+        sent = self.store.model(state.version, read)
         received = sent.pop("model")
         hyper = Hyper(**msgspec.structs.asdict(state.training))
         before = self.store.private(state.run, lambda name: name != RESIDUE)
         start = time.monotonic()
-        asked = Task(state.seed, task.round, hyper, received, sent, state.turns)
-        answer = trainer.turn(asked, before)
-        self._save(task, state, answer, received, before)
-        return Trained(task, state, received, answer, time.monotonic() - start)
+        asked = Task(state.seed, state.round, hyper, received, sent, state.turns)
+        answer = trainer.turn(asked, before, self._go_on)
+        self._save(state, answer, received, before)
+        return Trained(state, received, answer, time.monotonic() - start)
 
-    def _save(
-        self,
-        task: TaskMessage,
-        state: State,
-        answer: Answer,
-        received: Tensor,
-        before: Private,
-    ) -> None:
+    def _go_on(self, *_: object) -> None:
+        """After every step: stop if what we do is of no use any more."""
+        if self.abandon.is_set():
+            raise StoppedError
+
+    def _save(self, state: State, answer: Answer, received: Tensor, before: Private) -> None:
         """Private state, update and what follows it; the new residue takes the old one's place.
 
         That is read only now: the training has no need of it, and of its memory much.
@@ -164,8 +193,7 @@ class Work:
         report = Report(
             device=self.config.device,
             run=state.run,
-            round=task.round,
-            version=task.version,
+            version=state.version,
             layout=layout.hash,
             manifest=chunks.manifest(path, state.manifest.chunk_bytes),
             scalars=answer.scalars,
@@ -187,9 +215,13 @@ class Work:
 
     def follow_up(self, trained: Trained) -> None:
         """What need not keep the update waiting: the personal model, and a row of metrics."""
-        task, state = trained.task, trained.state
+        state = trained.state
         if self.exporting is not None:
-            self.exporting.publish(trained.answer, task, state)
+            self.exporting.publish(trained.answer, state)
         measured = turn_metrics(self._ready, trained.received, trained.answer)
-        turn = {"round": task.round, "version": task.version, "seconds": round(trained.seconds, 3)}
+        turn = {
+            "round": state.round,
+            "version": state.version,
+            "seconds": round(trained.seconds, 3),
+        }
         self.diary.add({**turn, **measured})

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import random
+import re
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from torch import nn
 
+from fededge.cli.audit import read_ledger
 from fededge.errors import EgressError, StoreError
 from fededge.flat import Layout
 from fededge.transport.outbox import Outbox, Parcel
@@ -35,7 +36,6 @@ ALLOWED = frozenset({"examples", "loss", "steps"})
 REPORT = Report(
     device="box",
     run="run",
-    round=1,
     version=VERSION,
     layout=LAYOUT.hash,
     manifest=UPDATE.facts,
@@ -104,7 +104,7 @@ def test_the_ledger_is_exactly_what_was_handed_to_the_broker(door: Door) -> None
     door.egress.chunks(REPORT, UPDATE, (0, 2))
     door.egress.report(REPORT, ALLOWED)
     assert door.booked == door.sent > len(PAYLOAD)
-    assert json.loads(door.egress.path.read_bytes()) == dict(door.egress.ledger)
+    assert read_ledger(door.egress.path) == dict(door.egress.ledger)
 
 
 def test_a_whole_update_is_the_report_and_every_byte_of_the_payload(door: Door) -> None:
@@ -181,13 +181,13 @@ def test_chunks_that_are_on_their_way_are_neither_sent_nor_booked_again(door: Do
 
 
 def test_claims_and_last_words_are_booked(door: Door) -> None:
-    claim, status = Claim("i"), Status("i", False, device="box")
+    claim, status = Claim("ab" * 16), Status("cd" * 16, False, device="box")
     door.egress.claimed(claim)
     words = door.egress.last_words(status)
     assert words.topic == TOPICS.device("box", "status")
     assert decode(words.payload, Status) == status
     assert door.booked == len(encode(claim)) + len(words.payload)
-    assert json.loads(door.egress.path.read_bytes()).keys() == {"claim", "status"}
+    assert read_ledger(door.egress.path).keys() == {"claim", "status"}
 
 
 def test_an_update_is_on_the_ledger_before_it_leaves(door: Door) -> None:
@@ -199,7 +199,7 @@ def test_an_update_is_on_the_ledger_before_it_leaves(door: Door) -> None:
     door.session.publish = crash  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
         door.egress.chunks(REPORT, UPDATE, range(REPORT.manifest.chunks))
-    assert sum(json.loads(door.egress.path.read_bytes()).values()) > len(PAYLOAD)
+    assert sum(read_ledger(door.egress.path).values()) > len(PAYLOAD)
 
 
 def test_a_chunk_whose_file_is_gone_or_damaged_is_not_sent(door: Door, tmp_path: Path) -> None:
@@ -230,3 +230,25 @@ def test_an_unreadable_ledger_is_said_in_one_sentence(tmp_path: Path, content: b
     (tmp_path / "ledger.json").write_bytes(content)
     with pytest.raises(StoreError, match=r"ledger\.json: unreadable .* restore or remove it"):
         Door(tmp_path)
+
+
+def test_a_ledger_that_was_changed_is_found_by_its_checksum(door: Door, tmp_path: Path) -> None:
+    door.deliver()
+    whole = door.egress.path.read_bytes()
+    changed = re.sub(rb'("framing":)\d', rb"\g<1>9", whole)
+    assert changed != whole
+    door.egress.path.write_bytes(changed)
+    for use in (lambda: Door(tmp_path), lambda: read_ledger(door.egress.path)):
+        with pytest.raises(StoreError, match=r"ledger\.json: unreadable or damaged"):
+            use()
+
+
+def test_a_ledger_that_is_gone_is_told(
+    door: Door, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    door.egress.open()
+    assert caplog.messages == []
+    door.egress.open(begun=True)
+    assert caplog.messages == [
+        f"{tmp_path / 'ledger.json'}: missing; it begins anew, without what has left before"
+    ]

@@ -8,11 +8,14 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 
+from fededge.errors import WireError
 from fededge.spec import ModelSpec
 from fededge.wire import chunks
 from fededge.wire.chunks import Assembly
 from fededge.wire.messages import Manifest, Reply, State, TaskMessage, Training
 from fededge_agent.events import (
+    Abandon,
+    Abandoned,
     Announce,
     CheckModel,
     ChunkCame,
@@ -22,7 +25,6 @@ from fededge_agent.events import (
     Expect,
     Fetched,
     Follow,
-    Halt,
     Keep,
     Note,
     Pending,
@@ -46,6 +48,7 @@ from fededge_agent.events import (
 from fededge_agent.life import UNANSWERED, Fetch, Life
 
 OLD, V0, V1 = "000000-ffffffffffffffff", "000000-0123456789abcdef", "000001-fedcba9876543210"
+V2 = "000002-0123456789abcdef"
 ALL = (0, 1, 2)
 MODEL = hashlib.shake_128(b"model").digest(2500)
 STATE = State(
@@ -75,8 +78,8 @@ def only(commands: list[Command], kind: type[C]) -> list[C]:
     return [command for command in commands if isinstance(command, kind)]
 
 
-def task(version: str = V0, device: str = "box") -> TaskCame:
-    return TaskCame(TaskMessage(device, int(version[:6]), version))
+def task(version: str = V0, run: str = "run") -> TaskCame:
+    return TaskCame(TaskMessage("box", run, version))
 
 
 def chunk(index: int, version: str = V0) -> ChunkCame:
@@ -84,7 +87,7 @@ def chunk(index: int, version: str = V0) -> ChunkCame:
 
 
 def reply(kind: Any, version: str = V0, **fields: Any) -> ReplyCame:
-    return ReplyCame(Reply(kind, version, **fields))
+    return ReplyCame(Reply(kind, version, **{"run": "run", **fields}))
 
 
 class Driven:
@@ -143,7 +146,7 @@ def test_a_whole_turn() -> None:
     last = [Keep(V0, 1024, MODEL[1024:2048]), Unfollow(V0, ALL), CheckModel(V0, STATE.manifest)]
     assert driven(chunk(1)) == last
     assert driven.doing() == "fetching"
-    assert driven(Fetched(V0)) == [Train(task().task, STATE), Announce()]
+    assert driven(Fetched(V0)) == [Train(STATE), Announce()]
     assert driven.doing() == "training"
     assert driven(Trained(MINE)) == [SendUpdate(), Announce()]
     assert driven.doing() == "ready"
@@ -151,14 +154,14 @@ def test_a_whole_turn() -> None:
 
 
 def test_a_held_version_is_not_fetched_again() -> None:
-    assert ready(held=V0)(task()) == [Train(task().task, STATE), Announce()]
+    assert ready(held=V0)(task()) == [Train(STATE), Announce()]
 
 
 def test_a_task_before_its_state_waits_for_it() -> None:
     driven = Driven(held=V0)
     assert driven(Connected(), task()) == [Announce()]
     assert driven(StateCame(STATE)) == [Prepare(STATE)]
-    assert only(driven(Prepared(STATE)), Train) == [Train(task().task, STATE)]
+    assert only(driven(Prepared(STATE)), Train) == [Train(STATE)]
 
 
 def test_a_task_for_a_version_to_come_waits_for_its_state() -> None:
@@ -174,9 +177,18 @@ def test_a_late_copy_of_an_old_task_does_not_replace_the_one_at_hand() -> None:
     assert only(driven(chunk(0, V1)), Keep)
 
 
-def test_a_task_for_another_device_is_dropped() -> None:
-    (note,) = ready(held=V0)(task(device="other"))
-    assert isinstance(note, Note)
+def test_a_task_of_another_run_waits_for_its_state() -> None:
+    driven = ready(held=V0)
+    assert driven(task(run="other")) == []
+    assert only(driven(StateCame(msgspec.structs.replace(STATE, run="other"))), Train)
+
+
+def test_a_repeated_task_of_a_round_that_is_over_takes_no_place() -> None:
+    """The next one, which is early, must not give way to it."""
+    driven = ready(held=V1)
+    driven(StateCame(NEXT), task(V2), task(V0))
+    after = msgspec.structs.replace(STATE, version=V2, round=2)
+    assert only(driven(StateCame(after)), Follow) == [Follow(V2, ALL)]
 
 
 def test_a_second_copy_of_a_task_changes_nothing() -> None:
@@ -230,11 +242,51 @@ def test_another_file_of_the_same_method_is_another_job() -> None:
     assert driven(StateCame(STATE)) == [Prepare(STATE), Announce()]
 
 
-def test_another_method_while_training_is_prepared_after_the_turn() -> None:
+def test_another_method_while_training_ends_the_turn_and_is_prepared() -> None:
     driven = ready(held=V0)
     driven(task())
-    assert driven(StateCame(OTHER_METHOD)) == []
+    assert driven(StateCame(OTHER_METHOD)) == [Abandon()]
     assert driven.doing() == "training"
+    commands = driven(Abandoned())
+    assert only(commands, Prepare) == [Prepare(OTHER_METHOD)]
+    assert driven.doing() == "starting"
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"run": "other"},
+        {"seed": 1},
+        {"training": Training(10_000, 1, 0.1, 0.0, 0.0)},
+        {"method": "fedprox(mu=0.1)"},
+        {"encoding": "float16"},
+    ],
+)
+def test_a_turn_whose_terms_change_is_abandoned_and_another_taken(changed: dict[str, Any]) -> None:
+    """However many epochs a state asked for, it cannot keep the device from its work for good."""
+    driven = ready(held=V0)
+    driven(task())
+    other = msgspec.structs.replace(STATE, **changed)
+    assert driven(StateCame(other)) == [Abandon()]
+    driven(task(run=other.run))
+    commands = driven(Abandoned())
+    if "run" in changed or "seed" in changed:
+        assert only(commands, Train) == [Train(other)]
+    else:
+        assert only(driven(Prepared(other)), Train) == [Train(other)]
+
+
+def test_a_turn_goes_on_while_rounds_pass() -> None:
+    driven = ready(held=V0)
+    driven(task())
+    done = msgspec.structs.replace(NEXT, phase="done", deadline=1.0, accuracy=0.5, rounds=1)
+    assert driven(StateCame(NEXT), StateCame(done)) == []
+    assert driven.doing() == "training"
+
+
+def test_another_method_while_training_drops_a_turn_that_was_over() -> None:
+    driven = ready(held=V0)
+    driven(task(), StateCame(OTHER_METHOD))
     commands = driven(Trained(MINE))
     assert only(commands, Settle) == [Settle(accepted=False)]
     assert only(commands, Prepare) == [Prepare(OTHER_METHOD)]
@@ -356,8 +408,10 @@ def test_a_damaged_or_foreign_chunk_costs_a_line_in_the_log() -> None:
     driven = ready()
     driven(task())
     foreign = ChunkCame(V0, chunks.pack(bytes(2500), chunks.manifest(bytes(2500), 1024), 0))
-    commands = driven(ChunkCame(V0, b"torn"), foreign)
-    assert [type(command) for command in commands] == [Note, Note]
+    for odd in (ChunkCame(V0, b"torn"), foreign):
+        with pytest.raises(WireError):
+            driven(odd)
+    assert only(driven(chunk(0)), Keep)
 
 
 @pytest.mark.parametrize(
@@ -449,7 +503,7 @@ def test_only_the_chunks_that_are_asked_for_are_sent() -> None:
 
 def test_a_turn_whose_update_is_lost_is_taken_again() -> None:
     driven = trained()
-    assert only(driven(TurnLost()), Train) == [Train(task().task, STATE)]
+    assert only(driven(TurnLost()), Train) == [Train(STATE)]
 
 
 @pytest.mark.parametrize("kind", ["accepted", "late"])
@@ -467,7 +521,7 @@ def test_nothing_is_settled_while_the_turn_after_a_lost_one_is_taken() -> None:
     driven = trained()
     driven.life.held = V1
     driven(StateCame(NEXT), task(V1))
-    assert only(driven(TurnLost()), Train) == [Train(task(V1).task, NEXT)]
+    assert only(driven(TurnLost()), Train) == [Train(NEXT)]
     assert driven(reply("accepted"), reply("resend", chunks=(0,)), reply("late")) == []
 
 
@@ -490,14 +544,15 @@ def test_a_late_turn_is_not_taken_again_for_a_task_that_was_on_its_way() -> None
     driven(reply("late", reason="round 1 is over"))
     assert not only(driven(task(), StateCame(STATE), task(), Tick()), Train)
     driven(StateCame(NEXT), task(V1), *(chunk(index, V1) for index in ALL))
-    assert only(driven(Fetched(V1)), Train) == [Train(task(V1).task, NEXT)]
+    assert only(driven(Fetched(V1)), Train) == [Train(NEXT)]
 
 
 def test_a_late_turn_is_not_taken_again_after_a_restart_either() -> None:
     driven = ready(held=V0, late=MINE)
     assert not only(driven(task()), Train)
     other = msgspec.structs.replace(STATE, run="other")
-    assert only(driven(StateCame(other), task()), Train), "of another run it is another turn"
+    driven(StateCame(other))
+    assert only(driven(task(run="other")), Train), "of another run it is another turn"
 
 
 def test_a_reply_to_an_earlier_update_decides_nothing() -> None:
@@ -518,7 +573,7 @@ def test_no_turn_begins_before_the_answer_to_the_last_one_is_on_disk() -> None:
     assert (driven.doing(), driven.life.problem) == ("failed", "the disk is full")
     assert driven.life.pending == MINE
     assert driven(Tick(), at=driven.now + UNANSWERED) == [SendUpdate()]
-    assert only(driven(reply("accepted")), Train) == [Train(task(V1).task, NEXT)]
+    assert only(driven(reply("accepted")), Train) == [Train(NEXT)]
     assert driven.doing() == "training"
 
 
@@ -547,14 +602,29 @@ def test_an_accepted_update_of_another_run_with_the_same_version_is_not_taken_fo
     assert only(driven(task()), Train)
 
 
-# Refusal for good
+# Replies to others
 
 
-def test_a_fatal_refusal_halts() -> None:
-    assert ready()(reply("refused", "", reason="layout", fatal=True)) == [Halt("layout")]
+@pytest.mark.parametrize("kind", ["accepted", "late", "refused", "resend"])
+def test_a_reply_of_another_run_decides_nothing(kind: str) -> None:
+    driven = trained()
+    assert driven(reply(kind, run="other", chunks=(0,))) == []
+    assert driven.life.pending == MINE
 
 
-def test_a_fatal_refusal_from_before_the_restart_is_a_leftover() -> None:
-    """It waited in the broker for the agent whose configuration has been put right since."""
-    driven = Driven()
-    assert driven(Connected(), reply("refused", "", fatal=True)) == [Announce()]
+def test_a_reply_that_comes_twice_decides_once() -> None:
+    driven = trained()
+    assert driven(reply("accepted")) == [Settle(accepted=True)]
+    assert driven(reply("accepted"), reply("refused"), reply("late")) == []
+    assert driven.life.settled == MINE
+
+
+def test_while_another_state_is_prepared_nothing_is_reported() -> None:
+    """Which scalars may leave, the method says: the one at hand is not that of the update."""
+    driven = trained()
+    other = msgspec.structs.replace(STATE, method="fedprox(mu=0.1)")
+    assert not only(driven(StateCame(other)), SendUpdate)
+    assert not only(driven(Tick(), at=200.0), SendUpdate)
+    assert not only(driven(StateCame(STATE)), SendUpdate), "that other one is still being prepared"
+    assert not only(driven(Prepared(other)), SendUpdate)
+    assert only(driven(Prepared(STATE)), SendUpdate)

@@ -38,7 +38,7 @@ def model(seed: int) -> bytes:
 
 def report(version: str = V0, update: bytes = b"update", run: str = "run") -> Report:
     manifest = chunks.manifest(update, 1024)
-    return Report("box", run, int(version[:6]), version, LAYOUT.hash, manifest, {"examples": 3.0})
+    return Report("box", run, version, LAYOUT.hash, manifest, {"examples": 3.0})
 
 
 def fetch(store: AgentStore, version: str, data: bytes) -> None:
@@ -410,6 +410,66 @@ def test_a_turn_that_is_being_saved_is_not_swept_and_one_that_failed_is(store: A
         store.write_update(full)
     assert path.exists()
     assert list(store.folder.glob("3.*")) == []
+
+
+# Any file
+
+
+def cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, cut, flip])
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("agent.json", "damaged; going on from the one before"),
+        ("agent.before.json", "missing or damaged; it is written anew"),
+        (f"{V1}.safetensors", "damaged; it is fetched again"),
+        ("2.accepted", "damaged; going on from the private state before it"),
+        ("2.update", "damaged; it was accepted"),
+    ],
+)
+def test_damage_to_any_file_is_mended_and_logged(
+    store: AgentStore,
+    name: str,
+    said: str,
+    damage: Callable[[Path], None],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Or told: see the private state and the index that nothing comes before."""
+    save(store, 1.0, 2.0)
+    store.settle(accepted=True)
+    save(store, 3.0, 4.0, V1)
+    store.settle(accepted=True)
+    fetch(store, V1, model(1))
+    instance = store.index.instance
+    damage(store.folder / name)
+    assert reopened(store).index.instance == instance
+    assert caplog.messages == [f"{store.folder / name}: {said}"]
+    assert dict(store.private()) == {"layer.x": 3.0 if name == "2.accepted" else 4.0}
+    caplog.clear()
+    reopened(store)
+    assert caplog.messages == []
+
+
+def test_an_index_that_is_gone_is_noticed_by_any_file_that_it_named(store: AgentStore) -> None:
+    fetch(store, V0, model(0))
+    for path in store.folder.glob("agent*.json"):
+        path.unlink()
+    store.close()
+    with pytest.raises(StoreError, match=r"agent\.json: unreadable"):
+        store.open()
+    store._take_folder()
+
+
+def test_a_model_that_is_damaged_while_the_agent_runs_is_not_trained_from(
+    store: AgentStore,
+) -> None:
+    fetch(store, V0, model(0))
+    flip(store.folder / f"{V0}.safetensors")
+    with pytest.raises(WireError, match=r"its SHA-256 does not fit"):
+        store.model(V0, read)
 
 
 # Power cuts

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -9,8 +12,11 @@ import pytest
 
 from fededge.config import AgentConfig
 from fededge.errors import StoreError, WireError
-from fededge.wire.messages import State
+from fededge.methods.private import Private
+from fededge.wire import chunks
+from fededge.wire.messages import Report, State
 from fededge.wire.signing import make_keys, read_signing_key, sign
+from fededge_agent.store import AgentStore
 from fededge_agent.trust import Trust
 from tests.wire.test_signing import STATE
 
@@ -26,9 +32,20 @@ def config(tmp_path: Path) -> AgentConfig:
 
 
 def opened(config: AgentConfig) -> Trust:
-    trust = Trust(config)
+    """The next process: what it reads is there, and nobody holds the folder."""
+    store = AgentStore(Path(config.state))
+    store.open()
+    store.close()
+    trust = Trust(config, store)
     trust.open()
     return trust
+
+
+def change_the_index(store: AgentStore) -> None:
+    """As every turn does."""
+    update, _ = store.write_update(lambda file: file.write(b"update"))
+    report = Report("gate-7", "run", STATE.version, "0" * 64, chunks.manifest(b"update"), {})
+    store.save_turn(store.write_private(Private()), update, Private(), report)
 
 
 def signed(folder: Path, issued: int, **fields: object) -> State:
@@ -79,10 +96,66 @@ def test_a_state_of_another_federation_is_refused_with_or_without_a_key(
     opened(keyless).check(STATE)
 
 
-def test_a_damaged_memory_is_not_taken_for_an_empty_one(
+DAMAGES: list[Callable[[Path], object]] = [
+    Path.unlink,
+    lambda path: os.truncate(path, 5),
+    lambda path: path.write_bytes(path.read_bytes().replace(b"3000", b"1000")),
+    lambda path: path.write_bytes(b'{"newest": 0}'),
+]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_memory_that_is_lost_does_not_let_an_old_state_in(
+    config: AgentConfig,
+    tmp_path: Path,
+    damage: Callable[[Path], object],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The index knows of the newest state as it was at its last change."""
+    trust = opened(config)
+    trust.check(signed(tmp_path, 1000))
+    trust.check(signed(tmp_path, 2000))
+    change_the_index(trust.store)
+    trust.check(signed(tmp_path, 3000))
+    path = tmp_path / "state" / "trust.json"
+    damage(path)
+    again = opened(config)
+    assert [f"{path}: missing, damaged or older than it was" in m for m in caplog.messages] == [
+        True
+    ]
+    assert not again.fresh
+    with pytest.raises(WireError, match="older than one that this device has seen"):
+        again.check(signed(tmp_path, 1999))
+    again.check(signed(tmp_path, 3000))
+    caplog.clear()
+    assert opened(config).newest == 3000
+    assert caplog.messages == []
+
+
+def test_a_memory_that_was_put_back_is_noticed(config: AgentConfig, tmp_path: Path) -> None:
+    trust, path = opened(config), tmp_path / "state" / "trust.json"
+    trust.check(signed(tmp_path, 1000))
+    old = path.read_bytes()
+    trust.check(signed(tmp_path, 2000))
+    change_the_index(trust.store)
+    path.write_bytes(old)
+    assert opened(config).newest == 2000
+
+
+def test_that_a_key_was_trusted_is_known_from_the_first_state_on(
     config: AgentConfig, tmp_path: Path
 ) -> None:
     opened(config).check(signed(tmp_path, 1000))
+    (tmp_path / "state" / "trust.json").unlink()
+    assert not opened(config).fresh
+
+
+def test_a_damaged_memory_is_not_taken_for_an_empty_one(
+    config: AgentConfig, tmp_path: Path
+) -> None:
+    """Here the index is a new one: nothing is left to go by."""
+    opened(config).check(signed(tmp_path, 1000))
+    shutil.rmtree(tmp_path / "state" / "private")
     path = tmp_path / "state" / "trust.json"
     path.write_bytes(path.read_bytes()[:5])
     with pytest.raises(StoreError, match=r"trust.json: unreadable"):
