@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from fededge.errors import DataError, ExportError
 from fededge.export.tracing import OUTPUT, Deployed, first_line
+from fededge.predictor.contained import names_other_files
 from fededge.spec import ModelSpec
 
 if TYPE_CHECKING:
@@ -59,11 +60,13 @@ def session(model: bytes | Path, threads: int = 1) -> onnxruntime.InferenceSessi
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 4
-    source = model if isinstance(model, bytes) else str(model)
+    name = "the exported model" if isinstance(model, bytes) else str(model)
+    data = model if isinstance(model, bytes) else _read(model)
+    if wrong := names_other_files(data):
+        raise ExportError(f"{name}: {wrong}")
     try:
-        return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # its exceptions have no common base
-        name = "the exported model" if isinstance(model, bytes) else model
         raise ExportError(f"{name}: ONNX Runtime cannot load it ({first_line(error)})") from error
 
 

@@ -11,6 +11,7 @@ import os
 import socket
 import socketserver
 import threading
+from collections.abc import Iterable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -20,6 +21,7 @@ from fededge import __version__
 from fededge.errors import ConfigError, DataError
 from fededge.predictor.bodies import KINDS, TooManyError, UnknownKindError, inputs_of
 from fededge.predictor.following import Predictor
+from fededge.predictor.hosts import host_of, is_known
 from fededge.predictor.patience import Patience
 from fededge.predictor.prediction import Prediction, as_json
 
@@ -69,8 +71,11 @@ class Endpoint(ThreadingHTTPServer):
         port: int,
         most_bytes: int = MOST_BYTES,
         most_connections: int = MOST_CONNECTIONS,
+        names: Iterable[str] = (),
     ) -> None:
+        """`names`: of hosts, beside this machine's own, that a request may be addressed to."""
         self.predictor = predictor
+        self.names = {host_of(name) for name in (host, *names)} - {""}
         self.most_bytes = most_bytes
         self.places = threading.BoundedSemaphore(most_connections)
         self.turns = threading.BoundedSemaphore(AT_ONCE)
@@ -179,6 +184,7 @@ class Handler(BaseHTTPRequestHandler):
         self._send(status, body)
 
     def _describe(self) -> dict[str, Any]:
+        self._check_host()
         about = self.server.predictor.about
         if self._address().path == "/health":
             return {"status": "ok", "version": about.version}
@@ -200,6 +206,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def _predict(self) -> dict[str, Any]:
         data = self._body()
+        self._check_host()
         self._check_path()
         top = _top(parse_qs(self._address().query))
         kind = self.server.predictor.about.input.kind
@@ -208,6 +215,26 @@ class Handler(BaseHTTPRequestHandler):
         if isinstance(answer, Prediction):
             return as_json(answer, top)
         return {"predictions": [as_json(one, top) for one in answer]}
+
+    def _check_host(self) -> None:
+        """Refuse what a web page of somebody else's sends here; its browser says whose it is."""
+        said = self.headers.get_all("Host", [])
+        if len(said) > 1 or not all(self._is_ours(host) for host in said):
+            raise RequestError(
+                HTTPStatus.MISDIRECTED_REQUEST,
+                f"the request is for {', '.join(said)!r:.200}, which is not a name of this "
+                "machine's; ask localhost, or start fededge serve-model with --host-name",
+            )
+        origin = self.headers.get("Origin")
+        if origin is not None and not self._is_ours(origin):
+            raise RequestError(
+                HTTPStatus.FORBIDDEN,
+                f"a page of {origin!r:.200} may not ask here; start fededge serve-model with "
+                "--host-name if it is yours",
+            )
+
+    def _is_ours(self, text: str) -> bool:
+        return is_known(host_of(text), self.connection.getsockname()[0], self.server.names)
 
     def _content_type(self) -> str:
         """As the request says; the library would answer text/plain where it says nothing."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from fededge.choices import unknown
 from fededge.errors import ConfigError, StoreError
+from fededge.predictor.contained import names_other_files
 
 __all__ = ["Provider", "first_line", "start"]
 
@@ -43,8 +44,10 @@ def start(
 
     Raises:
         ConfigError: the wanted provider does not exist, is not offered, or does not start.
-        StoreError: ONNX Runtime cannot load the model.
+        StoreError: ONNX Runtime cannot load the model, or it names further files.
     """
+    if wrong := names_other_files(model):
+        raise StoreError(wrong)
     runtime = _onnxruntime()
     offered = runtime.get_available_providers()
     best = [name for name in PREFERRED if name in offered]

@@ -136,7 +136,7 @@ def test_a_file_that_is_no_model_is_refused_in_one_sentence_and_in_silence(
 ) -> None:
     (tmp_path / "m.onnx").write_bytes(b"garbage")
     for model in (tmp_path / "m.onnx", tmp_path / "absent.onnx", b"garbage"):
-        with pytest.raises(ExportError, match="cannot") as caught:
+        with pytest.raises(ExportError, match=r"cannot|not an ONNX file") as caught:
             check(model, flat.module, spec, images)
         assert "\n" not in str(caught.value)
     assert capfd.readouterr() == ("", "")

@@ -248,3 +248,11 @@ def test_a_picture_too_large_is_refused_in_our_own_words(
     PIL.Image.new("1", (10000, 9000)).save(tmp_path / "huge.png")
     assert main(["predict", str(models), str(tmp_path / "huge.png")]) == 2
     assert "10000x9000 pixels are more than the 8192 a side" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["http://camera.lan", "camera.lan:80", "camera.lan/", "a@b", ""])
+def test_a_host_name_is_a_name_alone(
+    models: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve-model", str(models), "--port", "0", "--host-name", name]) == 2
+    assert f"--host-name {name}: a name alone" in capsys.readouterr().err

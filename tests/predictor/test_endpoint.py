@@ -403,3 +403,68 @@ def test_a_port_that_is_taken_gets_a_sentence(server: Endpoint) -> None:
         Endpoint(server.predictor, "127.0.0.1", port)
     with pytest.raises(ConfigError, match="70000: cannot listen there"):
         Endpoint(server.predictor, "127.0.0.1", 70000)
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1:8117", 200),
+        ("127.0.0.1", 200),
+        ("localhost:80", 200),
+        ("LocalHost.", 200),
+        ("box.localhost", 200),
+        ("[::1]:8117", 200),
+        ("127.1.2.3", 200),
+        ("evil.example", 421),
+        ("evil.example:8117", 421),
+        ("localhost.evil.example", 421),
+        ("127.0.0.1.evil.example", 421),
+        ("192.168.1.5", 421),
+        ("0.0.0.0", 421),
+        ("", 421),
+        ("[", 421),
+        ("evil.example@127.0.0.1:8117x", 421),
+    ],
+)
+def test_only_this_machines_own_names_are_answered(
+    server: Endpoint, pixels: np.ndarray, host: str, status: int
+) -> None:
+    """A page whose name leads here, once it is loaded, gets neither the model nor an answer."""
+    for method, path, body in (("GET", "/", None), ("GET", "/health", None), ("POST", "/", b"x")):
+        got, answer = ask(server, method, path, body, Host=host, Content_Type=PNG)
+        assert got == (400 if status == 200 and method == "POST" else status)
+        assert status == 200 or "is not a name of this machine's" in answer["error"]
+
+
+def test_two_hosts_are_none(server: Endpoint) -> None:
+    both = b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\nConnection: close\r\n\r\n"
+    assert b" 421 " in raw(server, both).split(b"\r\n")[0]
+    assert b" 200 " in raw(server, b"GET / HTTP/1.0\r\n\r\n").split(b"\r\n")[0]
+
+
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [
+        ("http://127.0.0.1:8117", 200),
+        ("http://localhost:5173", 200),
+        ("https://evil.example", 403),
+        ("null", 403),
+        ("", 403),
+    ],
+)
+def test_a_page_of_another_site_is_refused(server: Endpoint, origin: str, status: int) -> None:
+    got, answer = ask(server, "GET", "/", Origin=origin)
+    assert got == status
+    assert status == 200 or "may not ask here" in answer["error"]
+
+
+def test_further_names_are_given_by_the_operator(models: Path) -> None:
+    endpoint = Endpoint(Predictor(models), "127.0.0.1", 0, names=["Camera.lan"])
+    thread = threading.Thread(target=endpoint.run)
+    thread.start()
+    try:
+        assert ask(endpoint, "GET", "/", Host="camera.lan:8117")[0] == 200
+        assert ask(endpoint, "GET", "/", Host="other.lan")[0] == 421
+    finally:
+        endpoint.stop()
+        thread.join(30)

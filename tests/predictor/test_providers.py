@@ -157,7 +157,7 @@ def test_each_model_has_an_engine_folder_of_its_own_and_the_newest_stays(
     runtime = FakeRuntime([TENSORRT, CPU])
     monkeypatch.setattr(providers, "_onnxruntime", lambda: runtime)
     (tmp_path / "cache" / "mine").mkdir(parents=True)
-    for model in (b"old", b"new"):
+    for model in (b"\x08\x01", b"\x08\x02"):
         providers.start(model, cache=tmp_path / "cache")
     old, new = (Path(given[TENSORRT]["trt_engine_cache_path"]) for given in runtime.given)
     assert {path.name for path in (tmp_path / "cache").iterdir()} == {"mine", new.name}
