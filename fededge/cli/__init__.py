@@ -13,6 +13,7 @@ from typing import NoReturn
 
 from fededge import __version__
 from fededge.errors import ConfigError, FedEdgeError
+from fededge.plain import plain
 
 __all__ = ["main"]
 
@@ -22,6 +23,7 @@ COMMANDS = {
     "compare": "several methods and seeds side by side on one split",
     "coordinator": "run the coordinator of a federation",
     "agent": "run the agent of a device",
+    "rollback": "let a federation go on from an earlier version of its model",
     "status": "where a federation stands: its round, its model, its devices",
     "audit": "what has left this device",
     "export": "the models that a device has exported: list, roll back, pin, report bad",
@@ -32,6 +34,9 @@ COMMANDS = {
     "doctor": "say what this installation can do, and what is missing",
 }
 
+MOST_SAID = 10_000
+"""Characters of an error; one that lists all differences of a configuration is long."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a subcommand; a mistake of the user's is one sentence and exit code 2."""
@@ -41,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = _parser(given).parse_args(given)
         return int(options.run(options) or 0)
     except FedEdgeError as error:
-        print(f"fededge: {error}", file=sys.stderr)
+        print(f"fededge: {plain(str(error), MOST_SAID)}", file=sys.stderr)
         return error.exit_code
     except ModuleNotFoundError as error:
         print(f"fededge: {_missing(error, _wanted(given))}", file=sys.stderr)

@@ -12,6 +12,8 @@ from rich.table import Table
 
 from fededge.config import AgentConfig, load
 from fededge.errors import StoreError
+from fededge.plain import plain
+from fededge.sealed import read_sealed
 
 __all__ = ["add_to"]
 
@@ -47,18 +49,16 @@ def run(options: argparse.Namespace) -> None:
     if options.json:
         print(json.dumps(ledger, indent=1))
     else:
-        _show(config.device, ledger, Console(highlight=False, markup=False))
+        _show(config.device, ledger, Console(highlight=False, markup=False, emoji=False))
 
 
 def read_ledger(path: Path) -> dict[str, int]:
     """The bytes that left by field; a field outside of the contract is an error, not a row."""
-    try:
-        counts = json.loads(path.read_bytes())
-        ledger = {str(name): int(count) for name, count in counts.items()}
-    except FileNotFoundError:
-        raise StoreError(f"{path}: there is no ledger; nothing has left this device yet") from None
-    except (ValueError, TypeError, AttributeError, OSError) as error:
-        raise StoreError(f"{path}: unreadable ({error})") from None
+    if not path.exists():
+        raise StoreError(f"{path}: there is no ledger; nothing has left this device yet")
+    ledger = read_sealed(path, dict[str, int])
+    if ledger is None:
+        raise StoreError(f"{path}: unreadable or damaged; restore it from a backup")
     unknown = sorted(name for name in ledger if name.split()[0] not in KINDS)
     if unknown:
         raise StoreError(f"{path}: has fields that no agent books: {', '.join(unknown)}")
@@ -71,7 +71,7 @@ def _show(device: str, ledger: dict[str, int], console: Console) -> None:
         table.add_column(name, justify="right" if name == "bytes" else "left", overflow="fold")
     order = list(KINDS)
     for name in sorted(ledger, key=lambda name: (order.index(name.split()[0]), name)):
-        table.add_row(name, KINDS[name.split()[0]], f"{ledger[name]:,}")
+        table.add_row(plain(name), KINDS[name.split()[0]], f"{ledger[name]:,}")
     sums: Counter[str] = Counter()
     for name, count in ledger.items():
         sums[name.split()[0]] += count

@@ -15,6 +15,7 @@ from rich.table import Table
 from fededge.config import AgentConfig, load
 from fededge.errors import ConfigError, StoreError
 from fededge.export import Manifest, Models, Record
+from fededge.plain import plain
 from fededge.predictor.manifest import MANIFEST
 
 __all__ = ["add_to"]
@@ -68,7 +69,7 @@ def run(options: argparse.Namespace) -> None:
     elif said:
         print(said)
     else:
-        _show(models, Console(highlight=False, markup=False))
+        _show(models, Console(highlight=False, markup=False, emoji=False))
 
 
 def _given(options: argparse.Namespace) -> Path:
@@ -183,6 +184,6 @@ def _show(models: Models, console: Console) -> None:
         )
     console.print(table)
     for entry in record.history[-5:]:
-        reason = f" ({entry.reason})" if entry.reason else ""
+        reason = f" ({plain(entry.reason)})" if entry.reason else ""
         which = f"model {entry.number}" if entry.number else "a new model"
         console.print(f"{entry.time:%Y-%m-%d %H:%M:%S}  {which} {entry.event}{reason}")

@@ -224,5 +224,5 @@ class Fleet:
             if child.exit_code not in (None, 0):
                 raise FedEdgeError(
                     f"{name} stopped with exit code {child.exit_code}; "
-                    f"the end of {child.log}:\n{child.said()}"
+                    f"the end of {child.log}: {' | '.join(child.said().splitlines())}"
                 )

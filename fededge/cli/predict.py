@@ -14,6 +14,7 @@ from typing import NamedTuple
 from fededge.cli.models import add_model_options, from_one, open_model
 from fededge.errors import DataError
 from fededge.pictures import SUFFIXES
+from fededge.plain import plain
 from fededge.predictor import Prediction, Predictor
 from fededge.predictor.prediction import as_json
 
@@ -169,8 +170,8 @@ def _text_writer(top: int, widths: tuple[int, int]) -> Write:
         if isinstance(answer, DataError):
             _complain(answer)
         else:
-            best = [f"{label:<{widths[1]}} {p:7.2%}" for label, p in answer.top(top)]
-            print("  ".join([f"{name:<{widths[0]}}", *best]))
+            best = [f"{plain(label):<{widths[1]}} {p:7.2%}" for label, p in answer.top(top)]
+            print("  ".join([f"{plain(name):<{widths[0]}}", *best]))
 
     return write
 
@@ -180,4 +181,4 @@ def _longest(predictor: Predictor) -> int:
 
 
 def _complain(error: DataError) -> None:
-    print(f"fededge: {error}", file=sys.stderr)
+    print(f"fededge: {plain(str(error))}", file=sys.stderr)

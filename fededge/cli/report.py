@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bars
 from rich.table import Table
 
+from fededge.cli.audit import read_ledger
 from fededge.cli.fleet import Fleet
 from fededge.config import ModelConfig
 from fededge.data.local import device_examples, model_spec
@@ -26,7 +26,7 @@ __all__ = ["Outcome", "Progress", "collect", "show"]
 
 MOST_CLASSES_SHOWN = 20
 
-console = Console(highlight=False, markup=False)
+console = Console(highlight=False, markup=False, emoji=False)
 
 
 class Progress:
@@ -40,7 +40,7 @@ class Progress:
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
-            TextColumn("{task.fields[note]}"),
+            TextColumn("{task.fields[note]}", markup=False),
             console=console,
             transient=True,
             disable=not console.is_terminal,
@@ -161,7 +161,7 @@ def _device(fleet: Fleet, index: int) -> DeviceOutcome:
         None if manifest is None else manifest.accuracy,
         None if manifest is None else _onnx_accuracy(path, data),
         None if manifest is None else str(path),
-        json.loads((state / "ledger.json").read_bytes()),
+        read_ledger(state / "ledger.json"),
     )
 
 

@@ -6,7 +6,9 @@ import argparse
 
 from fededge.cli.models import add_model_options, from_one, open_model
 from fededge.cli.services import run_until_signal
+from fededge.errors import ConfigError
 from fededge.predictor.endpoint import MOST_BYTES, MOST_CONNECTIONS, Endpoint
+from fededge.predictor.hosts import host_of
 
 __all__ = ["add_to"]
 
@@ -27,6 +29,13 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     parser.description = TEXT
     add_model_options(parser)
     parser.add_argument("--host", default="127.0.0.1", help="default: 127.0.0.1")
+    parser.add_argument(
+        "--host-name",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a further name of this machine that requests may be addressed to; may be repeated",
+    )
     parser.add_argument("--port", type=int, default=8117, help="default: 8117; 0 takes a free one")
     parser.add_argument(
         "--most-bytes", type=from_one, default=MOST_BYTES, help="of a request (default: 16 MiB)"
@@ -44,9 +53,16 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     predictor = open_model(options)
     limits = options.most_bytes, options.most_connections
-    endpoint = Endpoint(predictor, options.host, options.port, *limits)
+    names = [*map(_checked, options.host_name)]
+    endpoint = Endpoint(predictor, options.host, options.port, *limits, names)
     print(f"{endpoint.url} answers with version {predictor.version}", flush=True)
     print(predictor.about.provider, flush=True)
     if not endpoint.is_local:
         print(OPEN, flush=True)
     run_until_signal(endpoint, options.verbose)
+
+
+def _checked(name: str) -> str:
+    if host_of(name) != name.lower().rstrip(".") or not name:
+        raise ConfigError(f"--host-name {name}: a name alone, without scheme, port or path")
+    return name

@@ -17,8 +17,9 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from fededge.config import BrokerConfig, load_either
+from fededge.config import BrokerConfig, CoordinatorConfig, load_either
 from fededge.errors import TransportError, WireError
+from fededge.plain import plain
 from fededge.transport.session import Message, Session
 from fededge.wire.messages import Presence, State, Status, decode
 from fededge.wire.topics import Topics
@@ -27,7 +28,8 @@ __all__ = ["add_to"]
 
 TEXT = """\
 Say where a federation stands: its round, its model, and what each device is doing. It listens to
-the retained topics and changes nothing; any configuration file of the federation will do.
+the retained topics and changes nothing; any configuration file of the federation will do. On the
+coordinator's machine it also names who is asked and who is in quarantine: devices are not told.
 
 examples:
   fededge status --config coordinator.toml
@@ -46,6 +48,8 @@ class Picture:
     state: State | None = None
     coordinator: Presence | None = None
     devices: dict[str, Status] = field(default_factory=dict)
+    asked: frozenset[str] = frozenset()
+    quarantined: frozenset[str] = frozenset()
 
     def take(self, topics: Topics, message: Message) -> None:
         """Put a message in its place; one that is not of the protocol is passed over."""
@@ -69,10 +73,20 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     config = load_either(options.config)
     picture = look(config.broker, Topics(config.federation))
+    if isinstance(config, CoordinatorConfig):
+        picture.asked, picture.quarantined = _roster(Path(config.state))
     if options.json:
         print(json.dumps(_json(config.federation, picture), indent=1))
     else:
-        _show(config.federation, picture, Console(highlight=False, markup=False))
+        _show(config.federation, picture, Console(highlight=False, markup=False, emoji=False))
+
+
+def _roster(folder: Path) -> tuple[frozenset[str], frozenset[str]]:
+    """Who is asked and who is in quarantine, by the journal; nobody where there is none."""
+    from fededge_server.store import Store
+
+    store = Store(folder)
+    return store.roster() if store.path.exists() else (frozenset(), frozenset())
 
 
 def look(broker: BrokerConfig, topics: Topics) -> Picture:
@@ -110,13 +124,15 @@ def _json(federation: str, picture: Picture) -> dict[str, Any]:
         "federation": federation,
         "coordinator": bool(picture.coordinator and picture.coordinator.online),
         "state": None if state is None else _brief(state),
+        "asked": sorted(picture.asked),
+        "quarantined": sorted(picture.quarantined),
         "devices": {name: msgspec.to_builtins(s) for name, s in sorted(picture.devices.items())},
     }
 
 
 def _brief(state: State) -> dict[str, Any]:
-    fields = ["phase", "round", "rounds", "version", "method", "accuracy", "devices", "run"]
-    fields += ["encoding", "deadline", "problem", "quarantined"]
+    fields = ["phase", "round", "rounds", "version", "method", "accuracy", "asked", "run"]
+    fields += ["encoding", "deadline", "problem", "quarantined", "restored"]
     values: Mapping[str, Any] = msgspec.to_builtins(state)
     return {name: values[name] for name in fields}
 
@@ -129,21 +145,24 @@ def _show(federation: str, picture: Picture, console: Console) -> None:
         score = "" if state.accuracy is None else f", global accuracy {state.accuracy:.1%}"
         console.print(
             f"{state.phase}: {state.round} of {state.rounds} rounds done, model {state.version}"
-            f"{score}; {state.method}",
+            f"{score}; {plain(state.method)}",
             soft_wrap=True,
         )
+        if state.phase == "open" or state.quarantined:
+            console.print(f"{state.asked} devices are asked, {state.quarantined} in quarantine")
+        if state.restored:
+            console.print(f"this model is that of version {state.restored}: the run went back")
         if state.problem:
-            console.print(state.problem, soft_wrap=True)
+            console.print(plain(state.problem), soft_wrap=True)
     table = Table()
     for name in ("device", "activity", "in this round", "examples", "model", "software", "problem"):
         table.add_column(name, justify="right" if name == "examples" else "left")
-    asked = set(state.devices) if state is not None and state.phase == "open" else set()
-    out = set(state.quarantined) if state is not None else set()
     for name, status in sorted(picture.devices.items()):
         activity = status.activity if status.online else "offline"
-        invited = "asked" if name in asked else "quarantined" if name in out else ""
+        out, asked = name in picture.quarantined, name in picture.asked
+        place = "quarantined" if out else "asked" if asked else ""
         model = "" if status.model_round < 0 else f"round {status.model_round + 1}, "
         model += "" if status.model_state == "none" else status.model_state
-        cells = (activity, invited, str(status.examples), model, status.software, status.problem)
-        table.add_row(name, *cells)
+        cells = (activity, place, str(status.examples), model, status.software, status.problem)
+        table.add_row(name, *map(plain, cells))
     console.print(table)

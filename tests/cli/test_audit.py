@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 from pathlib import Path
 
 import pytest
 
 from fededge.cli import main
+from fededge.sealed import sealed
 
 
 @pytest.fixture
@@ -18,7 +21,11 @@ def config(tmp_path: Path) -> Path:
 
 
 def ledger(config: Path, text: str) -> None:
-    (config.parent / "state" / "ledger.json").write_text(text)
+    """As the agent writes it; what is no JSON is left as it is."""
+    data = text.encode()
+    with contextlib.suppress(ValueError):
+        data = sealed(json.loads(data))
+    (config.parent / "state" / "ledger.json").write_bytes(data)
 
 
 def test_kinds_are_summed(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -46,6 +53,20 @@ def test_a_wrong_ledger_is_one_sentence(
     error = capsys.readouterr().err
     assert said in error
     assert error.count("\n") == 1
+
+
+def test_names_in_the_ledger_are_words_not_orders(
+    config: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    name = "tensor [red]a[/red] :skull: \x1b[2J\u202e\u2028b"
+    ledger(config, json.dumps({name: 7}))
+    assert main(["audit", "--config", str(config)]) == 0
+    said = capsys.readouterr().out
+    assert r"tensor [red]a[/red] :skull: \x1b[2J\u202e\u2028b" in said
+    ledger(config, json.dumps({"\x1b[2J\n": 7}))
+    assert main(["audit", "--config", str(config)]) == 2
+    assert capsys.readouterr().err.endswith("no agent books: \\x1b[2J\\n\n")
 
 
 def test_without_a_ledger_nothing_has_left(

@@ -95,6 +95,18 @@ def test_a_file_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "'fedprox' is not of the form path/to/file.py:Name" in said
 
 
+@pytest.mark.parametrize(
+    ("label", "shown"), [("truck\\u001b[2J", r"truck\x1b[2J"), ("x" * 201, "xxx"), ("", "''")]
+)
+def test_a_label_that_devices_would_refuse(
+    tmp_path: Path, label: str, shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    facts = f'labels = ["a", "{label}"]\nshape = [1, 28, 28]\nmean = [0.5]\nstd = [0.5]'
+    said = complaint(coordinator(tmp_path, f"[model]\n{facts}"), capsys)
+    assert shown in said
+    assert "a label has 1 to 200 characters that can be printed" in said
+
+
 def test_missing_data_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     more = '[data]\nsource = "folder"\nroot = "pictures"'
     said = complaint(agent(tmp_path, 1, more), capsys)
