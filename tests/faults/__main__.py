@@ -11,7 +11,7 @@ from collections import Counter
 import torch
 
 from tests.faults.oracle import BrokenError
-from tests.faults.schedules import run_seed
+from tests.faults.schedules import hostile_seeds, run_seed
 
 
 def main() -> int:
@@ -19,12 +19,15 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=1000, help="how many")
     parser.add_argument("--first", type=int, default=0, help="the first one")
     parser.add_argument("--replay", type=int, help="one seed, with a trace")
+    parser.add_argument("--hostile", action="store_true", help="only those with hostile devices")
     options = parser.parse_args()
     torch.set_num_threads(1)
     logging.disable(logging.CRITICAL)
     if options.replay is not None:
         return replay(options.replay)
-    return run(range(options.first, options.first + options.seeds))
+    last = options.first + options.seeds
+    seeds = hostile_seeds(last) if options.hostile else range(last)
+    return run(seeds[options.first :])
 
 
 def replay(seed: int) -> int:
@@ -41,14 +44,14 @@ def run(seeds: range) -> int:
     total: Counter[str] = Counter()
     broken: list[int] = []
     start = time.monotonic()
-    for seed in seeds:
+    for done, seed in enumerate(seeds, 1):
         try:
             total += run_seed(seed)
         except Exception as error:  # noqa: BLE001 - whatever a fault led to is a find
             broken.append(seed)
             print(f"seed {seed}: {type(error).__name__}: {error}; make faults REPLAY={seed}")
         if sys.stderr.isatty():
-            print(f"\r{seed - seeds.start + 1} of {len(seeds)}", end="", file=sys.stderr)
+            print(f"\r{done} of {len(seeds)}", end="", file=sys.stderr)
     minutes = (time.monotonic() - start) / 60
     print(f"{len(seeds)} seeds, {len(broken)} broken, {minutes:.1f} minutes: {said(total)}")
     return 1 if broken else 0

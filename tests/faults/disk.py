@@ -110,13 +110,18 @@ class Disk:
 
     def durable(self, path: Path) -> bytes | None:
         """What a power cut would leave of a file in any case; None if that may be nothing."""
-        for way in (path, *path.parents):
-            if way.parent == self.root:
-                return self._content.get(path.stat().st_ino)
-            ino = self._names.get(str(way.parent), {}).get(way.name)
-            if ino is None or not way.exists() or way.stat().st_ino != ino:
+        way, root, there = str(path), str(self.root), -1
+        while (folder := os.path.dirname(way)) != root:  # strings: this is asked after every event
+            durable = self._names.get(folder, {}).get(os.path.basename(way))
+            try:
+                now = os.stat(way).st_ino
+            except FileNotFoundError:
                 return None
-        return None
+            if durable != now:
+                return None
+            there = now if there < 0 else there
+            way = folder
+        return self._content.get(there)
 
     # What happens to it
 

@@ -30,11 +30,15 @@ class Packet:
 
 @dataclass
 class Broker:
-    """Topics with retained messages, and a queue for each client that outlives its connection."""
+    """Topics with retained messages, and a queue for each client that outlives its connection.
+
+    A client's `filters` say whether its messages are marked as retained if they were published so;
+    those that are do not come to the client that published them.
+    """
 
     heard: Callable[[str, Packet], None]
     retained: dict[str, Packet] = field(default_factory=dict)
-    filters: dict[str, set[str]] = field(default_factory=dict)
+    filters: dict[str, dict[str, bool]] = field(default_factory=dict)
     queues: dict[str, list[Packet]] = field(default_factory=dict)
 
     def publish(self, sender: str, packet: Packet) -> None:
@@ -43,18 +47,19 @@ class Broker:
             self.retained[packet.topic] = packet
         elif packet.retained:
             self.retained.pop(packet.topic, None)
-        passed_on = Packet(packet.topic, packet.payload)
         for client, filters in self.filters.items():
-            if any(matches(pattern, packet.topic) for pattern in filters):
-                self.queues[client].append(passed_on)
+            marks = [mark for pattern, mark in filters.items() if matches(pattern, packet.topic)]
+            if marks and not (marks[0] and client == sender):
+                retained = packet.retained and marks[0]
+                self.queues[client].append(Packet(packet.topic, packet.payload, retained))
 
-    def subscribe(self, client: str, pattern: str) -> None:
-        self.filters.setdefault(client, set()).add(pattern)
+    def subscribe(self, client: str, pattern: str, as_published: bool = False) -> None:
+        self.filters.setdefault(client, {})[pattern] = as_published
         queue = self.queues.setdefault(client, [])
         queue += [p for topic, p in self.retained.items() if matches(pattern, topic)]
 
     def unsubscribe(self, client: str, pattern: str) -> None:
-        self.filters.setdefault(client, set()).discard(pattern)
+        self.filters.setdefault(client, {}).pop(pattern, None)
 
     def restart(self, forgets: bool) -> None:
         """With persistence nothing is lost; without, everything."""
@@ -65,7 +70,7 @@ class Broker:
                 queue.clear()
 
 
-@functools.cache
+@functools.lru_cache(maxsize=1 << 14)
 def matches(pattern: str, topic: str) -> bool:
     ours, theirs = pattern.split("/"), topic.split("/")
     return len(ours) == len(theirs) and all(
@@ -87,7 +92,7 @@ class Link:
         self.will = will
         self.connected = False
         self.outgoing: list[Packet] = []
-        self.subscriptions: dict[str, None] = {}
+        self.subscriptions: dict[str, bool] = {}
         self.outbox = Outbox(self._hand)
         self.numbers = itertools.count(1)
 
@@ -101,8 +106,8 @@ class Link:
         """All subscriptions again, as the real session does."""
         self.connected = True
         resumed = self.name in self.broker.filters
-        for pattern in self.subscriptions:
-            self.broker.subscribe(self.name, pattern)
+        for pattern, as_published in self.subscriptions.items():
+            self.broker.subscribe(self.name, pattern, as_published)
         return Connected(resumed)
 
     def lose(self, noticed: bool) -> None:
@@ -111,11 +116,11 @@ class Link:
         if noticed:
             self.broker.publish(self.name, Packet(self.will.topic, self.will.payload, True))
 
-    def subscribe(self, *topics: str, lasting: bool = True) -> None:
+    def subscribe(self, *topics: str, lasting: bool = True, as_published: bool = False) -> None:
         if lasting:
-            self.subscriptions.update(dict.fromkeys(topics))
+            self.subscriptions.update(dict.fromkeys(topics, as_published))
         for topic in topics if self.connected else ():
-            self.broker.subscribe(self.name, topic)
+            self.broker.subscribe(self.name, topic, as_published)
 
     def unsubscribe(self, *topics: str) -> None:
         for topic in topics:

@@ -10,6 +10,9 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+
+from fededge.flat import Vector
 from fededge.wire.messages import Reply, Report
 from fededge_server.store import Progress
 
@@ -22,6 +25,12 @@ Turn = tuple[str, str]
 Read = tuple[str, str]
 """The version that an update was trained from, and the SHA-256 of its bytes."""
 
+
+LARGEST = 65504.0
+"""What a number of a model may be: float16 holds no more."""
+
+OWNED = 0.9
+"""A device with so much of a version owns it."""
 
 UNSEEN = ""
 """What private state an update leaves, if its agent was killed as it had just saved it."""
@@ -46,12 +55,15 @@ class Oracle:
 
     `excused` are updates whose file was damaged on the coordinator's disk: no other one has them.
     `learnt` is each device's private state after the last update of its that was accepted; where
-    files rot it may be one turn behind. What `hostile` sends must be in no version.
+    files rot it may be one turn behind.
+
+    Nothing is promised to `hostile` devices: what they send may be merged, or refused whatever they
+    heard before. `claims` are their reports. No other device must suffer from them.
     """
 
     folds: bool = False
     rots: bool = False
-    hostile: str = ""
+    hostile: frozenset[str] = frozenset()
     progress: Progress | None = None
     merges: list[Merge] = field(default_factory=list)
     reports: dict[Turn, Report] = field(default_factory=dict)
@@ -63,11 +75,14 @@ class Oracle:
     learnt: dict[str, str] = field(default_factory=dict)
     excused: set[Turn] = field(default_factory=set)
     torn: list[str] = field(default_factory=list)
+    chosen: set[Turn] = field(default_factory=set)
+    claims: list[Report] = field(default_factory=list)
+    went_back: list[str] = field(default_factory=list)
 
     @property
     def repeated(self) -> list[Turn]:
-        """Turns that were taken twice for nothing; one that was refused for good reason may be."""
-        return [t for t, count in self.turns.items() if count > 1 and t[0] != self.hostile]
+        """Turns that were taken twice for nothing."""
+        return [turn for turn, count in self.turns.items() if count > 1]
 
     @property
     def folded(self) -> int:
@@ -90,14 +105,22 @@ class Oracle:
         known = self.reports.setdefault(turn, report)
         _require(known == report, f"{turn} was trained again and differs")
 
+    def claimed(self, report: Report) -> None:
+        """A hostile device has sent a report."""
+        self.claims.append(report)
+
     def replied(self, device: str, reply: Reply) -> None:
         """A reply of the coordinator has reached the broker."""
+        if reply.kind == "refused":
+            self.refused.add((device, reply.version))
+        if device in self.hostile:
+            return
         if reply.kind == "accepted":
             self._acknowledge((device, reply.version))
+        elif reply.kind == "refused" and "manifest" in reply.reason:
+            self.torn.append(f"{device}'s update: {reply.reason}")
         elif reply.kind == "refused":
-            self.refused.add((device, reply.version))
-            if "manifest" in reply.reason:
-                self.torn.append(f"{device}'s update: {reply.reason}")
+            _require(not self.hostile, f"{device} is honest, and is refused: {reply.reason}")
 
     def spoiled(self, device: str, reason: str) -> None:
         """A model came whole to a device, and was not what it should be."""
@@ -133,6 +156,10 @@ class Oracle:
         again = [index for index in chunks if index in have]
         _require(not again, f"{who} asks again for chunks that it has: {again}")
 
+    def chose(self, version: str, devices: Iterable[str]) -> None:
+        """The coordinator writes down whom it asks for a version."""
+        self.chosen.update((device, version) for device in devices)
+
     def asked(self, device: str, quarantined: Collection[str]) -> None:
         """The coordinator asks a device for a turn."""
         _require(device not in quarantined, f"{device} is in quarantine, and is asked")
@@ -156,6 +183,12 @@ class Oracle:
         _require(progress.version > before.version, "a version does not follow the one before")
         _require(progress.rounds_done == before.rounds_done + 1, "a round was left out")
         self.merges.append(Merge(before.version, progress.version, dict(read)))
+        if progress.restored:  # what was trained from a version that is given up goes with it
+            self.excused |= self.outstanding
+            self.went_back.append(progress.restored)
+            return
+        honest = read.keys() - self.hostile
+        _require(bool(honest), f"{progress.version} has no update of an honest device")
         for device, (base, sha256) in read.items():
             mixed = base != before.version and not self.folds
             _require(not mixed, f"{progress.version} mixes versions: {device} began from {base}")
@@ -167,17 +200,27 @@ class Oracle:
         self, device: str, sha256: str, base: str, version: str, scalars: Mapping[str, float]
     ) -> None:
         turn = (device, base)
-        report = self.reports.get(turn)
-        if report is None or report.manifest.sha256 != sha256:
+        known = self.claims if device in self.hostile else [*filter(None, [self.reports.get(turn)])]
+        reports = [r for r in known if (r.device, r.version, r.manifest.sha256) == (*turn, sha256)]
+        if not reports:
             raise BrokenError(
                 f"{version} has an update of {device} that was not trained from {base}"
             )
+        _require(turn in self.chosen, f"{version} has an update of {turn}, which nobody asked for")
         _require(turn not in self.merged, f"{turn} is in two merges")
-        _require(device != self.hostile, f"{version} has an update that changes it too much")
-        _require(
-            scalars == report.scalars, f"{turn} counts {scalars}, it reported {report.scalars}"
-        )
+        told = [report.scalars for report in reports]
+        _require(scalars in told, f"{turn} counts {scalars}, it reported {told}")
         self.merged[turn] = version
+
+    def holds(self, version: str, model: Vector) -> None:
+        """The journal's version has these numbers."""
+        largest = float(np.abs(model).max())
+        _require(largest <= LARGEST, f"{version} has the number {largest:.4g}")
+
+    def made_of(self, shares: Mapping[str, float]) -> None:
+        """The next version takes so much of each device's update."""
+        for device, share in shares.items():
+            _require(share < OWNED, f"{device} has {share:.0%} of the next version")
 
 
 def _require(holds: bool, otherwise: str) -> None:

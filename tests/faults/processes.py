@@ -1,8 +1,7 @@
 """The real coordinator and the real agent as processes of a simulated world.
 
 Their shells, state machines and stores are the ones that run in the field. What is replaced is
-around them: the session, the clock, the disk below the stores, and the training, which is a little
-arithmetic that depends on everything a real one depends on.
+around them: the session, the clock, the disk below the stores, and the training.
 """
 
 from __future__ import annotations
@@ -15,30 +14,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from fededge import methods
+from fededge.bounds import FEWEST
 from fededge.config import AgentConfig, CoordinatorConfig, DataConfig
 from fededge.errors import DiskFullError
-from fededge.flat import FlatModel, as_numpy
+from fededge.flat import Vector, as_numpy
 from fededge.methods import Private
-from fededge.spec import ModelSpec
-from fededge.training import Answer, Task
 from fededge.transport.session import Message, Will
 from fededge.wire import pieces
 from fededge.wire.encoding import Encoding
-from fededge.wire.messages import Manifest, Report, State, TaskMessage
+from fededge.wire.messages import Manifest, Report, State
 from fededge.wire.signing import read_signing_key
 from fededge_agent import app as agent_app
 from fededge_agent import events as life
 from fededge_agent.work import Trained, Work
+from fededge_agent.worker import Worker
 from fededge_server import app as server_app
 from fededge_server import events as rounds
 from fededge_server.store import Store
 from fededge_server.versions import Versions
 from tests.faults.network import Link, Packet
 from tests.faults.oracle import BrokenError
+from tests.faults.shares import shares
+from tests.faults.trainer import EXAMPLES, NETWORK, SPEC, FakeTrainer, method_of
 
 if TYPE_CHECKING:
     from tests.faults.world import World
@@ -46,12 +45,10 @@ if TYPE_CHECKING:
 __all__ = ["KilledError", "Process", "SimulatedAgent", "SimulatedCoordinator"]
 
 FEDERATION = "test"
-METHOD = "scaffold"
 ARRIVED = pieces.arrived
+MEANS = ("fedavg", "scaffold")
 FULL = 2
 """SQLite's `synchronous`: every transaction is on disk when it ends."""
-
-SPEC = ModelSpec("mlpnet", ("a", "b"), (1, 8, 8), (0.5,), (0.5,))
 
 
 class KilledError(BaseException):
@@ -64,21 +61,14 @@ def on_disk(path: Path, facts: Manifest) -> set[int]:
     return {i for i in ARRIVED(path, facts) if data[i * size : (i + 1) * size].strip(b"\0")}
 
 
-def network() -> FlatModel:
-    """608 numbers: three chunks up, and five down, where SCAFFOLD's c comes along."""
-    torch.manual_seed(0)
-    return FlatModel(nn.Sequential(nn.Linear(16, 24), nn.Linear(24, 8)))
-
-
-NETWORK = network()
-
-
 class Process:
     """A service and its supervisor: it starts, is killed at any point, and starts again.
 
     The clock is the process's own: it begins anywhere and may leap, as that of a box that slept.
-    What it takes for the time of day may leap either way.
+    What it takes for the time of day may leap either way. `restless`: how often it ticks.
     """
+
+    restless = 0.1
 
     def __init__(self, world: World, name: str, slowness: float = 1.0) -> None:
         self.world = world
@@ -89,6 +79,7 @@ class Process:
         self.offset = 0.0
         self.date = 1.8e9
         self.cut_off = False
+        self.busy_until = 0.0
 
     def make(self) -> Service:
         raise NotImplementedError
@@ -104,23 +95,47 @@ class Process:
         return self.world.now + self.date
 
     def start(self) -> None:
-        self.offset = self.world.rng.uniform(0.0, 1e6)
+        self.offset, self.busy_until = self.world.rng.uniform(0.0, 1e6), 0.0
         self.service = self.make()
         self.guarded(self.service.begin, starts=True)
 
     def guarded(self, action: Callable[[], None], starts: bool = False) -> bool:
-        """Whether the action was survived. A full disk ends only a process that starts."""
+        """Whether the action was survived. Only a kill ends a process, or a full disk as it starts.
+
+        Raises:
+            BrokenError: if anything else does.
+        """
         try:
             action()
         except KilledError:
             self.die(self.world.chance(0.5))
-        except DiskFullError as error:
-            if not starts:
-                raise
-            why = str(error).replace(f"{self.world.disk.root}/", "")  # of this run alone
-            self.world.tell(f"{self.name} stops: {why}")
+        except BrokenError:
+            raise
+        except Exception as error:
+            if not (starts and isinstance(error, DiskFullError)):
+                raise BrokenError(self._obituary(error, starts)) from error
+            self.world.tell(f"{self.name} stops: {self._said(error)}")
             self.die(False)
         return self.alive
+
+    def _obituary(self, error: Exception, starts: bool) -> str:
+        """What ended the process, and whether it ends a supervisor's next one too."""
+        if starts:
+            return f"{self.name} cannot start: {self._said(error)}"
+        self.world.calm_down()
+        self.die(False)
+        try:
+            self.service = self.make()
+            self.service.begin()
+            self.service.tick()
+        except Exception as again:  # noqa: BLE001 - whatever it is, it is told
+            return f"{self.name} ended: {self._said(error)}; and again: {self._said(again)}"
+        return f"{self.name} ended: {self._said(error)}"
+
+    def _said(self, error: Exception) -> str:
+        """Without the folder, which is of this run alone."""
+        text = f"{type(error).__name__}: {error}"
+        return text.replace(f"{self.world.disk.root}/", "")
 
     def die(self, power_cut: bool) -> None:
         """kill -9, or the plug is pulled: then what was not synced may be gone."""
@@ -157,6 +172,11 @@ class Process:
     @property
     def jobs(self) -> list[Callable[[], None]]:
         return [] if self.service is None else self.service.waiting
+
+    @property
+    def due(self) -> bool:
+        """Whether a job is done by now: a turn takes its time."""
+        return bool(self.jobs) and self.world.now >= self.busy_until
 
     def work(self) -> None:
         service = self.service
@@ -206,7 +226,6 @@ class SimulatedCoordinator(Process):
         self.config = CoordinatorConfig(
             federation=FEDERATION,
             state=str(self.folder),
-            method=METHOD,
             data=DataConfig(source="none"),
             **config,
         )
@@ -227,7 +246,7 @@ class CoordinatorService(Service, server_app.Coordinator):
         self.store: WatchedStore = WatchedStore(process)
         self.link = None
         self.waiting = []
-        self.read: dict[str, tuple[str, str]] = {}
+        self.read: dict[str, tuple[str, bytes]] = {}
 
     def begin(self) -> None:
         self._prepare()
@@ -257,6 +276,8 @@ class CoordinatorService(Service, server_app.Coordinator):
     def _do(self, command: rounds.Command) -> None:
         world = self.process.world
         world.boundary(self.process, command)
+        if isinstance(command, rounds.Remember):
+            world.oracle.chose(command.version, command.asked)
         if isinstance(command, rounds.Invite):
             world.oracle.asked(command.device, self.store.memory().quarantined)
         if isinstance(command, rounds.Answer) and command.device in self.rounds.transfers.open:
@@ -271,6 +292,7 @@ class CoordinatorService(Service, server_app.Coordinator):
         assert progress is not None
         if progress != oracle.progress:
             oracle.advanced(progress, *self.process.making)
+            oracle.holds(progress.version, self.store.load(progress.version, NETWORK.layout)[0])
 
     def _merge(self, command: rounds.Merge) -> None:
         """The same, with a look over its shoulder at the files that it reads."""
@@ -278,8 +300,7 @@ class CoordinatorService(Service, server_app.Coordinator):
         real = self.store.update
 
         def update(version: str, device: str, *rest: Any) -> Any:
-            path = self.store._update(version, device)
-            self.read[device] = version, hashlib.sha256(path.read_bytes()).hexdigest()
+            self.read[device] = version, self.store._update(version, device).read_bytes()
             return real(version, device, *rest)
 
         with mock.patch.object(self.store, "update", update):
@@ -324,15 +345,30 @@ class WatchedVersions(Versions):
         self.service = service
 
     def prepare(self) -> None:
-        self.method = methods.method(self.config.method)
+        self.method = method_of(self.config.method)
         self.encoding = Encoding.parse(self.config.transfer.encoding)
         self.spec = SPEC
         self.layout, self.model = NETWORK.layout, as_numpy(NETWORK.vector).copy()
 
     def advance(self, *arguments: Any) -> None:
-        self.service.process.making = arguments[3], self.service.read
+        model, merged = arguments[1], arguments[3]
+        read = {d: update for d, update in self.service.read.items() if d in merged}
+        hashes = {d: (v, hashlib.sha256(data).hexdigest()) for d, (v, data) in read.items()}
+        self.service.process.making = merged, hashes
+        if self.measured and sum(scalars["examples"] > 0 for scalars in merged.values()) >= FEWEST:
+            updates = {d: self._unpacked(data) for d, (_, data) in read.items()}
+            self.service.process.world.oracle.made_of(shares(self.model, model, updates))
         super().advance(*arguments)
         self.service.tell_version()
+
+    @property
+    def measured(self) -> bool:
+        """Whether the next model is the weighted mean of the updates, and nothing else."""
+        mean = self.config.robust.combine == "mean" and not self.config.robust.clip_norm
+        return mean and self.config.method in MEANS and not self.config.rounds.folds
+
+    def _unpacked(self, update: bytes) -> Vector:
+        return self.encoding.unpack(self.layout, update, self.model)
 
 
 class SimulatedAgent(Process):
@@ -348,12 +384,17 @@ class SimulatedAgent(Process):
     def make(self) -> Service:
         return AgentService(self)
 
+    def begin_turn(self) -> None:
+        """A turn takes as long as the world says."""
+        self.busy_until = self.world.now + self.world.rng.uniform(*self.world.kind.turn)
+
 
 class AgentService(Service, agent_app.Agent):
     def __init__(self, process: SimulatedAgent) -> None:
         agent_app.Agent.__init__(self, process.config, process.clock)
         self.process: SimulatedAgent = process
         self.work: SimulatedWork = SimulatedWork(self)
+        self.worker = SimulatedWorker(self)
         self.link = None
         self.waiting = []
 
@@ -373,11 +414,8 @@ class AgentService(Service, agent_app.Agent):
             self.process.world.oracle.spoiled(self.process.name, event.reason)
         super()._handle(event)
 
-    def _job(self, job: Callable[[], None]) -> None:
-        self.waiting.append(job)
-
     def finish(self, job: Callable[[], None]) -> None:
-        self._run_job(job)
+        self.worker.finish(job)
         self.work.tell()
         while not self.inbox.empty():
             self._take(self.inbox.get())
@@ -395,6 +433,21 @@ class AgentService(Service, agent_app.Agent):
             self.store.close()
 
 
+class SimulatedWorker(Worker):
+    """The agent's worker; the world says when it finds the time."""
+
+    def __init__(self, service: AgentService) -> None:
+        super().__init__(service.work, service.inbox)
+        self.service = service
+
+    def put(self, job: Callable[[], None]) -> None:
+        self.service.waiting.append(job)
+
+    def train(self, state: State) -> None:
+        self.service.process.begin_turn()
+        super().train(state)
+
+
 class SimulatedWork(Work):
     """The agent's work with the training replaced; what is saved and sent is the real thing."""
 
@@ -405,16 +458,16 @@ class SimulatedWork(Work):
 
     @property
     def examples(self) -> int:
-        return 10
+        return EXAMPLES
 
     def prepare(self, state: State) -> None:
         self.encoding = Encoding.parse(state.encoding)
-        hostile = self.process.name == self.process.world.hostile
-        self.trainer = FakeTrainer(self.process.name, hostile)  # type: ignore[assignment]
+        judges = bool(self.process.world.kind.hostile)
+        self.trainer = FakeTrainer(self.process.name, state.method, judges)  # type: ignore[assignment]
 
-    def train(self, task: TaskMessage, state: State) -> Trained:
+    def train(self, state: State) -> Trained:
         before = digest(self.store.private(state.run))
-        trained = super().train(task, state)
+        trained = super().train(state)
         turn = self.store.index.turn
         assert turn is not None
         after = digest(self.store._read_private(turn.private, bool))
@@ -437,30 +490,3 @@ def digest(private: Private) -> str:
         data = value.numpy().tobytes() if isinstance(value, Tensor) else repr(value).encode()
         sha256.update(name.encode() + data)
     return sha256.hexdigest()
-
-
-class FakeTrainer:
-    """A turn that depends on device, round, model, SCAFFOLD's c and the device's own c_i.
-
-    What a hostile one sends is a thousand times as far from the model as it may be.
-    """
-
-    def __init__(self, device: str, hostile: bool) -> None:
-        self.device = device
-        self.hostile = hostile
-        self.net = NETWORK
-        self.method = methods.method(METHOD)
-
-    def turn(self, task: Task, private: Private) -> Answer:
-        seed = hashlib.sha256(f"{self.device}/{task.number}".encode()).digest()[:7]
-        generator = torch.Generator().manual_seed(int.from_bytes(seed, "big"))
-        noise = torch.randn(task.received.shape, generator=generator)
-        own = private.get("scaffold.c_i")
-        c_i = own if isinstance(own, Tensor) else torch.zeros_like(noise)
-        c = task.sent["scaffold.c"]
-        upload = 0.9 * task.received + 0.1 * noise + 0.01 * (c_i - c)
-        if self.hostile:
-            upload = upload + 1000.0
-        after = Private({"scaffold.c_i": c_i - c + (task.received - upload)})
-        scalars = {"examples": 10.0, "steps": 1.0, "loss": 0.5, "slope": 1.0}
-        return Answer(upload, scalars, after, upload, 0.5)

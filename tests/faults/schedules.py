@@ -4,63 +4,111 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from fededge.config import RobustConfig, RolloutConfig, RoundsConfig, TransferConfig
-from tests.faults.oracle import BrokenError
-from tests.faults.world import Faults, World
+from tests.faults.oracle import BrokenError, Oracle
+from tests.faults.world import NONE, Faults, Kind, World
 
-__all__ = ["run_seed", "undisturbed"]
+__all__ = [
+    "EVERY",
+    "FAULTS",
+    "HOSTILE_FAULTS",
+    "HOSTILE_KINDS",
+    "KINDS",
+    "at_peace",
+    "hostile_seeds",
+    "run_seed",
+]
 
-DEVICES = 4
-ROUNDS = 3
+STAGES = RolloutConfig(stages=(0.5, 1.0), soak=30.0)
+EVERY = 7
+"""Of so many seeds the last one has hostile devices."""
 
 
-def config(
-    encoding: str = "float32", robust: RobustConfig | None = None, **rounds: Any
-) -> dict[str, Any]:
-    return {
-        "rounds": RoundsConfig(count=ROUNDS, deadline=60.0, **rounds),
+TURN = (5.0, 15.0)
+"""Seconds that a turn takes where devices are hostile."""
+
+FACTOR = 6.0
+"""So many times as long as without hostile devices all rounds of a run may take."""
+
+
+def kind(
+    encoding: str = "float32",
+    robust: RobustConfig | None = None,
+    method: str = "scaffold",
+    **rounds: Any,
+) -> Kind:
+    """Four honest devices, three rounds."""
+    config = {
+        "method": method,
+        "rounds": RoundsConfig(**{"count": 3, "deadline": 60.0, **rounds}),
         "transfer": TransferConfig(chunk_bytes=1024, encoding=encoding),
         "robust": robust or RobustConfig(),
     }
+    return Kind(config)
+
+
+def besieged(
+    devices: int,
+    hostile: int,
+    method: str,
+    encoding: str = "float32",
+    robust: RobustConfig | None = None,
+    **rounds: Any,
+) -> Kind:
+    """Four rounds of a fleet with hostile devices; each needs an honest one more than those."""
+    rules = {"count": 4, "deadline": 120.0, "min_devices": devices - hostile, "quorum": hostile + 1}
+    made = kind(encoding, robust, method, **{**rules, "quarantine_seconds": 1e9, **rounds})
+    return replace(made, devices=devices, hostile=hostile, turn=TURN)
+
+
+def in_stages(made: Kind) -> Kind:
+    return replace(made, config={**made.config, "rollout": STAGES})
 
 
 KINDS = {
-    "all": config(min_devices=DEVICES, quorum=DEVICES),
-    "all, rounded": config("bfloat16+delta", min_devices=DEVICES, quorum=DEVICES),
-    "all, the nearest of them": config(
-        "float16+zstd",
-        RobustConfig(clip_norm=1.0, combine="krum"),
-        min_devices=DEVICES,
-        quorum=DEVICES,
+    "all": kind(min_devices=4, quorum=4),
+    "all, rounded": kind("bfloat16+delta", min_devices=4, quorum=4),
+    "all, the nearest of them": kind(
+        "float16+zstd", RobustConfig(clip_norm=1.0, combine="krum"), min_devices=4, quorum=4
     ),
-    "three, compressed": config(
+    "three, compressed": kind(
         "int8+delta+zstd", min_devices=3, participants=3, over_select=1.3, quorum=2
     ),
-    "any, models in stages": {
-        **config(min_devices=1, share=0.8, selection="round-robin"),
-        "rollout": RolloutConfig(stages=(0.5, 1.0), soak=30.0),
-    },
-    "one is hostile": config(
-        "float32",
-        RobustConfig(max_norm=100.0, combine="krum", byzantine=0),
-        min_devices=3,
-        quorum=3,
-        selection="recency",
-        quarantine_after=1,
-        quarantine_seconds=1e9,
-    ),
-    "any, late ones folded": config(
+    "any, models in stages": in_stages(kind(min_devices=1, share=0.8, selection="round-robin")),
+    "any, late ones folded": kind(
         "float16+delta", min_devices=3, participants=3, over_select=1.3, late="fold", grace=5.0
     ),
-    "buffers of two": config(mode="buffered", buffer=2, min_devices=2),
+    "buffers of two": kind(mode="buffered", buffer=2, min_devices=2),
 }
-HOSTILE = "device-3"
 FIXED = frozenset({"all", "all, rounded", "all, the nearest of them"})
 """Where all take part in every round: the last version does not depend on what went wrong."""
 
+HOSTILE_KINDS = {
+    "fedavg": besieged(4, 1, "fedavg"),
+    "scaffold": besieged(6, 2, "scaffold", "float16+delta"),
+    "fednova": besieged(4, 1, "fednova", "int8+delta+zstd", quarantine_after=1),
+    "fedadam": besieged(6, 2, "fedadam", "bfloat16"),
+    "fedavgm, models in stages": in_stages(besieged(4, 1, "fedavgm")),
+    "fedavg, some are asked": besieged(
+        6, 2, "fedavg", participants=3, over_select=1.3, selection="recency"
+    ),
+    "median": besieged(6, 2, "fedavg", "float16+zstd", RobustConfig(combine="median")),
+    "krum": besieged(6, 2, "scaffold", robust=RobustConfig(combine="krum"), quorum=4),
+    "trimmed mean": besieged(
+        6, 2, "fedadam", robust=RobustConfig(combine="trimmed-mean", trim=0.34)
+    ),
+    "scaffold, late ones folded": besieged(
+        6, 2, "scaffold", "float16+delta", participants=4, late="fold", grace=5.0
+    ),
+    "fedavgm, buffers of three": besieged(
+        6, 2, "fedavgm", mode="buffered", buffer=3, max_staleness=2
+    ),
+    "fedavg, may go back": besieged(6, 2, "fedavg", robust=RobustConfig(roll_back=True)),
+}
 FAULTS = {
     "processes die": Faults(kill=0.01, kill_at_boundary=0.003),
     "processes die between commands": Faults(kill_at_boundary=0.02),
@@ -83,11 +131,17 @@ FAULTS = {
     ),
 }
 
+HOSTILE_FAULTS = {
+    "nothing else goes wrong": NONE,
+    "processes die": Faults(steps=200, kill=0.01, kill_at_boundary=0.003),
+    "messages are lost, doubled, overtaken": Faults(steps=200, lose=0.05, double=0.05, reorder=0.3),
+    "all at once": replace(FAULTS["all at once"], steps=200),
+}
 
-@functools.cache
-def undisturbed(kind: str) -> str:
-    """The last version of a run in which nothing goes wrong."""
-    return World(0, DEVICES, KINDS[kind]).run()
+
+def hostile_seeds(count: int) -> range:
+    """The first so many seeds with hostile devices."""
+    return range(EVERY - 1, EVERY * count, EVERY)
 
 
 def run_seed(seed: int, trace: Callable[[str], None] | None = None) -> Counter[str]:
@@ -96,25 +150,67 @@ def run_seed(seed: int, trace: Callable[[str], None] | None = None) -> Counter[s
     Raises:
         BrokenError: if an invariant did not hold.
     """
-    kinds, schedules = list(KINDS), list(FAULTS)
-    kind = kinds[seed % len(kinds)]
-    schedule = schedules[seed // len(kinds) % len(schedules)]
-    hostile = HOSTILE if kind == "one is hostile" else ""
-    world = World(seed, DEVICES, KINDS[kind], FAULTS[schedule], trace, hostile)
-    world.tell(f"seed {seed}: {kind} of {DEVICES} devices; {schedule}")
+    if seed % EVERY == EVERY - 1:
+        return run_besieged(seed, trace)
+    name, schedule = chosen(KINDS, FAULTS, seed - seed // EVERY)
+    world = World(seed, KINDS[name], FAULTS[schedule], trace)
+    world.tell(f"seed {seed}: {name}; {schedule}")
     last = world.run()
-    expected = undisturbed(kind)
-    if kind in FIXED and last != expected:
-        raise BrokenError(f"the last version is {last}, undisturbed it is {expected}")
-    oracle = world.oracle
-    damaging = FAULTS[schedule].rot or FAULTS[schedule].fill_disk  # a piece may not be kept
+    if name in FIXED and last != undisturbed(name):
+        raise BrokenError(f"the last version is {last}, undisturbed it is {undisturbed(name)}")
+    check_turns(world.oracle, FAULTS[schedule])
+    return counted(world)
+
+
+def run_besieged(seed: int, trace: Callable[[str], None] | None) -> Counter[str]:
+    """A run with hostile devices."""
+    name, schedule = chosen(HOSTILE_KINDS, HOSTILE_FAULTS, seed // EVERY)
+    made, faults = HOSTILE_KINDS[name], HOSTILE_FAULTS[schedule]
+    world = World(seed, made, faults, trace, FACTOR * at_peace(name))
+    world.tell(f"seed {seed}: {name}, {made.hostile} of {made.devices} are hostile; {schedule}")
+    world.run()
+    check_turns(world.oracle, faults)
+    return counted(world)
+
+
+def chosen(
+    kinds: Mapping[str, Kind], schedules: Mapping[str, Faults], turn: int
+) -> tuple[str, str]:
+    """One of the kinds after the other, with one of the schedules after the other."""
+    return [*kinds][turn % len(kinds)], [*schedules][turn // len(kinds) % len(schedules)]
+
+
+@functools.cache
+def undisturbed(name: str) -> str:
+    """The last version of a run in which nothing goes wrong."""
+    return World(0, KINDS[name]).run()
+
+
+@functools.cache
+def at_peace(name: str) -> float:
+    """Seconds that the honest devices of a kind take alone."""
+    made = HOSTILE_KINDS[name]
+    world = World(0, replace(made, devices=made.devices - made.hostile, hostile=0))
+    world.run()
+    return world.now
+
+
+def check_turns(oracle: Oracle, faults: Faults) -> None:
+    damaging = faults.rot or faults.fill_disk  # a piece may not be kept
     if oracle.torn and not damaging:
         raise BrokenError(f"put together wrongly: {oracle.torn}")
-    if oracle.repeated and not FAULTS[schedule].rot:
+    if oracle.repeated and not faults.rot:
         raise BrokenError(f"trained more than once: {oracle.repeated}")
+    if oracle.went_back and not faults.fill_disk:  # a device whose disk is full says that it failed
+        raise BrokenError(f"the run went back to {oracle.went_back}")
+
+
+def counted(world: World) -> Counter[str]:
+    oracle = world.oracle
     return world.counts + Counter(
         merges=len(oracle.merges),
         acknowledged=len(oracle.acknowledged),
         refused=len(oracle.refused),
         folded=oracle.folded,
+        believed=sum(d in oracle.hostile for merge in oracle.merges for d in merge.updates),
     )

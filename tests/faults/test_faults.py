@@ -8,12 +8,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.faults.schedules import FAULTS, KINDS, run_seed
+from tests.faults.schedules import (
+    EVERY,
+    FAULTS,
+    KINDS,
+    hostile_seeds,
+    run_seed,
+)
 
 SEEDS = 1000
 PARTS = 20
-HOSTILE = list(KINDS).index("one is hostile")
-ALL_AT_ONCE = len(KINDS) * list(FAULTS).index("all at once")
 
 
 @pytest.fixture(autouse=True)
@@ -31,11 +35,17 @@ def test_no_invariant_breaks(part: int) -> None:
         run_seed(seed)
 
 
+def of_each(kind: str) -> Iterator[int]:
+    """A seed of this kind with each of the schedules."""
+    turns = (len(KINDS) * i + list(KINDS).index(kind) for i in range(len(FAULTS)))
+    return (turn + turn // (EVERY - 1) for turn in turns)
+
+
 def test_the_faults_really_happen() -> None:
     counts: Counter[str] = Counter()
-    for schedule in range(len(FAULTS)):
-        for kind in (1, HOSTILE, len(KINDS) - 1):
-            counts += run_seed(schedule * len(KINDS) + kind)
+    for kind in ("all, rounded", "three, compressed", "buffers of two"):
+        for seed in of_each(kind):
+            counts += run_seed(seed)
     assert counts.keys() >= {
         "kill",
         "power cut",
@@ -51,14 +61,22 @@ def test_the_faults_really_happen() -> None:
         "damaged file",
         "clock leap",
         "folded",
-        "refused",
     }
 
 
-def test_a_seed_fixes_the_run() -> None:
+def test_hostile_devices_are_believed_refused_and_refuted() -> None:
+    counts: Counter[str] = Counter()
+    for seed in hostile_seeds(6):
+        counts += run_seed(seed)
+    assert counts.keys() >= {"hostile", "believed", "refused"}
+    assert counts["hostile"] > 100
+
+
+@pytest.mark.parametrize("seed", [*of_each("all"), *hostile_seeds(3)][-4:])
+def test_a_seed_fixes_the_run(seed: int) -> None:
     one: list[str] = []
     two: list[str] = []
     for lines in (one, two):
-        run_seed(ALL_AT_ONCE, lines.append)
+        run_seed(seed, lines.append)
     assert one == two
     assert len(one) > 100

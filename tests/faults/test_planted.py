@@ -102,6 +102,17 @@ def lose_the_residue(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(AgentStore, "private", private)
 
 
+def mark_before_the_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Store._write_seal
+
+    def write_seal(self: Store) -> None:
+        """The mark tells of a version that a crash can still undo."""
+        real(self)
+        self._mark()
+
+    monkeypatch.setattr(Store, "_write_seal", write_seal)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("plant", "finding"),
@@ -111,6 +122,7 @@ def lose_the_residue(monkeypatch: pytest.MonkeyPatch) -> None:
         (count_a_duplicate, "counts .*, it reported"),
         (accept_a_stale_version, "acknowledged after a merge without it"),
         (lose_the_residue, "began from another private state"),
+        (mark_before_the_commit, "entries are missing"),
     ],
 )
 def test_a_planted_bug_is_found(

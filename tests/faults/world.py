@@ -3,13 +3,17 @@
 Some steps with faults, then none. In each the world picks who acts and what goes wrong: messages
 lost, doubled and overtaken, links cut, the broker restarted, processes killed between two commands
 or two writes, with and without the loss of what was not synced, disks full, clocks that leap.
+Hostile devices do not stop when the faults do.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
+import math
 import random
+import re
 import uuid
 from collections import Counter
 from collections.abc import Callable
@@ -17,11 +21,13 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
+from fededge.errors import WireError
 from fededge.transport.session import Delivered
 from fededge.wire.messages import Reply, Report, State, decode
 from fededge.wire.signing import make_keys
 from fededge.wire.topics import Topics
 from tests.faults.disk import Disk
+from tests.faults.hostile import HostileDevice, Plot
 from tests.faults.network import Broker, Packet, first_of_topic
 from tests.faults.oracle import BrokenError, Oracle
 from tests.faults.processes import (
@@ -32,9 +38,9 @@ from tests.faults.processes import (
     SimulatedCoordinator,
 )
 
-__all__ = ["Faults", "World"]
+__all__ = ["NONE", "Faults", "Kind", "World"]
 
-PATIENCE = 4000
+PATIENCE = 20_000
 """Steps without faults within which the federation must be done."""
 
 
@@ -61,23 +67,41 @@ NONE = Faults(steps=0)
 FORGETS = "broker restart without memory"
 
 
+@dataclass(frozen=True)
+class Kind:
+    """A federation: its coordinator's configuration, its devices, and how many are hostile.
+
+    A `turn` takes so many seconds, from and to.
+    """
+
+    config: dict[str, Any]
+    devices: int = 4
+    hostile: int = 0
+    turn: tuple[float, float] = (0.0, 0.0)
+
+
 @dataclass
 class World:
-    """The scheduler: who acts next, and what happens to them."""
+    """The scheduler: who acts next, and what happens to them.
+
+    Once there are no more faults, the rounds that are left must be done within `limit` seconds.
+    """
 
     seed: int
-    devices: int
-    config: dict[str, Any]
+    kind: Kind
     faults: Faults = NONE
     trace: Callable[[str], None] | None = None
-    hostile: str = ""
+    limit: float = math.inf
     now: float = 0.0
+    calm_since: float = 0.0
     counts: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
-        folds, rots = self.config["rounds"].folds, bool(self.faults.rot)
-        self.oracle = Oracle(folds, rots, self.hostile)
+        folds, rots = self.kind.config["rounds"].folds, bool(self.faults.rot)
+        self.names = [f"device-{i}" for i in range(self.kind.devices)]
+        hostile = self.rng.sample(self.names, self.kind.hostile)
+        self.oracle = Oracle(folds, rots, frozenset(hostile))
         self.broker = Broker(self.carried)
         self.topics = Topics(FEDERATION)
         self.disk = Disk(self.rng, self.write)
@@ -100,12 +124,14 @@ class World:
         self.keys = self.disk.folder("keys")
         with mock.patch.object(self.disk, "before_write"):  # by a person's hand
             make_keys(self.keys / "signing.key", self.keys / "signing.pub")
-        self.coordinator = SimulatedCoordinator(self, self.config)
-        self.agents = [
-            SimulatedAgent(self, f"device-{i}", 10.0 if self.chance(self.faults.slow) else 1.0)
-            for i in range(self.devices)
-        ]
-        self.processes: list[Process] = [self.coordinator, *self.agents]
+        self.coordinator = SimulatedCoordinator(self, self.kind.config)
+        self.plot = Plot.drawn(self.rng)
+        self.processes: list[Process] = [self.coordinator, *map(self.device, self.names)]
+
+    def device(self, name: str) -> Process:
+        if name in self.oracle.hostile:
+            return HostileDevice(self, name, self.plot)
+        return SimulatedAgent(self, name, 10.0 if self.chance(self.faults.slow) else 1.0)
 
     def live(self) -> str:
         for _ in range(self.faults.steps):
@@ -119,10 +145,15 @@ class World:
                 break
             self.calm_step()
             self.look()
+            self.watch_the_time()
         else:
             raise BrokenError("the federation does not finish")
         assert self.oracle.progress is not None
         return self.oracle.progress.version
+
+    def watch_the_time(self) -> None:
+        if self.now - self.calm_since > self.limit:
+            raise BrokenError(f"the rounds take more than {self.limit:.0f} s")
 
     @property
     def at_rest(self) -> bool:
@@ -156,11 +187,18 @@ class World:
     def carried(self, sender: str, packet: Packet) -> None:
         """The broker has taken a message."""
         self.tell(f"{sender} → {describe(packet)}")
-        if packet.topic.endswith("/report"):
+        if sender in self.oracle.hostile:
+            self.suspect(packet)
+        elif packet.topic.endswith("/report") and packet.payload:
             self.oracle.reported(decode(packet.payload, Report))
         elif packet.topic.endswith("/reply"):
             device = self.topics.parse(packet.topic).device
             self.oracle.replied(device, decode(packet.payload, Reply))
+
+    def suspect(self, packet: Packet) -> None:
+        """A hostile device has said something: it may be a report."""
+        with contextlib.suppress(WireError):
+            self.oracle.claimed(decode(packet.payload, Report))
 
     def boundary(self, process: Process, command: object) -> None:
         """Between two commands of a process."""
@@ -235,10 +273,10 @@ class World:
             return
         if process.cut_off and self.chance(0.05):
             process.cut_off = False
-        if self.chance(0.1):
+        if self.chance(process.restless):
             self.now += self.rng.choice((0.1, 1.0, 5.0))
             process.tick()
-        elif process.jobs and self.chance(0.3 / process.slowness):
+        elif process.due and self.chance(0.3 / process.slowness):
             process.work()
         elif not process.cut_off:
             self.transfer(process)
@@ -289,7 +327,7 @@ class World:
 
     def calm_down(self) -> None:
         self.tell("no more faults")
-        self.faults = NONE
+        self.faults, self.calm_since = NONE, self.now
         self.disk.full.clear()
         for process in self.processes:
             process.cut_off = False
@@ -300,7 +338,7 @@ class World:
         for process in self.processes:
             if not process.alive:
                 process.start()
-            elif process.jobs:
+            elif process.due:
                 process.work()
             elif self.has_mail(process):
                 self.transfer(process)
@@ -329,8 +367,9 @@ def decoded(payload: bytes) -> State:
 
 
 def describe(packet: Packet) -> str:
-    """A message in a few words: JSON as it is, chunks by their topic."""
+    """A message in a few words: JSON without its signature, whose key is new in every run."""
     short = packet.topic.removeprefix(f"fededge/v1/{FEDERATION}/")
     if not packet.payload.startswith(b"{") or short == "state":
         return f"{short} ({len(packet.payload)} bytes)"
-    return f"{short} {packet.payload.decode()[:160]}"
+    text = re.sub(',"signature":"[0-9a-f]+"', "", packet.payload.decode(errors="replace"))
+    return f"{short} {text[:160]}"

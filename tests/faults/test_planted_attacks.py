@@ -1,0 +1,154 @@
+"""The simulation finds holes that a hostile device can use: each is planted, and must be found."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from fededge import aggregation
+from fededge.flat import Vector
+from fededge.wire.messages import Reply, Report, round_of
+from fededge_server import merging, rounds
+from fededge_server.events import Command, Facts
+from fededge_server.fitness import Fitness
+from fededge_server.leases import Leases
+from fededge_server.merging import Current, Merging
+from fededge_server.reports import flaw
+from fededge_server.rounds import Rounds
+from fededge_server.sifting import Sifted
+from tests.faults.oracle import BrokenError
+from tests.faults.schedules import HOSTILE_KINDS, at_peace, hostile_seeds, run_seed
+
+SEEDS = 200
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def measured() -> None:
+    """How long runs take in peace is measured before anything is planted."""
+    for name in HOSTILE_KINDS:
+        at_peace(name)
+
+
+def finds() -> str:
+    """What the first broken run says; empty if none breaks."""
+    for seed in hostile_seeds(SEEDS):
+        try:
+            run_seed(seed)
+        except BrokenError as error:
+            return str(error)
+    return ""
+
+
+def believe_the_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Rounds._verdict
+
+    def verdict(self: Rounds, device: str, report: Report, now: float) -> Reply | None:
+        """Which round an update is for, the report's word decides."""
+        if self.phase == "open" and round_of(report.version) >= self.round:
+            report = msgspec.structs.replace(report, version=self.version)
+        return real(self, device, report, now)
+
+    monkeypatch.setattr(Rounds, "_verdict", verdict)
+
+
+def ask_nobody_whom_it_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Rounds._verdict
+
+    def verdict(self: Rounds, device: str, report: Report, now: float) -> Reply | None:
+        """Whoever has an update of the version may send it."""
+        reply = real(self, device, report, now)
+        return None if reply is not None and "was not asked" in reply.reason else reply
+
+    monkeypatch.setattr(Rounds, "_verdict", verdict)
+
+
+def let_a_merge_raise(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Merging.check
+
+    def check(self: Merging, device: str, report: Report, current: Current, limit: float) -> float:
+        """Any finite update is taken: the merge will see."""
+        robust = msgspec.structs.replace(self.robust, max_value=math.inf)
+        return real(replace(self, robust=robust), device, report, current, math.inf)
+
+    def sift(suspects: Sequence[str], merge: Callable[[Sequence[str]], Any]) -> Sifted[Any]:
+        return Sifted(merge(suspects))
+
+    def outliers(self: Rounds, now: float) -> list[Command]:
+        return []
+
+    monkeypatch.setattr(Merging, "check", check)
+    monkeypatch.setattr(Rounds, "_outliers", outliers)
+    monkeypatch.setattr(merging, "sift", sift)
+
+
+def bound_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def check_values(self: Merging, model: Vector) -> None:
+        """As with robust.max_value = inf."""
+
+    def norm_limit(norms: Collection[float], factor: float, start: float, fleet: int = 0) -> float:
+        """As with robust.norm_factor = 0."""
+        return math.inf
+
+    monkeypatch.setattr(Merging, "_check_values", check_values)
+    monkeypatch.setattr(rounds, "norm_limit", norm_limit)
+
+
+def believe_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    def capped(weights: Mapping[str, float], share: float) -> Mapping[str, float]:
+        return weights
+
+    def trusting(facts: Facts, report: Report, announced: int) -> str:
+        return flaw(facts, report, 2**53)
+
+    monkeypatch.setattr(aggregation, "capped", capped)
+    monkeypatch.setattr(merging, "capped", capped)
+    monkeypatch.setattr(rounds, "flaw", trusting)
+
+
+def wait_for_the_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    def cut_off(self: Rounds, now: float) -> None:
+        """No slack: all have until the deadline."""
+
+    def valid(self: Leases, device: str, now: float) -> bool:
+        return True
+
+    def missed(self: Fitness, device: str, took: float, now: float) -> float:
+        return 0.0
+
+    monkeypatch.setattr(Rounds, "_cut_off", cut_off)
+    monkeypatch.setattr(Leases, "valid", valid)
+    monkeypatch.setattr(Fitness, "missed", missed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("plant", "finding"),
+    [
+        (believe_the_round, r"^coordinator ended: .*there is no version .*; and again: "),
+        (ask_nobody_whom_it_asked, "which nobody asked for"),
+        (let_a_merge_raise, "^coordinator ended: MethodError: "),
+        (bound_nothing, "has the number"),
+        (believe_the_weights, r"has \d+% of the next version"),
+        (wait_for_the_silent, "the rounds take more than"),
+    ],
+)
+def test_a_planted_hole_is_found(
+    plant: Callable[[pytest.MonkeyPatch], None], finding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as bugged:
+        plant(bugged)
+        with pytest.raises(AssertionError, match=finding):
+            raise AssertionError(finds())
