@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.fededge-ready
 SOURCES := pyproject.toml setup.py $(shell find csrc -type f)
 
-.PHONY: setup demo test lint examples faults fuzz kills link sanitize clean distclean
+.PHONY: setup demo test lint examples attack faults fuzz kills link sanitize clean distclean
 
 setup: $(READY)
 
@@ -53,12 +53,20 @@ examples:
 	  echo "The C++ app is not built: ONNX Runtime's headers cannot be had" >&2
 
 # Seeded schedules of faults: SEEDS of them, beginning FROM one; or REPLAY one of them with a trace.
+# HOSTILE=1: only those with hostile devices.
 SEEDS ?= 1000
 FROM ?= 0
 REPLAY ?=
+HOSTILE ?=
 
 faults: setup
-	$(BIN)/python -m tests.faults $(if $(REPLAY),--replay $(REPLAY),--seeds $(SEEDS) --first $(FROM))
+	$(BIN)/python -m tests.faults $(if $(REPLAY),--replay $(REPLAY),--seeds $(SEEDS) --first $(FROM) $(if $(HOSTILE),--hostile))
+
+# Attacks on real processes and a real closed Mosquitto: forged messages, hostile devices, damaged files
+attack: setup
+	$(BIN)/python -m pytest -n 2 tests/security tests/integration/test_security.py \
+	  tests/integration/test_forged_messages.py tests/server/test_hostile_devices.py \
+	  tests/server/test_hostile_merges.py tests/methods/test_hostile_updates.py $(PYTEST_ARGS)
 
 # Real processes on a real Mosquitto, killed with -9 at random moments: make kills RUNS=20
 RUNS ?= 20

@@ -40,9 +40,10 @@ from fededge.models import build_for
 from fededge.processes import Child
 from fededge.transport.broker import Broker
 from fededge.wire import chunks, tensors
-from fededge.wire.messages import Report, State, TaskMessage
+from fededge.wire.messages import Report, State
 from fededge_agent.app import Agent
 from fededge_agent.work import Work
+from fededge_agent.worker import Worker
 
 MOST_IN_A_PROCESS = 200
 """Agents: each has four open files, and paho's select takes none above number 1023."""
@@ -95,10 +96,10 @@ class Light(Work):
 
     @property
     def most_bytes(self) -> int:
-        return tensors.payload_limit(self._net.layout)
+        return tensors.payload_limit(self.net.layout)
 
     @property
-    def _net(self) -> FlatModel:
+    def net(self) -> FlatModel:
         assert Light.shared is not None, "not prepared"
         return Light.shared
 
@@ -109,19 +110,18 @@ class Light(Work):
                 Light.shared = FlatModel(build_for(state.model, seed=0))
 
     def _read_model(self, file: BinaryIO) -> dict[str, Tensor]:
-        return as_tensors(tensors.decode(self._net.layout, file, ("model",)))
+        return as_tensors(tensors.decode(self.net.layout, file, ("model",)))
 
-    def train(self, task: TaskMessage, state: State) -> None:  # type: ignore[override]
-        layout = self._net.layout
-        kept = self.store.model(task.version, self._read_model)
+    def train(self, state: State) -> None:  # type: ignore[override]
+        layout = self.net.layout
+        kept = self.store.model(state.version, self._read_model)
         vectors = {name: as_numpy(vector) for name, vector in kept.items()}
         now = self.store.write_private(Private())
         update, path = self.store.write_update(lambda file: tensors.write(file, layout, vectors))
         report = Report(
             device=self.config.device,
             run=state.run,
-            round=task.round,
-            version=task.version,
+            version=state.version,
             layout=layout.hash,
             manifest=chunks.manifest(path, state.manifest.chunk_bytes),
             scalars=dict.fromkeys(self.method.scalars, float(EXAMPLES)),
@@ -141,6 +141,7 @@ def host(folder: Path, broker: BrokerConfig, names: Sequence[str]) -> None:
         )
         agent = Agent(config)
         agent.work = Light(config, agent.store)
+        agent.worker = Worker(agent.work, agent.inbox)
         threading.Thread(target=agent.run, name=name, daemon=True).start()
         time.sleep(APART)
     threading.Event().wait()

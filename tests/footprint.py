@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import sys
 import tempfile
 from collections.abc import Callable, Iterable
@@ -16,6 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 from unittest import mock
+
+import msgspec
 
 from fededge import methods, models
 from fededge.config import AgentConfig, CoordinatorConfig, RobustConfig, RoundsConfig
@@ -105,7 +108,8 @@ def agent(encoding: Encoding) -> Peaks:
         folder = Path(name)
         path, manifest = payload(folder, "model", 1, encoding)
         layout = network(0).layout
-        state = _state(manifest, layout, encoding)
+        version = f"000000-{network(1).sha256()[:16]}"
+        state = _state(manifest, version, layout, encoding)
         store = AgentStore(folder)
         work = Work(AgentConfig(federation="f", device="box", state=name), store)
         store.open()
@@ -116,10 +120,10 @@ def agent(encoding: Encoding) -> Peaks:
 
 def _turns(gauge: Gauge, work: Work, store: AgentStore, state: State, path: Path) -> Peaks:
     def fetch() -> None:
-        store.expect(VERSION, state.manifest)
+        store.expect(state.version, state.manifest)
         for offset, data in pieces(path, state.manifest):
-            store.keep(VERSION, offset, data)
-        work.check_model(VERSION, state.manifest)
+            store.keep(state.version, offset, data)
+        work.check_model(state.version, state.manifest)
 
     def send() -> None:
         update = store.update()
@@ -129,7 +133,7 @@ def _turns(gauge: Gauge, work: Work, store: AgentStore, state: State, path: Path
 
     for number in range(2):
         gauge("fetch", fetch)
-        gauge("train", partial(work.train, TaskMessage("box", number, VERSION), state))
+        gauge("train", partial(work.train, msgspec.structs.replace(state, round=number)))
         gauge("send", send)
         store.settle(accepted=True)
     return gauge.peaks
@@ -141,7 +145,7 @@ def _examples() -> Examples:
     return Examples(x[:32], y[:32], x[32:], y[32:], 2)
 
 
-def _state(manifest: Manifest, layout: Layout, encoding: Encoding) -> State:
+def _state(manifest: Manifest, version: str, layout: Layout, encoding: Encoding) -> State:
     return State(
         federation="f",
         run="run",
@@ -149,7 +153,7 @@ def _state(manifest: Manifest, layout: Layout, encoding: Encoding) -> State:
         round=0,
         rounds=2,
         phase="open",
-        version=VERSION,
+        version=version,
         sha256="ab" * 32,
         layout=layout.hash,
         method="fedavg",
@@ -188,22 +192,25 @@ def _round(
     gauge: Gauge, store: Store, layout: Layout, current: Current, encoding: Encoding
 ) -> None:
     method = methods.method("fedavg")
-    merging = Merging(store, layout, method, encoding, RoundsConfig(), RobustConfig())
+    merging = Merging(
+        store, layout, method, encoding, RoundsConfig(), RobustConfig(), methods.Hyper()
+    )
     scalars = dict.fromkeys(method.scalars, 1.0)
     reports = {}
     for number, device in enumerate(DEVICES):
         path, manifest = update(store.folder, number, current.model, encoding)
-        report = Report(device, "run", 0, VERSION, layout.hash, manifest, scalars)
+        report = Report(device, "run", VERSION, layout.hash, manifest, scalars)
         store.expect(device, report)
         for offset, data in pieces(path, manifest):
             store.keep(VERSION, device, offset, data)
-        gauge("check", partial(merging.check, device, report, current))
+        gauge("check", partial(merging.check, device, report, current, math.inf))
         reports[device] = report
     progress = Progress(1, "000001-0123456789abcdef", "ab" * 32, None)
 
     def merge() -> None:
-        model, state = merging.merge(reports, len(DEVICES), current)
-        store.advance(progress, layout, model, state, {}, None)
+        merged = merging.merge(reports, {}, len(DEVICES), current)
+        assert list(merged.merged) == DEVICES, merged
+        store.advance(progress, layout, merged.model, merged.memory, {}, None)
 
     gauge("merge", merge)
     gauge("publish", lambda: chunks.Payload.of(store.model(progress.version)).chunk(0))
@@ -241,7 +248,7 @@ class Wire:
     def idle(self) -> bool:
         return self.outbox.empty
 
-    def subscribe(self, *topics: str) -> None: ...
+    def subscribe(self, *topics: str, as_published: bool = False) -> None: ...
 
     def start(self) -> None: ...
 
@@ -265,7 +272,12 @@ class Alone(Coordinator):
         self.arrive()
         for device in DEVICES:
             status = Status(
-                "i", True, device=device, activity="ready", layout=self.versions.layout.hash
+                "ab" * 16,
+                True,
+                device=device,
+                activity="ready",
+                layout=self.versions.layout.hash,
+                examples=1,
             )
             self.hear(self.topics.device(device, "status"), encode(status))
         self._tick()
@@ -284,7 +296,7 @@ class Alone(Coordinator):
         )
         manifest = chunks.manifest(path)
         run, layout = self.rounds.facts.run, self.versions.layout.hash
-        report = Report(task.device, run, task.round, task.version, layout, manifest, scalars)
+        report = Report(task.device, run, task.version, layout, manifest, scalars)
         payload = chunks.Payload.of(path)
         self.hear(self.topics.device(task.device, "report"), encode(report))
         for index in range(manifest.chunks):

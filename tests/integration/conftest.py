@@ -15,6 +15,7 @@ from fededge.config import AgentConfig, CoordinatorConfig, template
 from fededge.data import embedded
 from fededge.processes import Child
 from fededge.transport.broker import Broker
+from tests.integration.attacker import Attacker
 
 PATIENCE = 90.0
 
@@ -27,8 +28,11 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 @pytest.fixture(scope="session")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_images(tmp_path_factory.mktemp("data") / "small.npz")
+
+
+def write_images(path: Path) -> Path:
     """A small real data set: 40 training and 10 test images of each class."""
-    path = tmp_path_factory.mktemp("data") / "small.npz"
     train, test = embedded()
     parts: dict[str, Any] = {}
     for suffix, whole, count in (("", train, 40), ("_test", test, 10)):
@@ -107,3 +111,10 @@ def federation(
     yield made
     for child in made.children:
         child.kill()
+
+
+@pytest.fixture
+def attacker(federation: Federation) -> Iterator[Attacker]:
+    made = Attacker(federation)
+    yield made
+    made.session.stop()

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import queue
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
@@ -16,7 +13,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fededge.config import (
     AgentConfig,
-    BrokerConfig,
     CoordinatorConfig,
     DataConfig,
     ModelConfig,
@@ -30,61 +26,24 @@ from fededge.models import build_for
 from fededge.processes import Child
 from fededge.simulation import Setup, Simulation
 from fededge.transport.broker import Broker
-from fededge.transport.session import Message, Session
 from fededge.wire import chunks
-from fededge.wire.messages import Reply, Report, State, Status, decode, encode
+from fededge.wire.messages import (
+    Reply,
+    Report,
+    State,
+    decode,
+    encode,
+)
 from fededge.wire.signing import make_keys, sign
-from fededge.wire.topics import Topics
 from fededge_server.store import Store
 
 if TYPE_CHECKING:
+    from tests.integration.attacker import Attacker
     from tests.integration.conftest import Federation
 
 pytestmark = pytest.mark.slow
 
 EPOCHS = 5
-
-
-class Attacker:
-    """A client without an access list in its way: it hears everything, and says what it likes."""
-
-    def __init__(self, federation: Federation) -> None:
-        self.topics = Topics(federation.name)
-        inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        # The client id that one would guess: the device must not be thrown off by it.
-        name = f"fededge-{federation.name}-box"
-        self.session = Session(BrokerConfig(**federation.broker), name, inbox)
-        self.session.subscribe(f"{self.topics.root}/#")
-        self.session.start()
-        self.heard: list[Message] = []
-
-    def hears(self, kind: str) -> list[Message]:
-        """All of this kind that has come so far."""
-        with contextlib.suppress(queue.Empty):
-            while True:
-                event = self.session.inbox.get(timeout=0.1)
-                if isinstance(event, Message):
-                    event.ack()
-                    self.heard.append(event)
-        return [m for m in self.heard if m.payload and self.topics.parse(m.topic).kind == kind]
-
-    def states(self) -> list[State]:
-        return [decode(m.payload, State) for m in self.hears("state")]
-
-    def problems(self) -> list[str]:
-        """What the device's statuses say is wrong."""
-        statuses = [decode(m.payload, Status) for m in self.hears("status")]
-        return [status.problem for status in statuses if status.device == "box"]
-
-    def forges(self, state: State) -> None:
-        self.session.publish(self.topics.state, encode(state), retain=True)
-
-
-@pytest.fixture
-def attacker(federation: Federation) -> Iterator[Attacker]:
-    made = Attacker(federation)
-    yield made
-    made.session.stop()
 
 
 def test_states_and_models_that_the_coordinator_did_not_sign_are_refused(
@@ -164,8 +123,7 @@ def test_an_old_update_that_is_repeated_changes_nothing(
     assert reply.kind in ("accepted", "late")
 
     # The same bytes as an update of the round that is open: the scalars are those of the old one.
-    state = attacker.states()[-1]
-    moved = msgspec.structs.replace(report, round=state.round, run="another run")
+    moved = msgspec.structs.replace(report, run="another-run")
     attacker.session.publish(first.topic, encode(moved))
     refusal = federation.wait_for(
         lambda: [r for r in answers() if r.kind == "refused"], "a refusal"
@@ -173,7 +131,7 @@ def test_an_old_update_that_is_repeated_changes_nothing(
     assert "another run" in refusal.reason
     done = len(history(federation))
     federation.wait_for(lambda: len(history(federation)) > done + 1, "two more rounds")
-    assert history(federation) == undisturbed(federation, len(history(federation)) - 1)
+    assert history(federation) == undisturbed(federation, len(history(federation)) - 1, "box")
 
 
 def history(federation: Federation) -> list[str]:
@@ -181,17 +139,17 @@ def history(federation: Federation) -> list[str]:
     return [entry.sha256 for entry in Store(federation.state("coordinator")).history()]
 
 
-def undisturbed(federation: Federation, rounds: int) -> list[str]:
-    """What the models of that run are where nobody interferes."""
-    data = DataConfig(
-        source="npz", root=str(federation.images), split="dirichlet:0.5", devices=1, seed=0
-    )
+def undisturbed(
+    federation: Federation, rounds: int, *names: str, epochs: int = EPOCHS
+) -> list[str]:
+    """What the models of a run are where nobody interferes."""
+    root, count = str(federation.images), len(names)
+    data = DataConfig(source="npz", root=root, split="dirichlet:0.5", devices=count)
     spec = model_spec(ModelConfig(), data)
     train, test = training_set(data, spec), evaluation_set(data, spec)
-    (part,) = share_examples(train, data)
-    hyper = Hyper(**msgspec.structs.asdict(TrainingConfig(epochs=EPOCHS)))
-    setup = Setup("fedavg", spec, hyper, 0, {"box": part}, test.x, test.y)
-    simulation = Simulation(setup)
+    devices = dict(zip(names, share_examples(train, data), strict=True))
+    hyper = Hyper(**msgspec.structs.asdict(TrainingConfig(epochs=epochs)))
+    simulation = Simulation(Setup("fedavg", spec, hyper, 0, devices, test.x, test.y))
     sha256 = simulation.layout.sha256
     first = sha256(FlatModel(build_for(spec, 0)).vector)
     return [first, *(sha256(done.model) for done in simulation.rounds(rounds))]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fededge.cli import main
+from fededge.cli.audit import read_ledger
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Federation
@@ -49,7 +50,7 @@ def test_status_and_audit_tell_what_happened(
     ours = federation.folder / "box-0" / "config.toml"
     assert main(["audit", "--config", str(ours), "--json"]) == 0
     ledger = json.loads(capsys.readouterr().out)
-    assert ledger == json.loads((federation.state("box-0") / "ledger.json").read_bytes())
+    assert ledger == read_ledger(federation.state("box-0") / "ledger.json")
     assert main(["audit", "--config", str(ours)]) == 0
     said = capsys.readouterr().out
     tensors = sum(count for name, count in ledger.items() if name.startswith("tensor "))

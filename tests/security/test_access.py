@@ -13,7 +13,7 @@ import queue
 import signal
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -66,11 +66,9 @@ WAYS = {"passwords": (False, True), "TLS and passwords": (True, True), "mutual T
 
 
 @pytest.fixture(scope="module", params=WAYS)
-def site(
-    request: pytest.FixtureRequest, pki: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Site]:
+def site(request: pytest.FixtureRequest, pki: Path, place: Callable[[str], Path]) -> Iterator[Site]:
     tls, passwords = WAYS[request.param]
-    folder, port = tmp_path_factory.mktemp("broker"), free_port()
+    folder, port = place("broker"), free_port()
     arguments = ["init", "broker", "--out", str(folder), "--federation", "gates"]
     arguments += ["--port", str(port)]
     if passwords:

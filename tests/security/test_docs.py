@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import ssl
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,12 +20,14 @@ from tests.mosquitto import free_port, running
 from tests.pages import blocks, page
 
 PAGE = page("security.md")
+TESTS = Path(__file__).resolve().parents[1]
+ROOT = TESTS.parent
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(place: Callable[[str], Path]) -> Path:
     """The folder in which the page's commands ran, on this machine instead of broker.example."""
-    folder = tmp_path_factory.mktemp("fleet")
+    folder = place("fleet")
     tools = folder / "bin"
     tools.mkdir()
     fededge = tools / "fededge"
@@ -85,3 +89,24 @@ def test_the_sentences_that_the_page_explains_are_said(number: int) -> None:
     known = [row.split("`")[1] for row in PAGE.splitlines() if row.startswith("| `")]
     parts = [text.strip("… ").split(" …")[0] for text in known]
     assert any(part in said for part in parts), said
+
+
+def test_every_test_and_file_that_the_page_names_exists() -> None:
+    table = PAGE.split("## Who can do what")[1].split("\n## ")[0]
+    source = "".join(path.read_text() for path in TESTS.rglob("test_*.py"))
+    named = re.findall(r"`(test_\w+)`", table)
+    assert len(named) > 10
+    assert [name for name in named if f"def {name}(" not in source] == []
+    assert [
+        name for name in re.findall(r"`(tests/\S+)`", table) if not (ROOT / name).exists()
+    ] == []
+
+
+def test_every_row_says_what_stops_it_or_that_nothing_does() -> None:
+    rows = [line for line in PAGE.splitlines() if line.startswith("|") and line.count("|") == 7]
+    assert len(rows) > 20
+    for row in rows[2:]:
+        _, _, _, of_open, closed, stops, shown, _ = (cell.strip() for cell in row.split("|"))
+        assert of_open
+        assert closed
+        assert stops.startswith("nothing") or shown or "permissions" in of_open, row

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +27,9 @@ def start(folder: Path, pki: Path, port: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def port(pki: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+def port(pki: Path, place: Callable[[str], Path]) -> Iterator[int]:
     """A broker that asks for certificates."""
-    folder, number = tmp_path_factory.mktemp("broker"), free_port()
+    folder, number = place("broker"), free_port()
     start(folder, pki, number)
     with running(folder, number):
         yield number
@@ -231,7 +231,7 @@ def test_a_device_cannot_pose_as_the_broker(
     for name, source in (("ca.crt", "ca.crt"), ("broker.crt", "gate-7.crt"),
                          ("broker.key", "gate-7.key")):  # fmt: skip
         (false / name).write_bytes((pki / source).read_bytes())
-        (false / name).chmod(0o600)
+    (false / "broker.key").chmod(0o600)
     number = free_port()
     start(tmp_path, false, number)
     with running(tmp_path, number):
