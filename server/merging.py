@@ -14,7 +14,7 @@ from fededge.aggregation import Update, aggregate
 from fededge.bounds import capped, outlier, suspects
 from fededge.config import RobustConfig, RoundsConfig
 from fededge.errors import MethodError, WireError
-from fededge.flat import Layout, Vector, finite
+from fededge.flat import Layout, Vector
 from fededge.methods.base import Hyper, State
 from fededge.methods.compose import Stack
 from fededge.robust import Rows, krum, median, norm_of, trimmed_mean
@@ -159,14 +159,7 @@ class Merging:
             self._check_values(model)
         except WireError as error:
             raise MethodError(f"{self.method}: the next model is of no use: {error}") from None
-        self._check_sent(memory)
         return model, memory
-
-    def _check_sent(self, memory: State) -> None:
-        """A version whose vectors no device could read must not come to be."""
-        for name, vector in self.method.send(memory).items():
-            if not finite(vector):
-                raise MethodError(f"{self.method}: its '{name}' has numbers that are not finite")
 
     def _fair(self, reports: Mapping[str, Report]) -> dict[str, dict[str, float]]:
         """The scalars of each device; nobody has more examples than its share of all.

@@ -50,8 +50,24 @@ def running(folder: Path, port: int) -> Iterator[Child]:
 def _await(child: Child, port: int) -> None:
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1.0):
+        if _answers(port):
             return
         assert child.exit_code is None, child.said(20)
         time.sleep(0.05)
     raise AssertionError(f"the broker does not answer:\n{child.said(20)}")
+
+
+def _answers(port: int) -> bool:
+    """Whether the broker's loop runs: it listens before it can handle a signal.
+
+    The loop closes the connection of a client that speaks neither MQTT nor TLS.
+    """
+    try:
+        with socket.create_connection(("127.0.0.1", port), 1.0) as stranger:
+            stranger.sendall(bytes(16))
+            stranger.recv(1)
+    except ConnectionResetError:
+        return True
+    except OSError:
+        return False
+    return True

@@ -333,10 +333,13 @@ class WatchedStore(Store):
             changes = journal.in_transaction
             if changes and self.process.name in world.disk.full:
                 raise sqlite3.OperationalError("database or disk is full")
-            if changes:
-                world.write()
         if changes:
             world.write()
+
+    def _write_seal(self) -> None:
+        """The last step before the commit: who is killed here has committed nothing."""
+        super()._write_seal()
+        self.process.world.write()
 
 
 class WatchedVersions(Versions):

@@ -20,12 +20,12 @@ def test_one_of_four_that_claims_everything_has_half_of_the_say(fleet: Fleet) ->
         run.hostile() as rogue,
         run.hostile(ACCOMPLICE) as fourth,
     ):
-        fourth.turn = rogue.turn = moved(0.05)
+        fourth.turn = usual = moved(0.05)
+        rogue.turn = lambda device, model: None if run.rounds_done > 0 else usual(device, model)
         for device in (fourth, rogue):
             device.announces()
         rogue.asked()
         run.wait(lambda: run.rounds_done >= 1, "a round of four")
-        rogue.turn = None
         rogue.announces(examples=int(CLAIMED))
         task = rogue.asked(run.rounds_done)
         before = rogue.model(task.version)

@@ -144,7 +144,7 @@ def test_a_version_whose_vectors_no_device_could_read_does_not_come_to_be(
     both = {f"box-{index}": honest(index) for index in range(3)}
     vectors = {device: model for device, (model, _) in both.items()}
     outcome = merge("scaffold", "mean", vectors, {d: facts for d, (_, facts) in both.items()})
-    assert "its 'scaffold.c' has numbers that are not finite" in outcome.problem
+    assert "'scaffold.c' would be sent with numbers that are not finite" in outcome.problem
 
 
 def _overflowing(self: object, state: Any) -> Any:
