@@ -33,16 +33,17 @@ from typing import BinaryIO
 from torch import Tensor
 
 from fededge import methods
+from fededge._internal.processes import Child
+from fededge.broker.local import Broker
 from fededge.config import AgentConfig, BrokerConfig, CoordinatorConfig, template
 from fededge.flat import FlatModel, as_numpy, as_tensors
 from fededge.methods import Private
 from fededge.models import build_for
-from fededge.processes import Child
-from fededge.transport.broker import Broker
+from fededge.storage.source import FileSource
 from fededge.wire import chunks, tensors
 from fededge.wire.messages import Report, State
-from fededge_agent.app import Agent
-from fededge_agent.work import Work
+from fededge_agent.shell import Agent
+from fededge_agent.turn_runner import Work
 from fededge_agent.worker import Worker
 
 MOST_IN_A_PROCESS = 200
@@ -123,7 +124,7 @@ class Light(Work):
             run=state.run,
             version=state.version,
             layout=layout.hash,
-            manifest=chunks.manifest(path, state.manifest.chunk_bytes),
+            manifest=chunks.manifest(FileSource(path), state.manifest.chunk_bytes),
             scalars=dict.fromkeys(self.method.scalars, float(EXAMPLES)),
         )
         self.store.save_turn(now, update, Private(), report)
@@ -248,7 +249,7 @@ def _watch(
 
 def _base() -> tuple[float, float]:
     """Megabytes of a process that has imported the coordinator: resident, and anonymous."""
-    look = "import fededge_server.app; print(open('/proc/self/status').read())"
+    look = "import fededge_server.shell; print(open('/proc/self/status').read())"
     program = [sys.executable, "-c", look]
     said = subprocess.run(program, capture_output=True, text=True, check=True).stdout
     rss, _, anonymous = _megabytes(said)

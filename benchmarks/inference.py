@@ -35,9 +35,9 @@ from fededge import Predictor
 from fededge.export import Models, Origin, Samples, Template, compared, session
 from fededge.export.tracing import OUTPUT, Deployed, input_name
 from fededge.flat import FlatModel
+from fededge.model_spec import ModelSpec
 from fededge.models import build_for, names
 from fededge.models.base import channels_last
-from fededge.spec import ModelSpec
 
 CLASSES = 10
 GREY = ("lenet", "lenet5", "lfd-cnn", "mlpnet")

@@ -35,12 +35,12 @@ from torch import nn
 
 from fededge import ops
 from fededge.flat import FlatModel, as_tensors
+from fededge.method.base import forward
 from fededge.methods import Hyper, Private, method
 from fededge.methods.ala import Mixture
-from fededge.methods.base import forward
-from fededge.methods.steps import LocalStep
 from fededge.models import build
 from fededge.training import Examples, Task, Trainer, prepare_training
+from fededge.training.step import LocalStep
 
 MODELS: dict[str, tuple[int, int, int]] = {
     "lenet": (1, 28, 28),

@@ -25,12 +25,12 @@ import torch
 from torch import nn
 
 from fededge.data import Dataset, load
-from fededge.evaluation import accuracy
 from fededge.export import VARIANTS, Draft, Models, Origin, Samples, Template, compared
 from fededge.flat import FlatModel
+from fededge.model_spec import ModelSpec
 from fededge.models import Preprocess, build_for, names
 from fededge.models.base import channels_last
-from fededge.spec import ModelSpec
+from fededge.models.evaluation import accuracy
 
 BATCH, CALIBRATED, REPEATS = 128, 256, 5
 COMPARED = {"lenet": 64}

@@ -17,8 +17,8 @@ from pathlib import Path
 import msgspec
 
 from fededge.errors import EgressError, StoreError
-from fededge.files import replace_file
-from fededge.sealed import read_sealed, sealed
+from fededge.storage.files import replace_file
+from fededge.storage.sealed import read_sealed, sealed
 from fededge.transport.outbox import Parcel
 from fededge.transport.session import Session, Will
 from fededge.wire import chunks, tensors

@@ -8,7 +8,7 @@ from fededge import models
 from fededge.config import AgentConfig
 from fededge.errors import ConfigError, LayoutError
 from fededge.flat import Layout
-from fededge.spec import ModelSpec
+from fededge.model_spec import ModelSpec
 
 __all__ = ["Limits"]
 

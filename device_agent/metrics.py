@@ -16,13 +16,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fededge.evaluation import (
+from fededge.method.teacher import outputs
+from fededge.models.evaluation import (
     class_accuracies,
     kl_from_template,
     learning_performance,
     probability_matrix,
 )
-from fededge.methods.turn import outputs
 from fededge.training import Answer, Trainer
 
 __all__ = ["Diary", "turn_metrics"]

@@ -11,7 +11,7 @@ from typing import Any
 
 from fededge.errors import StoreError
 from fededge.export import Draft, Manifest, Models
-from fededge.rollout import may_use
+from fededge.federated.rollout import may_use
 from fededge.wire.messages import Rollout, State
 
 __all__ = ["Promotion"]

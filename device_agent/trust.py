@@ -14,11 +14,12 @@ from pathlib import Path
 from msgspec import Struct
 
 from fededge.config import AgentConfig
+from fededge.credentials.signing_keys import read_trusted_keys
 from fededge.errors import DiskFullError, StoreError, WireError
-from fededge.files import replace_file
-from fededge.sealed import read_sealed, sealed
+from fededge.storage.files import replace_file
+from fededge.storage.sealed import read_sealed, sealed
 from fededge.wire.messages import Reply, State, TaskMessage
-from fededge.wire.signing import read_trusted_keys, verify
+from fededge.wire.signing import verify
 from fededge_agent.store import AgentStore
 
 __all__ = ["Trust"]

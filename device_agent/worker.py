@@ -13,12 +13,12 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from fededge._internal.plain_text import plain
 from fededge.errors import DataError, DiskFullError, FedEdgeError, StoreError, WireError
-from fededge.plain import plain
 from fededge.wire.messages import State
-from fededge_agent import events
-from fededge_agent.events import Pending
-from fededge_agent.work import StoppedError, Work
+from fededge_agent.machine import events
+from fededge_agent.machine.events import Pending
+from fededge_agent.turn_runner import StoppedError, Work
 
 __all__ = ["Changed", "Failure", "Worker", "line"]
 

@@ -16,7 +16,7 @@ FedEdgeError
 
 from __future__ import annotations
 
-from fededge.plain import plain
+from fededge._internal.plain_text import plain
 
 __all__ = [
     "ConfigError",

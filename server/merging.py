@@ -10,19 +10,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
-from fededge.aggregation import Update, aggregate
-from fededge.bounds import capped, outlier, suspects
 from fededge.config import RobustConfig, RoundsConfig
 from fededge.errors import MethodError, WireError
+from fededge.federated.aggregation import Update, aggregate
+from fededge.federated.bounds import capped, outlier, suspects
+from fededge.federated.robust import Rows, krum, median, norm_of, trimmed_mean
 from fededge.flat import Layout, Vector
-from fededge.methods.base import Hyper, State
-from fededge.methods.compose import Stack
-from fededge.robust import Rows, krum, median, norm_of, trimmed_mean
+from fededge.method.base import Hyper, State
+from fededge.method.stack import Stack
 from fededge.wire import tensors
 from fededge.wire.container import Sink
 from fededge.wire.encoding import Encoding
 from fededge.wire.messages import Report, round_of
-from fededge_server.sifting import sift
+from fededge_server.culprits import sift
 from fededge_server.store import Store
 
 __all__ = ["Current", "Merging", "Outcome"]

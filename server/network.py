@@ -18,13 +18,13 @@ from multiprocessing.connection import Connection
 from typing import NamedTuple
 
 from fededge import methods, models
+from fededge._internal.lazy_torch import torch, torch_is_loaded
 from fededge.config import DataConfig, ModelConfig
 from fededge.data.local import evaluation_set, model_spec
 from fededge.errors import FedEdgeError, StoreError
-from fededge.evaluation import accuracy
 from fededge.flat import FlatModel, Layout, Vector, as_numpy
-from fededge.late import torch, torch_is_loaded
-from fededge.spec import ModelSpec
+from fededge.model_spec import ModelSpec
+from fededge.models.evaluation import accuracy
 from fededge.training import prepare_threads
 
 __all__ = ["Founded", "Network", "serve"]

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fededge.errors import RefusedError, StoreError
-from fededge.files import lock_folder, replace_file
+from fededge.storage.files import lock_folder, replace_file
 from fededge_server.store import Store
 
 __all__ = ["Wish", "go_back", "versions"]

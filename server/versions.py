@@ -11,10 +11,11 @@ import msgspec
 from fededge import methods
 from fededge.config import CoordinatorConfig
 from fededge.errors import DiskFullError
-from fededge.files import replacing
+from fededge.federated.robust import norm_of
 from fededge.flat import Vector
-from fededge.methods.base import State as MethodState
-from fededge.robust import norm_of
+from fededge.method.base import State as MethodState
+from fededge.storage.files import replacing
+from fededge.storage.source import FileSource
 from fededge.wire import chunks, tensors
 from fededge.wire.encoding import Encoding
 from fededge.wire.source import Source
@@ -116,7 +117,7 @@ class Versions:
         """The file of the bytes that every device gets; if the disk is full, the bytes."""
         sent = self.method.send(self.memory)
         if not sent and not self.encoding.zstd:
-            return self.store.model(self.progress.version)
+            return FileSource(self.store.model(self.progress.version))
         vectors = {"model": self.model, **sent}
         try:
             with replacing(self.store.published, synced=False) as file:
@@ -125,7 +126,7 @@ class Versions:
             memory = io.BytesIO()
             self.encoding.send(memory, self.layout, vectors)
             return memory.getvalue()
-        return self.store.published
+        return FileSource(self.store.published)
 
     @property
     def most_chunks(self) -> int:

@@ -21,11 +21,12 @@ from unittest import mock
 import msgspec
 
 from fededge import methods, models
+from fededge._internal.lazy_torch import torch, torch_is_loaded
 from fededge.config import AgentConfig, CoordinatorConfig, RobustConfig, RoundsConfig
 from fededge.config.sections import DataConfig, ModelConfig
 from fededge.flat import FlatModel, Layout, Vector, as_numpy
-from fededge.late import torch, torch_is_loaded
-from fededge.spec import ModelSpec
+from fededge.model_spec import ModelSpec
+from fededge.storage.source import FileSource
 from fededge.training import Examples
 from fededge.transport.outbox import Outbox, Parcel
 from fededge.transport.session import Delivered, Message, Session, Will
@@ -41,13 +42,13 @@ from fededge.wire.messages import (
     decode,
     encode,
 )
-from fededge_server.app import Coordinator
 from fededge_server.merging import Current, Merging
+from fededge_server.shell import Coordinator
 from fededge_server.store import Progress, Store
 
 if TYPE_CHECKING:  # what has torch: a coordinator is measured without
     from fededge_agent.store import AgentStore
-    from fededge_agent.work import Work
+    from fededge_agent.turn_runner import Work
 
 __all__ = ["FORGET", "Peaks"]
 
@@ -89,7 +90,7 @@ def payload(folder: Path, name: str, seed: int, encoding: Encoding) -> tuple[Pat
     path = folder / name
     with path.open("wb") as file:
         encoding.send(file, net.layout, {"model": as_numpy(net.vector)})
-    return path, chunks.manifest(path)
+    return path, chunks.manifest(FileSource(path))
 
 
 def pieces(path: Path, manifest: Manifest) -> Iterable[tuple[int, bytes]]:
@@ -101,7 +102,7 @@ def pieces(path: Path, manifest: Manifest) -> Iterable[tuple[int, bytes]]:
 def agent(encoding: Encoding) -> Peaks:
     """A model comes, is trained from, and its update is sent; beside a network with a gradient."""
     from fededge_agent.store import AgentStore
-    from fededge_agent.work import Work
+    from fededge_agent.turn_runner import Work
 
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:
@@ -113,7 +114,7 @@ def agent(encoding: Encoding) -> Peaks:
         store = AgentStore(folder)
         work = Work(AgentConfig(federation="f", device="box", state=name), store)
         store.open()
-        with mock.patch("fededge_agent.work.device_examples", return_value=_examples()):
+        with mock.patch("fededge_agent.turn_runner.device_examples", return_value=_examples()):
             work.prepare(state)
         return _turns(Gauge(4 * layout.size), work, store, state, path)
 
@@ -171,7 +172,7 @@ def update(folder: Path, seed: int, base: Vector, encoding: Encoding) -> tuple[P
     path = folder / "update"
     with path.open("wb") as file:
         encoding.write_(None, file, net.layout, as_numpy(net.vector), base)
-    return path, chunks.manifest(path)
+    return path, chunks.manifest(FileSource(path))
 
 
 def merging(encoding: Encoding) -> Peaks:
@@ -213,7 +214,7 @@ def _round(
         store.advance(progress, layout, merged.model, merged.memory, {}, None)
 
     gauge("merge", merge)
-    gauge("publish", lambda: chunks.Payload.of(store.model(progress.version)).chunk(0))
+    gauge("publish", lambda: chunks.Payload.of(FileSource(store.model(progress.version))).chunk(0))
 
 
 class Wire:
@@ -294,10 +295,10 @@ class Alone(Coordinator):
             self.store.model(task.version),
             dict.fromkeys(self.versions.method.scalars, 1.0),
         )
-        manifest = chunks.manifest(path)
+        manifest = chunks.manifest(FileSource(path))
         run, layout = self.rounds.facts.run, self.versions.layout.hash
         report = Report(task.device, run, task.version, layout, manifest, scalars)
-        payload = chunks.Payload.of(path)
+        payload = chunks.Payload.of(FileSource(path))
         self.hear(self.topics.device(task.device, "report"), encode(report))
         for index in range(manifest.chunks):
             topic = self.topics.update(task.device, task.version, index)

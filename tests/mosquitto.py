@@ -9,8 +9,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from fededge.processes import Child
-from fededge.transport import _mosquitto
+from fededge._internal.processes import Child
+from fededge.broker import mosquitto as _mosquitto
 
 __all__ = ["enterable", "free_port", "running"]
 

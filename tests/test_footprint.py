@@ -60,7 +60,7 @@ def test_all_that_a_coordinator_adds_to_its_imports_is_less_than_three_models() 
 
 def test_a_coordinator_imports_nothing_large() -> None:
     """It would be in every coordinator's memory, for nothing; torch alone is half a gigabyte."""
-    said = _said("import sys, fededge_server.app; print(*sys.modules)")
+    said = _said("import sys, fededge_server.shell; print(*sys.modules)")
     found = {name.partition(".")[0] for name in said.split()}
     large = {"matplotlib", "onnx", "onnxruntime", "onnxscript", "PIL", "sympy", "torch"}
     assert found >= {"fededge_server", "paho"}

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from fededge import __version__
+from fededge._internal.plain_text import plain
 from fededge.errors import ConfigError, FedEdgeError
-from fededge.plain import plain
 
 __all__ = ["main"]
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from fededge._internal.plain_text import plain
 from fededge.config import AgentConfig, load
 from fededge.errors import StoreError
-from fededge.plain import plain
-from fededge.sealed import read_sealed
+from fededge.storage.sealed import read_sealed
 
 __all__ = ["add_to"]
 

@@ -25,10 +25,10 @@ from fededge.cli.simulate import bars, follow
 from fededge.config import DataConfig, ModelConfig
 from fededge.data.local import model_spec
 from fededge.errors import ConfigError, MethodError
-from fededge.files import replace_file
 from fededge.simulation.experiment import Experiment
 from fededge.simulation.presets import preset
 from fededge.simulation.results import Result, as_csv, effort, read, summary, write
+from fededge.storage.files import replace_file
 
 __all__ = ["add_to"]
 

@@ -28,6 +28,6 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     config = load(options.config, CoordinatorConfig)
-    from fededge_server.app import Coordinator
+    from fededge_server.shell import Coordinator
 
     run_until_signal(Coordinator(config), options.verbose)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fededge.cli.fleet import Fleet, FleetOptions, split_source
 from fededge.errors import ConfigError
-from fededge.files import replace_file
+from fededge.storage.files import replace_file
 
 __all__ = ["add_to"]
 

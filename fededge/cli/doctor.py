@@ -55,7 +55,8 @@ def gather() -> dict[str, str]:
     """Each part and its condition, in words."""
     import torch
 
-    from fededge import ops, sums
+    from fededge import ops
+    from fededge.federated import sums
 
     kernels = ops.facts()
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"

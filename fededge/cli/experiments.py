@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from fededge import methods, models
-from fededge.choices import unknown
+from fededge._internal.suggestions import unknown
 from fededge.cli.fleet import split_source
 from fededge.errors import ConfigError, WireError
 from fededge.simulation.experiment import Experiment

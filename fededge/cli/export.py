@@ -12,10 +12,10 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from fededge._internal.plain_text import plain
 from fededge.config import AgentConfig, load
 from fededge.errors import ConfigError, StoreError
 from fededge.export import Manifest, Models, Record
-from fededge.plain import plain
 from fededge.predictor.manifest import MANIFEST
 
 __all__ = ["add_to"]

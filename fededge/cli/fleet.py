@@ -15,6 +15,8 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from fededge import methods, models
+from fededge._internal.processes import Child
+from fededge.broker.local import Broker
 from fededge.config import (
     AgentConfig,
     BrokerConfig,
@@ -25,8 +27,6 @@ from fededge.config import (
 )
 from fededge.data import sources
 from fededge.errors import ConfigError, FedEdgeError
-from fededge.processes import Child
-from fededge.transport.broker import Broker
 from fededge.transport.session import Message, Session
 from fededge.wire.messages import Report, State, Status, decode
 from fededge.wire.topics import Topics

@@ -10,7 +10,7 @@ from fededge.config import AgentConfig, CoordinatorConfig, template
 from fededge.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fededge.transport.setup import Size
+    from fededge.broker.provisioning import Size
 
 __all__ = ["add_to"]
 
@@ -108,7 +108,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _coordinator(options: argparse.Namespace) -> None:
-    from fededge.transport.access import COORDINATOR
+    from fededge.broker.access_list import COORDINATOR
 
     values = {**_common(options, COORDINATOR), "method": "fedavg"}
     if options.signing_key:
@@ -136,8 +136,8 @@ def _common(options: argparse.Namespace, name: str) -> dict[str, Any]:
 
 
 def _certificates(options: argparse.Namespace) -> None:
-    from fededge.transport.access import COORDINATOR
-    from fededge.transport.certificates import add_certificates
+    from fededge.broker.access_list import COORDINATOR
+    from fededge.credentials.certificates import add_certificates
 
     folder = _folder(options)
     names = [COORDINATOR, *_devices(options)]
@@ -148,7 +148,7 @@ def _certificates(options: argparse.Namespace) -> None:
 
 
 def _broker(options: argparse.Namespace) -> None:
-    from fededge.transport.setup import write_broker
+    from fededge.broker.provisioning import write_broker
 
     devices, size = _devices(options), _size(options)
     if not devices and options.certificates is None:
@@ -164,7 +164,7 @@ def _broker(options: argparse.Namespace) -> None:
 
 
 def _size(options: argparse.Namespace) -> Size:
-    from fededge.transport.setup import Size
+    from fededge.broker.provisioning import Size
 
     fleet = max(100, len(options.devices)) if options.fleet is None else options.fleet
     at_once = min(10, fleet) if options.at_once is None else options.at_once
@@ -180,7 +180,7 @@ def _size(options: argparse.Namespace) -> Size:
 
 
 def _key(options: argparse.Namespace) -> None:
-    from fededge.wire.signing import make_keys
+    from fededge.credentials.signing_keys import make_keys
 
     folder = _folder(options)
     make_keys(folder / "signing.key", folder / "signing.pub")
@@ -217,7 +217,7 @@ def _folder(options: argparse.Namespace) -> Path:
 
 def _devices(options: argparse.Namespace) -> list[str]:
     """The ids, checked: as a user, each becomes part of topics and of file names."""
-    from fededge.transport.access import COORDINATOR
+    from fededge.broker.access_list import COORDINATOR
     from fededge.wire.topics import check_name
 
     for name in options.devices:

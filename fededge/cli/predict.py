@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from fededge._internal.plain_text import plain
 from fededge.cli.models import add_model_options, from_one, open_model
 from fededge.errors import DataError
-from fededge.pictures import SUFFIXES
-from fededge.plain import plain
+from fededge.inputs.pictures import SUFFIXES
 from fededge.predictor import Prediction, Predictor
 from fededge.predictor.prediction import as_json
 

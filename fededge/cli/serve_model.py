@@ -7,8 +7,8 @@ import argparse
 from fededge.cli.models import add_model_options, from_one, open_model
 from fededge.cli.services import run_until_signal
 from fededge.errors import ConfigError
-from fededge.predictor.endpoint import MOST_BYTES, MOST_CONNECTIONS, Endpoint
-from fededge.predictor.hosts import host_of
+from fededge.predictor.host_check import host_of
+from fededge.predictor.http_endpoint import MOST_BYTES, MOST_CONNECTIONS, Endpoint
 
 __all__ = ["add_to"]
 

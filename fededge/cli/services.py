@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 from typing import Protocol
 
-from fededge import logs
+from fededge._internal import logs
 
 __all__ = ["add_service_options", "run_until_signal"]
 

@@ -18,10 +18,10 @@ from rich.progress import (
 from rich.table import Table
 
 from fededge.cli.experiments import add_experiment_options, check_writable, experiment
-from fededge.files import replace_file
 from fededge.simulation.cost import turn_cost
 from fededge.simulation.experiment import Experiment, Measured, run
 from fededge.simulation.results import Result, as_csv
+from fededge.storage.files import replace_file
 
 __all__ = ["add_to", "follow"]
 

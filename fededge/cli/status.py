@@ -17,9 +17,9 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from fededge._internal.plain_text import plain
 from fededge.config import BrokerConfig, CoordinatorConfig, load_either
 from fededge.errors import TransportError, WireError
-from fededge.plain import plain
 from fededge.transport.session import Message, Session
 from fededge.wire.messages import Presence, State, Status, decode
 from fededge.wire.topics import Topics

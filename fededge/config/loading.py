@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 import msgspec
 from msgspec import Struct
 
+from fededge._internal.lazy_torch import torch_is_loaded
 from fededge.config.sections import (
     PASSWORD_VARIABLE,
     AgentConfig,
@@ -24,8 +25,7 @@ from fededge.config.sections import (
     section_of,
 )
 from fededge.errors import ConfigError, FedEdgeError, WireError
-from fededge.files import check_private, read_file
-from fededge.late import torch_is_loaded
+from fededge.storage.files import check_private, read_file
 from fededge.wire.encoding import Encoding
 from fededge.wire.topics import check_name
 
@@ -162,7 +162,7 @@ def _check_choices(config: Side) -> None:
 
 
 def _check_tls(broker: BrokerConfig) -> None:
-    from fededge.transport import tls
+    from fededge.credentials import tls
 
     for key in ("ca", "certificate", "key"):
         if getattr(broker, key) and not broker.tls:
@@ -173,14 +173,14 @@ def _check_tls(broker: BrokerConfig) -> None:
 
 
 def _check_signing(config: Side) -> None:
-    from fededge.wire import signing
+    from fededge.credentials import signing_keys
 
     if isinstance(config, CoordinatorConfig) and config.signing_key:
-        signing.read_signing_key(Path(config.signing_key))
+        signing_keys.read_signing_key(Path(config.signing_key))
     if isinstance(config, AgentConfig) and config.trusted_key:
-        signing.read_trusted_keys(Path(config.trusted_key))
+        signing_keys.read_trusted_keys(Path(config.trusted_key))
     if isinstance(config, AgentConfig) and config.export.signing_key:
-        signing.read_signing_key(Path(config.export.signing_key))
+        signing_keys.read_signing_key(Path(config.export.signing_key))
 
 
 def _check_rollout(rollout: RolloutConfig | None) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from fededge.selection import expected_turns
+from fededge.federated.selection import expected_turns
 
 __all__ = [
     "PASSWORD_VARIABLE",

@@ -6,7 +6,7 @@ from fededge.data.dataset import Dataset
 from fededge.data.partition import local_split, partition
 from fededge.data.plot import plot_partition
 from fededge.data.sources import embedded, load, sources
-from fededge.text import tokenise
+from fededge.inputs.tokens import tokenise
 
 __all__ = [
     "Dataset",

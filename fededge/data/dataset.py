@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from fededge._internal.lazy_torch import Tensor, torch
 from fededge.errors import DataError
-from fededge.late import Tensor, torch
 
 __all__ = ["Dataset", "statistics"]
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from fededge.data.idx import DEBIAN, read_fashion_mnist
+from fededge.data.formats.idx import DEBIAN, read_fashion_mnist
 from fededge.data.raw import Arrays, Request
-from fededge.files import replace_file
+from fededge.storage.files import replace_file
 
 __all__ = ["SEED", "TEST", "TRAIN", "select"]
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
+from fededge._internal.plain_text import plain
 from fededge.config import DataConfig, ModelConfig
 from fededge.data.dataset import Dataset
 from fededge.data.partition import local_split, partition
 from fededge.data.sources import load
 from fededge.errors import ConfigError, DataError
-from fededge.plain import plain
-from fededge.spec import MOST_NAME, ModelSpec
+from fededge.model_spec import MOST_NAME, ModelSpec
 from fededge.training import Examples
 
 __all__ = [

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from fededge.data.figures import new_figure, save_figure
 from fededge.errors import ConfigError
-from fededge.figures import new_figure, save_figure
 
 __all__ = ["plot_partition"]
 

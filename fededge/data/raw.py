@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fededge.choices import unknown
+from fededge._internal.suggestions import unknown
 from fededge.errors import ConfigError, DataError
-from fededge.text import tokenise
+from fededge.inputs.tokens import tokenise
 
 __all__ = [
     "LENGTH",

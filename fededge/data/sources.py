@@ -8,18 +8,18 @@ from pathlib import Path
 
 import numpy as np
 
-from fededge.choices import unknown
-from fededge.data.agnews import read_agnews
-from fededge.data.archive import read_npz
-from fededge.data.cifar import read_cifar10, read_cifar100
+from fededge._internal.lazy_torch import torch
+from fededge._internal.suggestions import unknown
 from fededge.data.dataset import Dataset, statistics
-from fededge.data.idx import FASHION, read_fashion_mnist, read_mnist
-from fededge.data.images import read_folder
+from fededge.data.formats.agnews import read_agnews
+from fededge.data.formats.cifar import read_cifar10, read_cifar100
+from fededge.data.formats.csv_table import read_csv
+from fededge.data.formats.idx import FASHION, read_fashion_mnist, read_mnist
+from fededge.data.formats.images import read_folder
+from fededge.data.formats.npz import read_npz
+from fededge.data.formats.tiny_imagenet import read_tiny_imagenet
 from fededge.data.raw import LENGTH, VOCABULARY, Arrays, Raw, Request, Tokens, numbering
-from fededge.data.table import read_csv
-from fededge.data.tiny_imagenet import read_tiny_imagenet
 from fededge.errors import ConfigError, DataError
-from fededge.late import torch
 
 __all__ = ["embedded", "load", "sources"]
 

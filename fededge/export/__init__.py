@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from fededge.export.draft import VARIANTS, Draft, Samples, compared
+from fededge.export.candidate import VARIANTS, Draft, Samples, compared
 from fededge.export.manifest import Facts, Input, Manifest, Origin, Variant
-from fededge.export.models import Models
 from fededge.export.parity import Parity, check, predict, predict_all, session
-from fededge.export.record import Entry, Record
+from fededge.export.registry import Models
+from fededge.export.registry_index import Entry, Record
 from fededge.export.template import Template
 
 __all__ = [

@@ -13,10 +13,10 @@ from torch import Tensor
 from fededge import __version__
 from fededge.errors import StoreError
 from fededge.export.tracing import input_name
-from fededge.files import read_bounded
 from fededge.flat import Layout
+from fededge.model_spec import ModelSpec
 from fededge.predictor.manifest import FILE_NAME, LARGEST_MANIFEST
-from fededge.spec import ModelSpec
+from fededge.storage.files import read_bounded
 
 __all__ = ["Facts", "Input", "Manifest", "Origin", "Variant", "as_text"]
 

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from fededge.errors import DataError, ExportError
 from fededge.export.tracing import OUTPUT, Deployed, first_line
-from fededge.predictor.contained import names_other_files
-from fededge.spec import ModelSpec
+from fededge.model_spec import ModelSpec
+from fededge.predictor.external_data import names_other_files
 
 if TYPE_CHECKING:
     import onnxruntime

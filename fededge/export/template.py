@@ -17,9 +17,9 @@ from fededge.errors import ExportError, StoreError
 from fededge.export.parity import check
 from fededge.export.protobuf import message, number, opening
 from fededge.export.tracing import EXPORTERS, Exporter, dry_run, examples, open_graph
-from fededge.files import replace_file
 from fededge.flat import Entry, Layout
-from fededge.spec import ModelSpec
+from fededge.model_spec import ModelSpec
+from fededge.storage.files import replace_file
 
 __all__ = ["Template"]
 

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from fededge import __version__
 from fededge.errors import ExportError
 from fededge.flat import Layout
+from fededge.model_spec import ModelSpec
 from fededge.models import Preprocess
-from fededge.spec import ModelSpec
 
 if TYPE_CHECKING:
     import onnx

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fededge._internal.lazy_torch import Tensor, nn, torch
 from fededge.errors import LayoutError
 from fededge.flat.numbers import Vector, as_numpy
-from fededge.late import Tensor, nn, torch
 
 __all__ = ["Entry", "Layout", "owners_of", "tensors_of"]
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from fededge.late import Tensor, torch
+from fededge._internal.lazy_torch import Tensor, torch
 
 __all__ = ["BLOCK", "Vector", "as_numpy", "as_tensors", "blocks", "finite"]
 

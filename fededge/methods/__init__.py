@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from fededge.errors import MethodError
+from fededge.method.base import Hyper, Merged, Method, Range, Round
+from fededge.method.grammar import parse
+from fededge.method.plugins import located, references, resolved, sha256_of
+from fededge.method.private import Private
+from fededge.method.stack import Stack
 from fededge.methods.ala import Ala, FedALA
 from fededge.methods.balanced import Balanced
-from fededge.methods.base import Hyper, Merged, Method, Range, Round
-from fededge.methods.compose import Stack
 from fededge.methods.ditto import Ditto
 from fededge.methods.fedacd import FedACD
 from fededge.methods.fedavg import FedAvg
@@ -22,13 +25,10 @@ from fededge.methods.fedprox import FedProx
 from fededge.methods.fedrod import FedROD
 from fededge.methods.fedrs import FedRS
 from fededge.methods.finetune import FedAvgC, FedProxC, Finetune
-from fededge.methods.grammar import parse
 from fededge.methods.lfd import LfD
 from fededge.methods.map import Map
 from fededge.methods.mixup import Mixup
 from fededge.methods.moon import Moon
-from fededge.methods.own import located, references, resolved, sha256_of
-from fededge.methods.private import Private
 from fededge.methods.scaffold import Scaffold
 
 __all__ = [

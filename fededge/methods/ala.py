@@ -15,11 +15,11 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from fededge import models, ops
+from fededge._internal.lazy_torch import Tensor, nn, torch
 from fededge.flat import FlatModel, Layout
-from fededge.late import Tensor, nn, torch
-from fededge.methods.base import Batch, Finish, Follows, Method, Output, Round, forward
-from fededge.methods.steps import training_mode
-from fededge.methods.turn import AT_ONCE
+from fededge.method.base import Batch, Finish, Follows, Method, Output, Round, forward
+from fededge.method.teacher import AT_ONCE
+from fededge.training.step import training_mode
 
 __all__ = ["Ala", "FedALA"]
 

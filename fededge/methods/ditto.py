@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fededge.late import Tensor
-from fededge.methods.base import Affine, Finish, Follows, Method, Phase, Round
+from fededge._internal.lazy_torch import Tensor
+from fededge.method.base import Affine, Finish, Follows, Method, Phase, Round
 
 __all__ = ["Ditto"]
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from fededge import ops
-from fededge.evaluation import kl_from_template, probability_matrix
-from fededge.late import Tensor, torch
-from fededge.methods.base import Batch, Finish, Hyper, Method, Objective, Output, Range, Round
+from fededge._internal.lazy_torch import Tensor, torch
+from fededge.method.base import Batch, Finish, Hyper, Method, Objective, Output, Range, Round
+from fededge.models.evaluation import kl_from_template, probability_matrix
 
 __all__ = ["FedACD", "log_delta"]
 

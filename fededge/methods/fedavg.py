@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fededge.methods.base import Method
+from fededge.method.base import Method
 
 __all__ = ["FedAvg"]
 

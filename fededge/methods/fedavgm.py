@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from fededge.flat import Layout, Vector
-from fededge.methods.base import Merged, Method, State
+from fededge.method.base import Merged, Method, State
 
 __all__ = ["FedAvgM"]
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from fededge import models
+from fededge._internal.lazy_torch import Tensor, nn, torch
 from fededge.errors import MethodError
 from fededge.flat import FlatModel
-from fededge.late import Tensor, nn, torch
-from fededge.methods.base import (
+from fededge.method.base import (
     Batch,
     Examples,
     Finish,

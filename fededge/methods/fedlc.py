@@ -7,8 +7,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fededge.late import Tensor
-from fededge.methods.base import Batch, Method, Objective, Output, Round
+from fededge._internal.lazy_torch import Tensor
+from fededge.method.base import Batch, Method, Objective, Output, Round
 
 __all__ = ["FedLC", "margins"]
 

@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from fededge.flat import Layout, Vector
-from fededge.methods.base import Affine, Finish, Hyper, Merged, Method, Range, Round, State
+from fededge.method.base import Affine, Finish, Hyper, Merged, Method, Range, Round, State
 
 __all__ = ["FedNova", "length"]
 

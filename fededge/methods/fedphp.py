@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from fededge import ops
-from fededge.late import Tensor
-from fededge.methods.base import Batch, Finish, Follows, Method, Objective, Output, Round
+from fededge._internal.lazy_torch import Tensor
+from fededge.method.base import Batch, Finish, Follows, Method, Objective, Output, Round
+from fededge.method.feature_losses import mmd
 from fededge.methods.fedrs import Aggregation
-from fededge.methods.losses import mmd
 
 __all__ = ["FedPHP"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fededge.methods.base import Affine, Method, Round
+from fededge.method.base import Affine, Method, Round
 
 __all__ = ["FedProx"]
 

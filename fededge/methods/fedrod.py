@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fededge import models, ops
+from fededge._internal.lazy_torch import Tensor, nn, torch
 from fededge.errors import MethodError
 from fededge.flat import FlatModel
-from fededge.late import Tensor, nn, torch
+from fededge.method.base import Batch, Finish, Follows, Objective, Output, Round
 from fededge.methods.balanced import Balanced
-from fededge.methods.base import Batch, Finish, Follows, Objective, Output, Round
 
 __all__ = ["FedROD"]
 

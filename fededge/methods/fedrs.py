@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from fededge.late import Tensor, torch
-from fededge.methods.base import Batch, Method, Objective, Output, Round
+from fededge._internal.lazy_torch import Tensor, torch
+from fededge.method.base import Batch, Method, Objective, Output, Round
 
 __all__ = ["Aggregation", "FedRS", "Rule", "restriction"]
 

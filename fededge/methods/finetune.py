@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fededge.late import Tensor
-from fededge.methods.base import Hyper, Method, Phase, Round
+from fededge._internal.lazy_torch import Tensor
+from fededge.method.base import Hyper, Method, Phase, Round
 from fededge.methods.fedprox import FedProx
 
 __all__ = ["FedAvgC", "FedProxC", "Finetune"]

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from fededge import models
+from fededge._internal.lazy_torch import Tensor, nn, torch
 from fededge.errors import MethodError
-from fededge.late import Tensor, nn, torch
-from fededge.methods.base import Batch, Finish, Follows, Method, Objective, Output, Round
+from fededge.method.base import Batch, Finish, Follows, Method, Objective, Output, Round
 
 __all__ = ["LfD", "drift_target"]
 

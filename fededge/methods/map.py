@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fededge.methods.base import Batch, Finish, Objective, Output, Phase, Round
+from fededge.method.base import Batch, Finish, Objective, Output, Phase, Round
 from fededge.methods.fedphp import FedPHP
 from fededge.methods.fedrs import FedRS
 

@@ -8,9 +8,9 @@ from typing import ClassVar
 import numpy as np
 
 from fededge import models
+from fededge._internal.lazy_torch import nn, torch
 from fededge.errors import MethodError
-from fededge.late import nn, torch
-from fededge.methods.base import Batch, Method, Round
+from fededge.method.base import Batch, Method, Round
 
 __all__ = ["Mixup"]
 

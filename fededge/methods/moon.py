@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from fededge import models
-from fededge.late import Tensor, nn
-from fededge.methods.base import Batch, Finish, Follows, Method, Objective, Output, Round
+from fededge._internal.lazy_torch import Tensor, nn
+from fededge.method.base import Batch, Finish, Follows, Method, Objective, Output, Round
 
 __all__ = ["Moon", "contrastive_loss"]
 

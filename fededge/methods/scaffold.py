@@ -10,9 +10,9 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from fededge._internal.lazy_torch import Tensor, torch
 from fededge.flat import Layout, Vector
-from fededge.late import Tensor, torch
-from fededge.methods.base import (
+from fededge.method.base import (
     Affine,
     Finish,
     Follows,

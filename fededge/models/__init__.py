@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fededge.late import late_names
+from fededge._internal.lazy_torch import late_names
 from fededge.models.catalogue import check_name, names
 
 __all__ = [
@@ -30,11 +30,11 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from fededge.models.activations import numbers_of
     from fededge.models.base import Classifier, Preprocess, channels_last, redraw_, takes_texts
-    from fededge.models.fused import Fused
+    from fededge.models.ensemble import Fused
     from fededge.models.head import CosineHead, heads
-    from fededge.models.numbers import numbers_of
-    from fededge.models.order import apart, pooled_first, trained, untrained
+    from fededge.models.layer_fusion import apart, pooled_first, trained, untrained
     from fededge.models.zoo import build, build_for, outline, sketch
 else:
     # What lies behind these names needs torch.
@@ -43,9 +43,9 @@ else:
         {
             "base": "Classifier Preprocess channels_last redraw_ takes_texts",
             "head": "CosineHead heads",
-            "order": "apart pooled_first trained untrained",
-            "fused": "Fused",
-            "numbers": "numbers_of",
+            "layer_fusion": "apart pooled_first trained untrained",
+            "ensemble": "Fused",
+            "activations": "numbers_of",
             "zoo": "build build_for outline sketch",
         },
     )

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fededge.errors import ConfigError
-from fededge.spec import ModelSpec
+from fededge.model_spec import ModelSpec
 
 __all__ = ["Classifier", "Preprocess", "channels_last", "he_initialised", "redraw_", "takes_texts"]
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from fededge.choices import unknown
+from fededge._internal.suggestions import unknown
 from fededge.errors import ConfigError
-from fededge.spec import Kind
+from fededge.model_spec import Kind
 
 __all__ = ["IMAGES", "TEXTS", "check_name", "names"]
 

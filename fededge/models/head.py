@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fededge.choices import unknown
+from fededge._internal.suggestions import unknown
 from fededge.errors import ConfigError
-from fededge.spec import TAU
+from fededge.model_spec import TAU
 
 __all__ = ["CosineHead", "Head", "head_of", "heads"]
 

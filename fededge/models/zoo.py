@@ -10,11 +10,21 @@ import torch
 from torch import nn
 
 from fededge.errors import ConfigError
-from fededge.models import alexnet, cnn4, fasttext, lenet, mlpnet, resnet, resnet18, tfcnn, vgg
+from fededge.model_spec import Kind, ModelSpec
 from fededge.models.base import Classifier
 from fededge.models.catalogue import check_name, names
 from fededge.models.head import head_of
-from fededge.spec import Kind, ModelSpec
+from fededge.models.networks import (
+    alexnet,
+    cnn4,
+    fasttext,
+    lenet,
+    mlpnet,
+    resnet,
+    resnet18,
+    tfcnn,
+    vgg,
+)
 
 __all__ = ["build", "build_for", "outline", "sketch"]
 

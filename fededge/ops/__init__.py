@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fededge.late import late_names
+from fededge._internal.lazy_torch import late_names
 
 __all__ = [
     "accumulate_",

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fededge.compiled import NAMES, Choice, Load, choose
+from fededge._internal.compiled import NAMES, Choice, Load, choose
 from fededge.errors import ConfigError
 from fededge.ops import reference
 

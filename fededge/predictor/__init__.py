@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from fededge.predictor.following import Predictor
 from fededge.predictor.model import About
 from fededge.predictor.prediction import Prediction
+from fededge.predictor.predictor import Predictor
 from fededge.predictor.providers import Provider
 
 __all__ = ["About", "Prediction", "Predictor", "Provider"]

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from fededge import scaling
 from fededge.errors import ConfigError, DataError
-from fededge.pictures import FORMATS, check_header, fitted, pillow, planes, upright
+from fededge.inputs import scaling
+from fededge.inputs.pictures import FORMATS, check_header, fitted, pillow, planes, upright
 
 __all__ = ["Shape", "prepare"]
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from fededge.choices import unknown
+from fededge._internal.suggestions import unknown
 from fededge.errors import ConfigError, StoreError
-from fededge.files import read_bounded
 from fededge.predictor.providers import first_line
+from fededge.storage.files import read_bounded
 
 __all__ = ["MANIFEST", "MODEL", "PLAIN", "File", "Input", "chosen", "read"]
 

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from fededge.errors import StoreError
-from fededge.files import read_bounded
 from fededge.predictor.manifest import MANIFEST, MODEL, PLAIN, File, Input, chosen, read
 from fededge.predictor.providers import Provider, first_line, start
 from fededge.predictor.signature import check_signature
+from fededge.storage.files import read_bounded
 
 __all__ = ["About", "Model", "Signature", "Wanted", "signature"]
 

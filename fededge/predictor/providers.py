@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fededge.choices import unknown
+from fededge._internal.suggestions import unknown
 from fededge.errors import ConfigError, StoreError
-from fededge.predictor.contained import names_other_files
+from fededge.predictor.external_data import names_other_files
 
 __all__ = ["Provider", "first_line", "start"]
 

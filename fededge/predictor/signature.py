@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fededge.errors import ConfigError, StoreError
-from fededge.files import read_file
+from fededge.storage.files import read_file
 
 __all__ = ["check_signature", "signed_bytes"]
 

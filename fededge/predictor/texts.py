@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fededge.errors import DataError
-from fededge.text import tokenise
+from fededge.inputs.tokens import tokenise
 
 __all__ = ["prepare_texts"]
 

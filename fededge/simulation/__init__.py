@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fededge.simulation.crew import Alone, Crew, Setup, Workers
 from fededge.simulation.loop import SimulatedRound, Simulation
+from fededge.simulation.workers import Alone, Crew, Setup, Workers
 
 __all__ = ["Alone", "Crew", "Setup", "SimulatedRound", "Simulation", "Workers"]

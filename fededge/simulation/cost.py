@@ -8,7 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fededge.flat import as_tensors
 from fededge.methods import Private
-from fededge.simulation.crew import Alone, Setup
+from fededge.simulation.workers import Alone, Setup
 from fededge.training import Task
 
 __all__ = ["turn_cost"]

@@ -13,7 +13,10 @@ from torch import Tensor
 
 from fededge.config import DataConfig, ModelConfig
 from fededge.data.local import evaluation_set, model_spec, share_examples, training_set
-from fededge.evaluation import (
+from fededge.method.layers import SCALARS
+from fededge.method.plugins import telling_lines
+from fededge.methods import Hyper
+from fededge.models.evaluation import (
     fairness,
     kl_from_template,
     label_shares,
@@ -22,11 +25,8 @@ from fededge.evaluation import (
     risk,
     wrong_spread,
 )
-from fededge.methods import Hyper
-from fededge.methods.layers import SCALARS
-from fededge.methods.own import telling_lines
-from fededge.simulation.crew import Alone, Crew, Setup, Workers
 from fededge.simulation.loop import SimulatedRound, Simulation
+from fededge.simulation.workers import Alone, Crew, Setup, Workers
 
 __all__ = ["Experiment", "Measured", "run"]
 

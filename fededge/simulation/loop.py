@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from fededge import methods
-from fededge.aggregation import aggregate
+from fededge.federated.aggregation import aggregate
+from fededge.federated.selection import choose, expected_turns
 from fededge.flat import FlatModel, Layout, Vector, as_numpy, as_tensors
 from fededge.methods import Private
 from fededge.models import build_for
-from fededge.selection import choose, expected_turns
-from fededge.simulation.crew import Alone, Crew, Setup
+from fededge.simulation.workers import Alone, Crew, Setup
 from fededge.training import Answer, Task
 from fededge.wire.encoding import Encoding
 

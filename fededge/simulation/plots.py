@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fededge.figures import new_figure, save_figure
+from fededge.data.figures import new_figure, save_figure
 from fededge.simulation.results import Result
 
 __all__ = ["plot_comparison"]

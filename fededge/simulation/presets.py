@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fededge.choices import unknown
+from fededge._internal.suggestions import unknown
 from fededge.errors import ConfigError
 
 __all__ = ["preset", "presets"]

@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from fededge.files import replace_file
 from fededge.simulation.experiment import Experiment, Measured
+from fededge.storage.files import replace_file
 
 __all__ = ["Result", "as_csv", "effort", "read", "settled", "summary", "write"]
 

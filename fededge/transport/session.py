@@ -24,9 +24,9 @@ from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from fededge.config import BrokerConfig
+from fededge.credentials import tls
 from fededge.errors import TransportError
-from fededge.transport import tls
-from fededge.transport.backlog import Backlog
+from fededge.transport.backpressure import Backlog
 from fededge.transport.outbox import Outbox, Parcel
 
 __all__ = ["Connected", "Delivered", "Event", "Failed", "Lost", "Message", "Session", "Will"]

@@ -7,9 +7,9 @@ times on the way. Here a tensor is its kind of number, its shape and its bytes, 
 
 from __future__ import annotations
 
+import io
 import json
 import math
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, BinaryIO, NamedTuple, Protocol
@@ -130,7 +130,7 @@ def write(file: Sink, tensors: Mapping[str, Plain]) -> None:
 
 def read(file: BinaryIO, wanted: Callable[[str], bool] = bool) -> dict[str, Plain]:
     """What `write` wrote into a file of our own, if its name is wanted; in any form."""
-    archive = Archive.open(file, os.fstat(file.fileno()).st_size)
+    archive = Archive.open(file, file.seek(0, io.SEEK_END))
     found = {}
     for name in filter(wanted, archive.places):
         form = Form(archive.places[name].dtype, archive.places[name].shape)
@@ -173,7 +173,7 @@ class Archive:
     @classmethod
     def open(cls, file: BinaryIO, most: int) -> Archive:
         """Read the header; one of more than `most` bytes is refused."""
-        size = file.seek(0, os.SEEK_END)
+        size = file.seek(0, io.SEEK_END)
         file.seek(0)
         length = int.from_bytes(file.read(LENGTH), "little")
         if size < LENGTH or length > min(most, size - LENGTH):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO, get_args
@@ -175,7 +174,7 @@ class Inflated(io.RawIOBase):
     def __init__(self, file: BinaryIO, most: int) -> None:
         super().__init__()
         head = file.read(MOST_HEAD)
-        file.seek(-len(head), os.SEEK_CUR)
+        file.seek(-len(head), io.SEEK_CUR)
         with _refused():
             self.size = zstandard.get_frame_parameters(head).content_size
         if not 0 <= self.size <= most:
@@ -204,9 +203,9 @@ class Inflated(io.RawIOBase):
         if self._at != self.size:
             raise WireError(f"compressed bytes that are not the {self.size} that they claim to be")
 
-    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
         """Tell the size, or stay: there is no way but forward."""
-        if whence == os.SEEK_END:
+        if whence == io.SEEK_END:
             return self.size
         if offset != self._at:
             raise WireError("compressed bytes whose tensors do not follow each other")

@@ -8,9 +8,9 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
+from fededge._internal.plain_text import LINE, MOST
 from fededge.errors import WireError
-from fededge.plain import LINE, MOST
-from fededge.spec import ModelSpec
+from fededge.model_spec import ModelSpec
 
 __all__ = [
     "MOST_ASKED",

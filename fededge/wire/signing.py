@@ -7,17 +7,13 @@ device. A state's `issued` grows, so that a copy of an old one is known to be ol
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
 from typing import TypeVar
 
 import msgspec
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives import serialization
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from fededge.errors import ConfigError, WireError
-from fededge.files import check_private, read_file, write_private
+from fededge.errors import WireError
 from fededge.wire.messages import (
     Message,
     Presence,
@@ -28,17 +24,7 @@ from fededge.wire.messages import (
     encode,
 )
 
-__all__ = [
-    "SigningKey",
-    "make_keys",
-    "read_signing_key",
-    "read_trusted_keys",
-    "sign",
-    "signed_by",
-    "verify",
-]
-
-SigningKey = Ed25519PrivateKey
+__all__ = ["sign", "signed_by", "verify"]
 
 S = TypeVar("S", bound=State | TaskMessage | Reply | Presence)
 
@@ -49,53 +35,6 @@ PURPOSES: dict[type[Message], bytes] = {
     Presence: b"fededge presence v1\n",
 }
 """Stands before what is signed: a signature under something else cannot serve as one of these."""
-
-PEM = serialization.Encoding.PEM
-PUBLIC = re.compile(rb"-----BEGIN PUBLIC KEY-----.*?-----END PUBLIC KEY-----", re.DOTALL)
-
-
-def make_keys(private: Path, public: Path) -> None:
-    """Write a new pair of keys; an old one is never overwritten."""
-    for path in (private, public):
-        if path.exists():
-            raise ConfigError(f"'{path}' is there already; move it away, or choose another --out")
-    key = Ed25519PrivateKey.generate()
-    pkcs8, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    write_private(private, key.private_bytes(PEM, pkcs8, plain))
-    spki = serialization.PublicFormat.SubjectPublicKeyInfo
-    public.write_bytes(key.public_key().public_bytes(PEM, spki))
-
-
-def read_signing_key(path: Path) -> Ed25519PrivateKey:
-    data = read_file("signing_key", path)
-    check_private("signing_key", path)
-    try:
-        key = serialization.load_pem_private_key(data, None)
-    except (ValueError, TypeError, UnsupportedAlgorithm):
-        key = None
-    if not isinstance(key, Ed25519PrivateKey):
-        raise ConfigError(
-            f"signing_key: '{path}' holds no private Ed25519 key; make one: fededge init key"
-        )
-    return key
-
-
-def read_trusted_keys(path: Path) -> tuple[Ed25519PublicKey, ...]:
-    """The keys in a file: several while one replaces another."""
-    keys: list[Ed25519PublicKey] = []
-    for block in PUBLIC.findall(read_file("trusted_key", path)):
-        try:
-            key = serialization.load_pem_public_key(block)
-        except (ValueError, UnsupportedAlgorithm):
-            continue
-        if isinstance(key, Ed25519PublicKey):
-            keys.append(key)
-    if not keys:
-        raise ConfigError(
-            f"trusted_key: '{path}' holds no public Ed25519 key; it is the signing.pub of "
-            "fededge init key"
-        )
-    return tuple(keys)
 
 
 def sign(message: S, key: Ed25519PrivateKey) -> S:

@@ -1,27 +1,30 @@
-"""Bytes that are to be sent: in memory, or in a file of which only a piece at a time is read."""
+"""Bytes to send: in memory, or in something that gives a piece at a time, such as a file."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Protocol
 
-from fededge.errors import StoreError
+__all__ = ["Pieces", "Source", "piece", "size"]
 
-__all__ = ["Source", "piece", "size"]
 
-Source = bytes | Path
+class Pieces(Protocol):
+    """Bytes that are read piece by piece: `fededge.storage.source.FileSource`."""
+
+    @property
+    def size(self) -> int: ...
+
+    def piece(self, start: int, count: int) -> bytes: ...
+
+
+Source = bytes | Pieces
 
 
 def size(source: Source) -> int:
-    return len(source) if isinstance(source, bytes) else source.stat().st_size
+    return len(source) if isinstance(source, bytes) else source.size
 
 
 def piece(source: Source, start: int, count: int) -> bytes:
-    """So many bytes from `start` on; fewer at the end."""
+    """`count` bytes from `start` on; fewer at the end."""
     if isinstance(source, bytes):
         return source[start : start + count]
-    try:
-        with source.open("rb", buffering=0) as file:
-            file.seek(start)
-            return file.read(count)
-    except OSError as error:
-        raise StoreError(f"{source}: cannot be read ({error.strerror})") from None
+    return source.piece(start, count)

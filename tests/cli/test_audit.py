@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fededge.cli import main
-from fededge.sealed import sealed
+from fededge.storage.sealed import sealed
 
 
 @pytest.fixture

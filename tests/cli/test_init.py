@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from fededge.broker.mosquitto import password_matches
 from fededge.cli import main
 from fededge.config import AgentConfig, CoordinatorConfig, load
-from fededge.transport._mosquitto import password_matches
 
 
 def complaint(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:

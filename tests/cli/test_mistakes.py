@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from fededge.broker.local import Broker
 from fededge.cli import main
 from fededge.ops import _backend
-from fededge.transport.broker import Broker
 
 
 @pytest.fixture(scope="module")

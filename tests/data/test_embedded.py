@@ -10,7 +10,7 @@ import torch
 
 from fededge.data import embedded, load
 from fededge.data.embed import TARGET, select
-from fededge.data.idx import DEBIAN, FASHION, read_fashion_mnist
+from fededge.data.formats.idx import DEBIAN, FASHION, read_fashion_mnist
 from fededge.data.raw import Request
 
 FULL = pytest.mark.skipif(not DEBIAN.is_dir(), reason="package dataset-fashion-mnist not installed")

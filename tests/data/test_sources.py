@@ -162,7 +162,7 @@ def test_nothing_is_downloaded(tmp_path: Path) -> None:
 def test_fashion_mnist_without_debians_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fededge.data.idx.DEBIAN", tmp_path / "none")
+    monkeypatch.setattr("fededge.data.formats.idx.DEBIAN", tmp_path / "none")
     with pytest.raises(ConfigError, match="package dataset-fashion-mnist"):
         load("fashion-mnist", None)
 
@@ -416,7 +416,7 @@ def test_too_many_pixels_in_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     refuses("36 bytes of pixels are more than the 35", "folder", tmp_path, **small)
     large = {"shape": (3, 8192, 8192), "most_bytes": 10**12}
     refuses("more than the 47", "folder", tmp_path, **large)  # before any is read
-    monkeypatch.setattr("fededge.data.images.MOST_FILE_BYTES", 10)
+    monkeypatch.setattr("fededge.data.formats.images.MOST_FILE_BYTES", 10)
     refuses("1.png: larger than the 10 bytes", "folder", tmp_path)
 
 

@@ -121,7 +121,7 @@ def test_empty_or_huge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "train").mkdir()
     refuses("train: it must hold a folder <WordNet id>/images", tmp_path)
     write(tmp_path)
-    monkeypatch.setattr("fededge.data.tiny_imagenet.MOST_LIST_BYTES", 10)
+    monkeypatch.setattr("fededge.data.formats.tiny_imagenet.MOST_LIST_BYTES", 10)
     refuses("val_annotations.txt: larger than the 10 bytes", tmp_path)
     monkeypatch.undo()
     monkeypatch.setattr("fededge.data.raw.MOST_BYTES", 3 * 3 * 64 * 64 - 1)

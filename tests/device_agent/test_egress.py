@@ -17,6 +17,7 @@ from torch import nn
 from fededge.cli.audit import read_ledger
 from fededge.errors import EgressError, StoreError
 from fededge.flat import Layout
+from fededge.storage.source import FileSource
 from fededge.transport.outbox import Outbox, Parcel
 from fededge.transport.session import Session
 from fededge.wire import tensors
@@ -206,11 +207,13 @@ def test_a_chunk_whose_file_is_gone_or_damaged_is_not_sent(door: Door, tmp_path:
     """Who wants it asks again, and then the whole file is looked at."""
     path = tmp_path / "update"
     path.write_bytes(PAYLOAD)
-    update = Payload.of(path, 1024)
+    update = Payload.of(FileSource(path), 1024)
     path.write_bytes(PAYLOAD[:1024] + b"?" + PAYLOAD[1025:])
     door.egress.chunks(REPORT, update, (0, 1))
     assert [topic for topic, _ in door.session.sent] == [TOPICS.update("box", VERSION, 0)]
-    assert tensors.spans(path) == tensors.spans(PAYLOAD), "read from the file as from bytes"
+    assert tensors.spans(FileSource(path)) == tensors.spans(PAYLOAD), (
+        "read from the file as from bytes"
+    )
     path.rename(tmp_path / "aside")
     (tmp_path / "aside").write_bytes(PAYLOAD)
     with pytest.raises(StoreError, match="update: cannot be read"):

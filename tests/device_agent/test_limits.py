@@ -13,8 +13,8 @@ import torch
 from fededge.config import AgentConfig
 from fededge.errors import ConfigError, LayoutError
 from fededge.flat import FlatModel, Layout
+from fededge.model_spec import ModelSpec
 from fededge.models import build_for, names, numbers_of, outline
-from fededge.spec import ModelSpec
 from fededge_agent.limits import Limits
 
 LENET = ModelSpec("lenet", ("a", "b"), (1, 28, 28), (0.5,), (0.5,))

@@ -13,10 +13,10 @@ import pytest
 
 from fededge.export import Draft, Manifest, Models
 from fededge.export.manifest import Input
-from fededge.rollout import place
+from fededge.federated.rollout import place
 from fededge.wire.messages import Rollout, State, Status
 from fededge_agent.promotion import Promotion
-from tests.device_agent.test_work import STATE
+from tests.device_agent.test_turn_runner import STATE
 
 BASE = {
     "federation": "gates", "device": "box", "method": "fedavg", "run": "run",

@@ -11,11 +11,12 @@ import msgspec
 import pytest
 
 from fededge.config import AgentConfig
+from fededge.credentials.signing_keys import make_keys, read_signing_key
 from fededge.errors import StoreError, WireError
-from fededge.methods.private import Private
+from fededge.method.private import Private
 from fededge.wire import chunks
 from fededge.wire.messages import Report, State
-from fededge.wire.signing import make_keys, read_signing_key, sign
+from fededge.wire.signing import sign
 from fededge_agent.store import AgentStore
 from fededge_agent.trust import Trust
 from tests.wire.test_signing import STATE

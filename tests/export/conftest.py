@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fededge.export import Origin
-from fededge.spec import ModelSpec
+from fededge.model_spec import ModelSpec
 
 
 def conv() -> nn.Module:

@@ -12,7 +12,7 @@ from fededge.cli import main
 from fededge.config import ExportConfig, RolloutConfig
 from fededge.export import Manifest, Models, Origin, Template
 from fededge.flat import FlatModel
-from fededge.spec import ModelSpec
+from fededge.model_spec import ModelSpec
 from tests.pages import blocks
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "onnx.md").read_text("utf-8")

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fededge.errors import DataError, ExportError
 from fededge.export import Template, check, predict, session
 from fededge.flat import FlatModel
-from fededge.spec import ModelSpec
+from fededge.model_spec import ModelSpec
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from fededge.errors import ExportError, LayoutError, StoreError
 from fededge.export import Template, check, predict, session
 from fededge.export.tracing import EXPORTERS
 from fededge.flat import FlatModel
-from fededge.spec import ModelSpec
+from fededge.model_spec import ModelSpec
 
 
 def test_a_filled_template_answers_as_a_fresh_trace_with_the_same_weights(

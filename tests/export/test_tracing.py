@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fededge.errors import ExportError
 from fededge.export import Template
 from fededge.export.tracing import Exporter, dynamo, open_graph, torchscript
-from fededge.spec import ModelSpec
+from fededge.model_spec import ModelSpec
 
 # Torch's newer exporter: before 2.6 it fails on a batch of any size, and until it became the
 # default in 2.9 it works with some releases of onnxscript only. The older one serves there.

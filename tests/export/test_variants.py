@@ -20,9 +20,9 @@ import torch
 from onnx import numpy_helper
 from torch import nn
 
+from fededge.credentials.signing_keys import make_keys, read_signing_key
 from fededge.data import embedded
 from fededge.errors import ExportError
-from fededge.evaluation import accuracy
 from fededge.export import (
     VARIANTS,
     Draft,
@@ -36,11 +36,11 @@ from fededge.export import (
 )
 from fededge.export.quantisation import quantised
 from fededge.flat import FlatModel
+from fededge.model_spec import ModelSpec
 from fededge.models import Preprocess, build_for
 from fededge.models.base import channels_last
+from fededge.models.evaluation import accuracy
 from fededge.predictor.signature import signed_bytes
-from fededge.spec import ModelSpec
-from fededge.wire.signing import make_keys, read_signing_key
 
 
 @pytest.fixture(scope="module")
@@ -256,8 +256,8 @@ import msgspec
 from fededge.export import Draft, Models, Origin, Samples, Template, compared
 from fededge.flat import FlatModel
 from fededge.models import build_for
-from fededge.spec import ModelSpec
-from fededge_agent.exporting import Exporting
+from fededge.model_spec import ModelSpec
+from fededge_agent.export_loop import Exporting
 spec, origin = msgspec.json.decode(sys.stdin.buffer.read(), type=tuple[ModelSpec, Origin])
 flat = FlatModel(build_for(spec, seed=3))
 images = torch.randint(0, 256, (16, *spec.shape), dtype=torch.uint8)

@@ -18,8 +18,8 @@ from fededge.export import Template, check, predict, session
 from fededge.export.tracing import Deployed
 from fededge.flat import FlatModel, as_tensors
 from fededge.methods import METHODS, Hyper, Private, method
+from fededge.model_spec import ModelSpec
 from fededge.models import Preprocess, build_for, names
-from fededge.spec import ModelSpec
 from fededge.training import Examples, Task, Trainer
 
 ROOT = Path(__file__).resolve().parents[2]

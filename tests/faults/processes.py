@@ -16,22 +16,22 @@ from unittest import mock
 
 from torch import Tensor
 
-from fededge.bounds import FEWEST
 from fededge.config import AgentConfig, CoordinatorConfig, DataConfig
+from fededge.credentials.signing_keys import read_signing_key
 from fededge.errors import DiskFullError
+from fededge.federated.bounds import FEWEST
 from fededge.flat import Vector, as_numpy
 from fededge.methods import Private
+from fededge.storage import pieces
 from fededge.transport.session import Message, Will
-from fededge.wire import pieces
 from fededge.wire.encoding import Encoding
 from fededge.wire.messages import Manifest, Report, State
-from fededge.wire.signing import read_signing_key
-from fededge_agent import app as agent_app
-from fededge_agent import events as life
-from fededge_agent.work import Trained, Work
+from fededge_agent import shell as agent_app
+from fededge_agent.machine import events as life
+from fededge_agent.turn_runner import Trained, Work
 from fededge_agent.worker import Worker
-from fededge_server import app as server_app
-from fededge_server import events as rounds
+from fededge_server import shell as server_app
+from fededge_server.machine import events as rounds
 from fededge_server.store import Store
 from fededge_server.versions import Versions
 from tests.faults.network import Link, Packet

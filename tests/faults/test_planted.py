@@ -12,14 +12,14 @@ import pytest
 from fededge.errors import FedEdgeError
 from fededge.flat import Vector
 from fededge.methods import Private
-from fededge.wire import pieces
+from fededge.storage import pieces
 from fededge.wire.encoding import RESIDUE
 from fededge.wire.messages import Manifest, Reply, Report
 from fededge_agent.store import AgentStore
-from fededge_server.events import Command
-from fededge_server.rounds import Rounds
-from fededge_server.spool import Reader
+from fededge_server.machine.events import Command
+from fededge_server.machine.rounds import Rounds
 from fededge_server.store import Store
+from fededge_server.store.spool import Reader
 from tests.faults.schedules import run_seed
 
 SEEDS = 20

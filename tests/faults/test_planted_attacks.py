@@ -11,17 +11,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from fededge import aggregation
+from fededge.federated import aggregation
 from fededge.flat import Vector
 from fededge.wire.messages import Reply, Report, round_of
-from fededge_server import merging, rounds
-from fededge_server.events import Command, Facts
-from fededge_server.fitness import Fitness
-from fededge_server.leases import Leases
+from fededge_server import merging
+from fededge_server.culprits import Sifted
+from fededge_server.machine import rounds
+from fededge_server.machine.eligibility import Fitness
+from fededge_server.machine.events import Command, Facts
+from fededge_server.machine.leases import Leases
+from fededge_server.machine.report_checks import flaw
+from fededge_server.machine.rounds import Rounds
 from fededge_server.merging import Current, Merging
-from fededge_server.reports import flaw
-from fededge_server.rounds import Rounds
-from fededge_server.sifting import Sifted
 from tests.faults.oracle import BrokenError
 from tests.faults.schedules import HOSTILE_KINDS, at_peace, hostile_seeds, run_seed
 

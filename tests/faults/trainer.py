@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fededge import methods
 from fededge.flat import FlatModel
 from fededge.methods import Private
-from fededge.spec import ModelSpec
+from fededge.model_spec import ModelSpec
 from fededge.training import Answer, Progress, Task
 
 __all__ = ["ACCURACY", "EXAMPLES", "NETWORK", "SPEC", "FakeTrainer", "honest_scalars", "method_of"]

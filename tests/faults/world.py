@@ -21,10 +21,10 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
+from fededge.credentials.signing_keys import make_keys
 from fededge.errors import WireError
 from fededge.transport.session import Delivered
 from fededge.wire.messages import Reply, Report, State, decode
-from fededge.wire.signing import make_keys
 from fededge.wire.topics import Topics
 from tests.faults.disk import Disk
 from tests.faults.hostile import HostileDevice, Plot

@@ -27,10 +27,11 @@ from fededge import methods
 from fededge.config import AgentConfig, CoordinatorConfig, load
 from fededge.errors import ConfigError, FedEdgeError, MethodError, WireError
 from fededge.flat import Layout
+from fededge.model_spec import ModelSpec
 from fededge.models import Preprocess
-from fededge.sealed import read_sealed, sealed
-from fededge.spec import ModelSpec
-from fededge.wire import chunks, container, pieces, tensors
+from fededge.storage import pieces
+from fededge.storage.sealed import read_sealed, sealed
+from fededge.wire import chunks, container, tensors
 from fededge.wire.chunks import Assembly
 from fededge.wire.encoding import Encoding
 from fededge.wire.messages import (
@@ -49,7 +50,7 @@ from fededge.wire.messages import (
 )
 from fededge.wire.signing import signed_by
 from fededge.wire.topics import Topics
-from fededge_agent.index import File, Index, Turn
+from fededge_agent.store.index import File, Index, Turn
 
 __all__ = ["TARGETS", "Target"]
 

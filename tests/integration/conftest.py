@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fededge._internal.processes import Child
+from fededge.broker.local import Broker
 from fededge.config import AgentConfig, CoordinatorConfig, template
 from fededge.data import embedded
-from fededge.processes import Child
-from fededge.transport.broker import Broker
 from tests.integration.attacker import Attacker
 
 PATIENCE = 90.0

@@ -15,11 +15,11 @@ import pytest
 import safetensors.numpy
 
 from fededge import methods
+from fededge.broker.local import Broker
 from fededge.config import DataConfig, ModelConfig
 from fededge.data.local import device_examples, model_spec
 from fededge.flat import Layout
 from fededge.models import build_for
-from fededge.transport.broker import Broker
 from fededge.wire import tensors
 from fededge.wire.chunks import Assembly
 from fededge.wire.messages import Claim, Message, Report, Status, decode

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fededge._internal.processes import Child
 from fededge.config import AgentConfig, CoordinatorConfig, template
-from fededge.processes import Child
 from fededge.wire.messages import State, Status, decode
 from tests.integration.test_federation import Listener
 

@@ -14,16 +14,17 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from fededge.credentials.signing_keys import make_keys
 from fededge.flat import Layout
+from fededge.model_spec import ModelSpec
 from fededge.models import outline
-from fededge.spec import ModelSpec
 from fededge.wire.messages import Status, TaskMessage
-from fededge.wire.signing import make_keys, sign
+from fededge.wire.signing import sign
 from tests.integration.attacker import Attacker
 from tests.integration.test_security import history, undisturbed
 
 if TYPE_CHECKING:
-    from fededge.processes import Child
+    from fededge._internal.processes import Child
     from fededge.wire.messages import State
     from tests.integration.conftest import Federation
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from fededge.transport.broker import Broker
+from fededge.broker.local import Broker
 from tests.integration.conftest import Federation
 from tests.integration.test_federation import rounds_done, versions
 

@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from fededge.transport.broker import Broker
+from fededge.broker.local import Broker
 from tests.integration.conftest import Federation
 from tests.integration.test_federation import rounds_done
 from tests.link import SlowLink

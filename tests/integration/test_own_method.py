@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from fededge._internal.processes import Child
 from fededge.config import CoordinatorConfig, DataConfig, ModelConfig, load
 from fededge.data.local import evaluation_set, model_spec, share_examples, training_set
 from fededge.methods import Hyper, method
-from fededge.processes import Child
 from fededge.simulation import Setup, Simulation
 from fededge_server.store import Store
 from tests.pages import blocks, page, write_example

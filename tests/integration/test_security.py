@@ -11,6 +11,8 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from fededge._internal.processes import Child
+from fededge.broker.local import Broker
 from fededge.config import (
     AgentConfig,
     CoordinatorConfig,
@@ -19,13 +21,12 @@ from fededge.config import (
     TrainingConfig,
     template,
 )
+from fededge.credentials.signing_keys import make_keys
 from fededge.data.local import evaluation_set, model_spec, share_examples, training_set
 from fededge.flat import FlatModel
 from fededge.methods import Hyper
 from fededge.models import build_for
-from fededge.processes import Child
 from fededge.simulation import Setup, Simulation
-from fededge.transport.broker import Broker
 from fededge.wire import chunks
 from fededge.wire.messages import (
     Reply,
@@ -34,7 +35,7 @@ from fededge.wire.messages import (
     decode,
     encode,
 )
-from fededge.wire.signing import make_keys, sign
+from fededge.wire.signing import sign
 from fededge_server.store import Store
 
 if TYPE_CHECKING:

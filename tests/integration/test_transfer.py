@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fededge.transport.broker import Broker
+from fededge.broker.local import Broker
 from tests.integration.test_federation import Listener, rounds_done, versions
 from tests.link import SlowLink
 
 if TYPE_CHECKING:
-    from fededge.processes import Child
+    from fededge._internal.processes import Child
     from tests.integration.conftest import Federation
 
 pytestmark = pytest.mark.slow

@@ -17,9 +17,9 @@ from torch.func import functional_call
 
 from fededge.errors import MethodError
 from fededge.flat import FlatModel
+from fededge.method.base import Batch, Method, Objective, Output, Round
 from fededge.methods import Hyper, Private, Stack, method
 from fededge.methods.ala import Ala, FedALA
-from fededge.methods.base import Batch, Method, Objective, Output, Round
 from fededge.models.base import Classifier
 from fededge.training import Answer, Examples, Task, Trainer
 

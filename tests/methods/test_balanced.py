@@ -12,11 +12,11 @@ from torch import Tensor
 
 from fededge.errors import MethodError
 from fededge.flat import FlatModel
+from fededge.method.base import Batch, Output
 from fededge.methods import method
 from fededge.methods.balanced import Balanced
-from fededge.methods.base import Batch, Output
 from fededge.training import Answer, Examples, Trainer
-from tests.methods.drawing import drawn
+from tests.drawing import drawn
 
 CASES: dict[str, tuple[list[int], float, int]] = {
     "random": ([50, 3, 20, 7, 1], 3.0, 16),

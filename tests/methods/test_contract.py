@@ -15,14 +15,14 @@ from torch import Tensor, nn
 
 from fededge.errors import MethodError
 from fededge.flat import FlatModel, as_numpy, as_tensors
+from fededge.method.base import State
 from fededge.methods import METHODS, Hyper, Private, Stack, method
-from fededge.methods.base import State
 from fededge.models.head import CosineHead
 from fededge.training import Answer, Examples, Trainer
 from fededge.wire import chunks, tensors
 from fededge.wire.messages import Report
 from fededge_agent.store import AgentStore
-from tests.methods.merging import merged_turns
+from tests.merging import merged_turns
 
 Nets = Callable[..., FlatModel]
 Data = Callable[..., Examples]

@@ -12,7 +12,7 @@ from fededge.errors import MethodError
 from fededge.flat import FlatModel
 from fededge.methods import Private, method
 from fededge.training import Answer, Examples, Trainer
-from tests.methods.loops import close, curved, descend
+from tests.loops import close, curved, descend
 
 Nets = Callable[..., FlatModel]
 Data = Callable[..., Examples]

@@ -12,8 +12,8 @@ import pytest
 
 from fededge.cli import main
 from fededge.cli.audit import read_ledger
+from fededge.method.base import Method
 from fededge.methods import METHODS, method
-from fededge.methods.base import Method
 from tests.pages import blocks, page, write_example
 
 PAGE = page("methods.md")

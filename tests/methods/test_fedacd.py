@@ -12,15 +12,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from fededge.aggregation import aggregate
 from fededge.errors import MethodError, WireError
-from fededge.evaluation import probability_matrix
+from fededge.federated.aggregation import aggregate
 from fededge.flat import FlatModel
+from fededge.method.base import Batch, Method, Objective, Output, Phase, Round
+from fededge.method.stack import Stack
 from fededge.methods import Hyper, Private, method
-from fededge.methods.base import Batch, Method, Objective, Output, Phase, Round
-from fededge.methods.compose import Stack
 from fededge.methods.fedacd import FedACD, log_delta
 from fededge.methods.mixup import Mixup
+from fededge.models.evaluation import probability_matrix
 from fededge.training import Answer, Examples, Trainer
 
 Nets = Callable[..., FlatModel]

@@ -6,7 +6,7 @@ import pytest
 
 from fededge.errors import MethodError
 from fededge.methods import method
-from tests.methods.merging import merged, update
+from tests.merging import merged, update
 
 W = (0.0, 10.0, 5.0)
 ROUNDS = [

@@ -16,12 +16,12 @@ from fededge.errors import ConfigError, MethodError
 from fededge.export.parity import predict, session
 from fededge.export.template import Template
 from fededge.flat import FlatModel
+from fededge.method.base import Batch, Output, Phase
 from fededge.methods import Method, Private, Stack, method
-from fededge.methods.base import Batch, Output, Phase
 from fededge.methods.fedbalance import FedBalance
+from fededge.model_spec import ModelSpec
 from fededge.models import Preprocess, build
 from fededge.models.base import Classifier
-from fededge.spec import ModelSpec
 from fededge.training import Answer, Examples, Trainer
 
 Nets = Callable[..., FlatModel]

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from fededge.errors import MethodError
 from fededge.flat import FlatModel
+from fededge.method.base import Batch, Output
 from fededge.methods import method
-from fededge.methods.base import Batch, Output
 from fededge.methods.fedlc import FedLC
 from fededge.training import Answer, Examples, Trainer
-from tests.methods.drawing import drawn
+from tests.drawing import drawn
 
 CASES: dict[str, tuple[list[int], float, int]] = {
     "random": ([81, 16, 256, 1, 7], 3.0, 16),

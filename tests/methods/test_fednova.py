@@ -12,7 +12,7 @@ from fededge.flat import FlatModel
 from fededge.methods import Hyper, method
 from fededge.methods.fednova import length
 from fededge.training import Answer, Examples, Trainer
-from tests.methods.merging import merged, merged_turns, update
+from tests.merging import merged, merged_turns, update
 
 Nets = Callable[..., FlatModel]
 Data = Callable[..., Examples]

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from fededge.errors import MethodError
 from fededge.flat import Entry, Layout, as_numpy
+from fededge.method.base import Merged
 from fededge.methods import method
-from fededge.methods.base import Merged
-from tests.methods.merging import Update, merged, update
+from tests.merging import Update, merged, update
 
 KINDS = ("fedadagrad", "fedadam", "fedyogi")
 

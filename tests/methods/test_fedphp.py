@@ -10,12 +10,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fededge.errors import MethodError
+from fededge.federated.selection import expected_turns
 from fededge.flat import FlatModel
 from fededge.methods import Private, method
 from fededge.methods.fedphp import FedPHP
-from fededge.selection import expected_turns
 from fededge.training import Answer, Examples, Trainer
-from tests.methods.loops import Loss, close, cross_entropy, curved, descend, look
+from tests.loops import Loss, close, cross_entropy, curved, descend, look
 
 Nets = Callable[..., FlatModel]
 Data = Callable[..., Examples]

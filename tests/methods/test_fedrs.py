@@ -11,15 +11,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from fededge.aggregation import aggregate
 from fededge.errors import MethodError
+from fededge.federated.aggregation import aggregate
 from fededge.flat import FlatModel
+from fededge.method.base import Batch, Output, Round
 from fededge.methods import method
-from fededge.methods.base import Batch, Output, Round
 from fededge.methods.fedrs import FedRS, Rule, restriction
 from fededge.training import Answer, Examples, Trainer
-from tests.methods.loops import close, curved, descend
-from tests.methods.merging import merged_turns
+from tests.loops import close, curved, descend
+from tests.merging import merged_turns
 
 Nets = Callable[..., FlatModel]
 Data = Callable[..., Examples]

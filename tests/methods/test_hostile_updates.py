@@ -16,11 +16,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fededge.aggregation import aggregate
 from fededge.errors import MethodError, WireError
+from fededge.federated.aggregation import aggregate
 from fededge.flat import Entry, Layout, Vector, finite
+from fededge.method.base import State
 from fededge.methods import METHODS, Hyper, Stack, method
-from fededge.methods.base import State
 
 LAYOUT = Layout((Entry("weight", (3,), 0, True), Entry("running_var", (1,), 3, False)))
 START = np.array([0.5, -0.25, 2.0, 1.0], np.float32)

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from fededge.errors import MethodError
 from fededge.flat import FlatModel
+from fededge.method.base import Batch, Method, Objective, Output, Round
 from fededge.methods import Private, Stack, method
-from fededge.methods.base import Batch, Method, Objective, Output, Round
 from fededge.methods.lfd import LfD, drift_target
 from fededge.methods.mixup import Mixup
 from fededge.models.base import Classifier

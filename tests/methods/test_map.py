@@ -13,7 +13,7 @@ from fededge.errors import MethodError
 from fededge.flat import FlatModel
 from fededge.methods import Private, method
 from fededge.training import Answer, Examples, Trainer
-from tests.methods.loops import Loss, close, cross_entropy, curved, descend, look
+from tests.loops import Loss, close, cross_entropy, curved, descend, look
 
 Nets = Callable[..., FlatModel]
 Data = Callable[..., Examples]

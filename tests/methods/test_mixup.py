@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from fededge.errors import MethodError
 from fededge.flat import FlatModel
+from fededge.method.base import Batch, Method, Round
+from fededge.method.stack import Stack
 from fededge.methods import method
-from fededge.methods.base import Batch, Method, Round
-from fededge.methods.compose import Stack
 from fededge.methods.fedavg import FedAvg
 from fededge.methods.mixup import Mixup
 from fededge.training import Answer, Examples, Trainer

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from fededge.errors import MethodError
 from fededge.flat import FlatModel
+from fededge.method.base import Batch, Method, Objective, Output, Round
 from fededge.methods import Private, Stack, method
-from fededge.methods.base import Batch, Method, Objective, Output, Round
 from fededge.methods.mixup import Mixup
 from fededge.methods.moon import Moon, contrastive_loss
 from fededge.models.base import Classifier

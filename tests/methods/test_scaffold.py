@@ -12,15 +12,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fededge.aggregation import aggregate
 from fededge.errors import MethodError, WireError
+from fededge.federated.aggregation import aggregate
 from fededge.flat import FlatModel, as_numpy, as_tensors
+from fededge.method.base import Merged
 from fededge.methods import Hyper, Private, method
-from fededge.methods.base import Merged
 from fededge.methods.scaffold import Scaffold
 from fededge.training import Answer, Examples, Trainer
-from tests.methods.loops import LR, Loss, close, cross_entropy, curved, descend
-from tests.methods.merging import merged_turns, numbers
+from tests.loops import LR, Loss, close, cross_entropy, curved, descend
+from tests.merging import merged_turns, numbers
 
 Nets = Callable[..., FlatModel]
 Data = Callable[..., Examples]

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from fededge.errors import ConfigError
+from fededge.model_spec import ModelSpec
 from fededge.models import CosineHead, build, heads
 from fededge.models.head import head_of
-from fededge.spec import ModelSpec
 
 GREY = (1, 28, 28)
 FEATURES = np.random.default_rng(0).normal(size=(6, 5))

@@ -13,11 +13,11 @@ from torch.nn import functional as F
 from fededge.data import embedded
 from fededge.errors import ConfigError
 from fededge.flat import FlatModel
+from fededge.model_spec import ModelSpec
 from fededge.models import Classifier, Preprocess, build, build_for, heads, names
 from fededge.models.base import redraw_
 from fededge.models.catalogue import IMAGES, TEXTS
 from fededge.models.zoo import IMAGE_NETWORKS, TEXT_NETWORKS
-from fededge.spec import ModelSpec
 
 Shape = tuple[int, ...]
 

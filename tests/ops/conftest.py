@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fededge import compiled
+from fededge._internal import compiled
 from fededge.ops import _backend
 from tests.ops.playing import Played, compile_played
 

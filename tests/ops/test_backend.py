@@ -17,7 +17,7 @@ import torch
 from torch.library import opcheck
 
 from fededge import ops
-from fededge.compiled import NAMES
+from fededge._internal.compiled import NAMES
 from fededge.errors import ConfigError
 from fededge.ops import _backend, reference
 from fededge.ops._backend import Choice, choose, choose_cuda

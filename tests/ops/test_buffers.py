@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fededge import sums
+from fededge.federated import sums
 
 if TYPE_CHECKING or sums.CHOICE.build is not None:
     from fededge import _sums

@@ -20,6 +20,6 @@ for name in ("_C", "_sums"):
 
 assert sys.modules["fededge._C"].facts()["flags"] == "watched"
 
-from fededge import sums  # noqa: E402 - after what it would otherwise load
+from fededge.federated import sums  # noqa: E402 - after what it would otherwise load
 
 assert sums.CHOICE.build is not None

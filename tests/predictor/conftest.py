@@ -20,7 +20,7 @@ from torch import nn
 import fededge
 from fededge.export import Models, Origin, Samples, Template, compared
 from fededge.flat import FlatModel
-from fededge.spec import ModelSpec
+from fededge.model_spec import ModelSpec
 
 LABELS = ("truck", "bicycle", "päckchen")
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.3, 0.25)

@@ -26,9 +26,9 @@ from fededge import Predictor
 from fededge.data import Dataset, embedded
 from fededge.export import Models, Template
 from fededge.flat import FlatModel
+from fededge.model_spec import ModelSpec
 from fededge.models import Preprocess, build
 from fededge.predictor.inputs import prepare
-from fededge.spec import ModelSpec
 from tests.browser import Page, browser
 from tests.predictor.conftest import ORIGIN, Maker, bare
 

@@ -14,11 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fededge import Predictor
+from fededge.credentials.signing_keys import make_keys, read_signing_key
 from fededge.errors import ConfigError, StoreError
 from fededge.export import Draft, Models, Samples, compared
 from fededge.flat import FlatModel
 from fededge.predictor.manifest import Input, chosen, read
-from fededge.wire.signing import make_keys, read_signing_key
 from tests.predictor.conftest import LABELS, ORIGIN, Maker, network
 
 

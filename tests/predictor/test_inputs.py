@@ -11,7 +11,7 @@ import PIL.Image
 import pytest
 
 from fededge import Predictor
-from fededge.data.images import read_images
+from fededge.data.formats.images import read_images
 from fededge.errors import ConfigError, DataError
 from fededge.predictor.inputs import prepare
 from tests.predictor.conftest import Maker

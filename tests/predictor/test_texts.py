@@ -17,8 +17,8 @@ from onnx import TensorProto, helper, numpy_helper
 from fededge import Predictor
 from fededge.cli import main
 from fededge.errors import DataError
-from fededge.predictor.endpoint import Endpoint
-from fededge.text import tokenise
+from fededge.inputs.tokens import tokenise
+from fededge.predictor.http_endpoint import Endpoint
 
 LENGTH, VOCABULARY, LABELS = 6, 50, ["sport", "weather"]
 WEIGHTS = np.random.default_rng(1).normal(size=(VOCABULARY, len(LABELS))).astype(np.float32)

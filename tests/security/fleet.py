@@ -16,13 +16,13 @@ from typing import Any
 
 import msgspec
 
+from fededge._internal.processes import Child
 from fededge.cli import main
 from fededge.config import BrokerConfig, DataConfig, ModelConfig, TrainingConfig
 from fededge.data.local import evaluation_set, model_spec, share_examples, training_set
 from fededge.errors import StoreError
 from fededge.flat import Layout, Vector
 from fededge.methods import Hyper
-from fededge.processes import Child
 from fededge.simulation import Setup, Simulation
 from fededge.wire import tensors
 from fededge_server.store import Progress, Store

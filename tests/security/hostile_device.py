@@ -17,8 +17,8 @@ import pytest
 
 from fededge.config import BrokerConfig
 from fededge.flat import FlatModel, Layout, Vector
+from fededge.model_spec import ModelSpec
 from fededge.models import build_for
-from fededge.spec import ModelSpec
 from fededge.transport.session import Message, Session, Will
 from fededge.wire import chunks, tensors
 from fededge.wire.container import Archive, Form, raw

@@ -12,7 +12,7 @@ MOODY = '''
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fededge.methods.base import Finish, Method
+from fededge.method.base import Finish, Method
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ BROKEN = '''
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fededge.methods.base import Method
+from fededge.method.base import Method
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,10 @@ from typing import Any
 
 import pytest
 
+from fededge._internal.processes import Child
 from fededge.cli import main
 from fededge.config import BrokerConfig
 from fededge.errors import TransportError
-from fededge.processes import Child
 from fededge.transport.session import Message, Session, Will
 from fededge.wire.topics import Topics
 from tests.mosquitto import free_port, running

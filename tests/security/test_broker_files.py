@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from fededge.broker import provisioning as setup
+from fededge.broker.mosquitto import Size
 from fededge.cli import main
-from fededge.transport import setup
-from fededge.transport._mosquitto import Size
 from tests.mosquitto import free_port, running
 
 

@@ -20,15 +20,15 @@ from typing import Any
 
 import pytest
 
+from fededge._internal.processes import Child
 from fededge.cli import main
 from fededge.config import BrokerConfig
 from fededge.errors import WireError
-from fededge.processes import Child
 from fededge.transport.outbox import Parcel
 from fededge.transport.session import Connected, Delivered, Lost, Message, Session
 from fededge.wire.chunks import Payload
 from fededge.wire.topics import Topics
-from fededge_server.sweeping import AGAIN, Sweeper
+from fededge_server.retained import AGAIN, Sweeper
 from tests.mosquitto import free_port, running
 
 TOPICS = Topics("gates")

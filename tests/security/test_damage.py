@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from fededge._internal.processes import Child
+from fededge.broker.local import Broker
 from fededge.cli import main
-from fededge.processes import Child
-from fededge.sealed import read_sealed
-from fededge.transport.broker import Broker
-from fededge_agent.index import Index
+from fededge.storage.sealed import read_sealed
+from fededge_agent.store.index import Index
 from fededge_server.store import Store
 from tests.integration.conftest import Federation, write_images
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from fededge._internal.processes import Child
 from fededge.config import AgentConfig, BrokerConfig, load
-from fededge.processes import Child
-from fededge.transport import tls
+from fededge.credentials import tls
 from tests.mosquitto import free_port, running
 from tests.pages import blocks, page
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from fededge.broker.local import Broker
 from fededge.cli import main
 from fededge.config import BrokerConfig
+from fededge.credentials.certificates import add_certificates
 from fededge.errors import TransportError
-from fededge.transport.broker import Broker
-from fededge.transport.certificates import add_certificates
 from fededge.transport.session import Lost, Session
 from tests.mosquitto import free_port, running
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from fededge._internal.processes import Child
+from fededge.broker.local import Broker
 from fededge.config import BrokerConfig, CoordinatorConfig, template
-from fededge.processes import Child
-from fededge.transport.broker import Broker
 from fededge.transport.session import Session
 from fededge.wire.messages import Status, encode
 from fededge.wire.topics import Topics

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fededge_server.events import (
+from fededge_server.machine.events import (
     Answer,
     Bad,
     Command,
@@ -22,7 +22,7 @@ from fededge_server.events import (
     Stored,
     Tick,
 )
-from tests.server.test_rounds import (
+from tests.server.machine.test_rounds import (
     FACTS,
     V0,
     V1,

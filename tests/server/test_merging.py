@@ -14,9 +14,10 @@ import pytest
 import torch
 from torch import nn
 
-from fededge import aggregation, methods
+from fededge import methods
 from fededge.config import RobustConfig, RoundsConfig
 from fededge.errors import StoreError, WireError
+from fededge.federated import aggregation
 from fededge.flat import Layout, Vector, as_numpy
 from fededge.wire import chunks
 from fededge.wire.encoding import Encoding

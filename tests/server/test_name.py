@@ -14,11 +14,11 @@ from fededge.errors import RefusedError
 from fededge.transport.session import Lost, Message, Session
 from fededge.wire.messages import Claim, Presence, Reply, TaskMessage, decode, encode
 from fededge.wire.signing import sign, signed_by
-from fededge_server import events
-from fededge_server.app import Coordinator
-from fededge_server.board import Board
-from fededge_server.sweeping import Sweeper
-from tests.server.test_rounds import FACTS, V0
+from fededge_server.machine import events
+from fededge_server.publisher import Board
+from fededge_server.retained import Sweeper
+from fededge_server.shell import Coordinator
+from tests.server.machine.test_rounds import FACTS, V0
 
 KEY = Ed25519PrivateKey.generate()
 SMALLER, LARGER = "0" * 32, "f" * 32

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fededge.errors import RefusedError, StoreError
-from fededge.files import lock_folder
+from fededge.storage.files import lock_folder
 from fededge.wire.messages import State, decode, encode
 from fededge_server import rollback
 from fededge_server.rollback import Wish, go_back, versions

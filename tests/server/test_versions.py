@@ -15,6 +15,7 @@ from fededge.config import CoordinatorConfig
 from fededge.config.sections import DataConfig, ModelConfig, TransferConfig
 from fededge.errors import DiskFullError
 from fededge.flat import as_numpy
+from fededge.storage.source import FileSource
 from fededge.wire import tensors
 from fededge_server import versions as module
 from fededge_server.store import Store
@@ -56,7 +57,7 @@ def made(store: Store, method: str = "fedavg", encoding: str = "float32") -> Ver
 def test_what_travels_is_the_file_of_the_model_if_there_is_nothing_else(store: Store) -> None:
     versions = made(store)
     path = versions.payload()
-    assert path == store.model(versions.progress.version)
+    assert path == FileSource(store.model(versions.progress.version))
     assert not store.published.exists()
 
 
@@ -68,7 +69,7 @@ def test_what_travels_has_a_file_of_its_own_or_is_in_memory_if_the_disk_is_full(
 ) -> None:
     versions = made(store, method, encoding)
     path = versions.payload()
-    assert path == store.published
+    assert path == FileSource(store.published)
     with versions.encoding.plain(store.published.read_bytes(), 10**7) as file:
         found = tensors.decode(versions.layout, file, ("model", *versions.method.sends))
     assert np.array_equal(found["model"], versions.model)

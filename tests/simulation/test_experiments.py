@@ -20,9 +20,9 @@ from fededge import methods, models
 from fededge.cli import main
 from fededge.cli.simulate import follow
 from fededge.errors import ConfigError
+from fededge.federated.selection import choose
 from fededge.methods import Hyper, Private
 from fededge.models import build_for
-from fededge.selection import choose
 from fededge.simulation.cost import turn_cost
 from fededge.simulation.experiment import Experiment, _mean_scalars, run
 from fededge.simulation.loop import SimulatedRound

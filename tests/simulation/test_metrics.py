@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from fededge.evaluation import (
+from fededge.models.evaluation import (
     class_accuracies,
     fairness,
     kl_from_template,

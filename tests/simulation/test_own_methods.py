@@ -9,8 +9,8 @@ import pytest
 
 from fededge.cli import main
 from fededge.errors import MethodError
-from fededge.methods import own
-from fededge.simulation import crew
+from fededge.method import plugins as own
+from fededge.simulation import workers as crew
 from fededge.simulation.experiment import Experiment, run
 from fededge.simulation.results import key
 from tests.pages import write_example

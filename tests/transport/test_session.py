@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
+from fededge.broker.local import Broker
 from fededge.config import BrokerConfig
 from fededge.errors import RefusedError, TransportError, WireError
-from fededge.transport import backlog, presence
+from fededge.transport import backpressure as backlog
+from fededge.transport import presence
 from fededge.transport import session as sessions
-from fededge.transport.broker import Broker
 from fededge.transport.presence import Holder, claim_name, new_claim
 from fededge.transport.session import Connected, Failed, Lost, Message, Session, Will
 from fededge.wire import chunks

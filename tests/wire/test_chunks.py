@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fededge.errors import StoreError, WireError
+from fededge.storage.pieces import check_whole, write_piece
 from fededge.wire import chunks
 from fededge.wire.chunks import HEADER, MOST_PATIENCE, STALLED, Assembly, check_manifest
 from fededge.wire.messages import Manifest, decode, encode
-from fededge.wire.pieces import check_whole, write_piece
 
 SIZES = [0, 1, 1023, 1024, 1025, 2048, 5000]
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fededge.errors import WireError
-from fededge.spec import ModelSpec
+from fededge.model_spec import ModelSpec
 from fededge.wire.messages import (
     MOST_ASKED,
     MOST_OTHERS,

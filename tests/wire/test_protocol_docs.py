@@ -11,14 +11,15 @@ import msgspec
 import pytest
 
 from fededge.errors import WireError
-from fededge.spec import ModelSpec
+from fededge.model_spec import ModelSpec
 from fededge.wire import chunks, messages
 from fededge.wire.messages import Message
 from fededge.wire.topics import DEVICE_KINDS, Topics
-from fededge_agent import app as agent
-from fededge_agent import egress, life
-from fededge_server import app as server
-from fededge_server import board
+from fededge_agent import egress
+from fededge_agent import shell as agent
+from fededge_agent.machine import life
+from fededge_server import publisher as board
+from fededge_server import shell as server
 
 PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")
 EXAMPLES = {"<federation>": "gates", "<id>": "gate-7", "<version>": "000003-9f86d081884c7d65"}

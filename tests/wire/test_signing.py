@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from fededge.credentials.signing_keys import make_keys, read_signing_key, read_trusted_keys
 from fededge.errors import ConfigError, WireError
 from fededge.wire.messages import (
     Presence,
@@ -21,14 +22,7 @@ from fededge.wire.messages import (
     decode,
     encode,
 )
-from fededge.wire.signing import (
-    PURPOSES,
-    make_keys,
-    read_signing_key,
-    read_trusted_keys,
-    sign,
-    verify,
-)
+from fededge.wire.signing import PURPOSES, sign, verify
 from tests.fuzz import targets
 
 KEY = Ed25519PrivateKey.generate()

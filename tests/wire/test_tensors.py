@@ -18,7 +18,7 @@ from torch import nn
 
 from fededge.errors import EgressError, WireError
 from fededge.flat import FlatModel, Layout, Vector, as_numpy
-from fededge.methods.private import Private
+from fededge.method.private import Private
 from fededge.wire import container, tensors
 
 

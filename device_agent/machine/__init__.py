@@ -1,0 +1,1 @@
+"""The agent's state machines: events in, commands out, no I/O."""

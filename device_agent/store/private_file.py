@@ -1,0 +1,68 @@
+"""Private state in a file: tensors under their names, numbers as `#name`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from fededge.errors import MethodError
+from fededge.method.private import Private, Value
+from fededge.wire import container
+from fededge.wire.container import Form, Plain, Sink
+
+__all__ = ["dump", "private_of"]
+
+DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+KINDS = {dtype: kind for kind, dtype in DTYPES.items()}
+
+
+def dump(private: Private, file: Sink) -> None:
+    """Tensors under their names, numbers as `#name`: whole ones as int64, others as float64."""
+    values: dict[str, Plain] = {}
+    for name, value in private.items():
+        if not isinstance(value, torch.Tensor):
+            values[f"#{name}"] = _plain(_number(value))
+        elif value.dtype in KINDS:
+            values[name] = _plain(value.detach().cpu().contiguous())
+        else:
+            raise MethodError(f"private state '{name}' is {value.dtype}, which cannot be kept")
+    container.write(file, values)
+
+
+def _number(value: Value) -> torch.Tensor:
+    return torch.tensor(value, dtype=torch.int64 if isinstance(value, int) else torch.float64)
+
+
+def _plain(tensor: torch.Tensor) -> Plain:
+    flat = tensor.as_strided((tensor.numel(),), (1,))  # a single number may have any stride
+    return Plain(
+        Form(KINDS[tensor.dtype], tuple(tensor.shape)), flat.view(torch.uint8).numpy().data
+    )
+
+
+def private_of(values: Mapping[str, Plain]) -> Private:
+    """What `dump` wrote."""
+    found: dict[str, Value] = {}
+    for name, plain in values.items():
+        tensor = _tensor(plain)
+        found[name.removeprefix("#")] = tensor.item() if name[0] == "#" else tensor
+    return Private(found)
+
+
+def _tensor(plain: Plain) -> torch.Tensor:
+    (kind, shape), data = plain
+    if not data:  # torch refuses an empty buffer
+        return torch.empty(shape, dtype=DTYPES[kind])
+    return torch.frombuffer(data, dtype=DTYPES[kind]).view(shape)

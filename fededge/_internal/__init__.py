@@ -1,0 +1,1 @@
+"""Private helpers: lazy torch, child processes, malloc, logs, suggestions."""

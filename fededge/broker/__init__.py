@@ -1,0 +1,1 @@
+"""Brokers: starting, provisioning and closing them."""

@@ -1,0 +1,1 @@
+"""TLS contexts, certificates and signing keys."""

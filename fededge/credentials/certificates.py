@@ -1,0 +1,157 @@
+"""A small fleet's own certificates: a CA, one for the broker, one for each client.
+
+What exists already is kept, so that a device can be added later.
+"""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from fededge.errors import ConfigError
+from fededge.storage.files import read_file, replace_file, write_private
+
+__all__ = ["CA", "add_certificates"]
+
+CA = "ca"
+BROKER = "broker"
+CA_YEARS = 10
+EARLIER = datetime.timedelta(days=1)
+"""Certificates begin to be valid before they are made: the clock of a box may be behind."""
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """A certificate and its private key."""
+
+    certificate: x509.Certificate
+    key: ec.EllipticCurvePrivateKey
+
+
+def add_certificates(folder: Path, host: str, names: Iterable[str], days: int) -> list[str]:
+    """Make what is missing in `folder`; the names of what was made.
+
+    Args:
+        folder: gets `<name>.crt` and `<name>.key` for the CA, the broker and each of `names`.
+        host: the name or address under which the clients reach the broker.
+        names: the clients; each stands as the common name in its certificate.
+        days: how long the certificates are valid.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    made: list[str] = []
+    if not _exists(folder, CA):
+        _write(folder, CA, _authority())
+        made.append(CA)
+    authority = _read(folder, CA)
+    if not _exists(folder, BROKER):
+        _write(folder, BROKER, _issued(authority, BROKER, days, host))
+        made.append(BROKER)
+    for name in names:
+        if not _exists(folder, name):
+            _write(folder, name, _issued(authority, name, days))
+            made.append(name)
+    return made
+
+
+def _authority() -> _Pair:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = _name("FedEdge fleet CA")
+    builder = _builder(name, name, key, 365 * CA_YEARS)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    builder = builder.add_extension(_usage(signs_certificates=True), critical=True)
+    return _Pair(builder.sign(key, hashes.SHA256()), key)
+
+
+def _issued(authority: _Pair, name: str, days: int, host: str = "") -> _Pair:
+    """A broker's certificate if there is a host, else a client's: one cannot serve as the other."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    builder = _builder(_name(name), authority.certificate.subject, key, days)
+    purpose = ExtendedKeyUsageOID.SERVER_AUTH if host else ExtendedKeyUsageOID.CLIENT_AUTH
+    issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key())
+    builder = (
+        builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs_certificates=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
+        .add_extension(issuer, critical=False)
+    )
+    if host:
+        builder = builder.add_extension(
+            x509.SubjectAlternativeName([_general(host)]), critical=False
+        )
+    return _Pair(builder.sign(authority.key, hashes.SHA256()), key)
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, days: int
+) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(datetime.timezone.utc)
+    identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - EARLIER)
+        .not_valid_after(now + datetime.timedelta(days=days))
+        .add_extension(identifier, critical=False)
+    )
+
+
+def _usage(signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+
+def _general(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+# Files
+
+
+def _exists(folder: Path, name: str) -> bool:
+    return (folder / f"{name}.crt").exists()
+
+
+def _write(folder: Path, name: str, pair: _Pair) -> None:
+    """The key first: a certificate that is there has its key."""
+    pem = serialization.Encoding.PEM
+    pkcs8, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    write_private(folder / f"{name}.key", pair.key.private_bytes(pem, pkcs8, plain))
+    replace_file(folder / f"{name}.crt", pair.certificate.public_bytes(pem))
+
+
+def _read(folder: Path, name: str) -> _Pair:
+    certificate, key = folder / f"{name}.crt", folder / f"{name}.key"
+    try:
+        found = serialization.load_pem_private_key(read_file("--out", key), None)
+        if not isinstance(found, ec.EllipticCurvePrivateKey):
+            raise ValueError("not a key that this command makes")
+        return _Pair(x509.load_pem_x509_certificate(read_file("--out", certificate)), found)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"--out: '{certificate}' and its key cannot be used: {error}") from None

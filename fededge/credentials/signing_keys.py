@@ -1,0 +1,64 @@
+"""Ed25519 keys in PEM files: the coordinator's signing key, and the public keys agents trust."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from fededge.errors import ConfigError
+from fededge.storage.files import check_private, read_file, write_private
+
+__all__ = ["SigningKey", "make_keys", "read_signing_key", "read_trusted_keys"]
+
+SigningKey = Ed25519PrivateKey
+
+PEM = serialization.Encoding.PEM
+PUBLIC = re.compile(rb"-----BEGIN PUBLIC KEY-----.*?-----END PUBLIC KEY-----", re.DOTALL)
+
+
+def make_keys(private: Path, public: Path) -> None:
+    """Write a new pair of keys; an old one is never overwritten."""
+    for path in (private, public):
+        if path.exists():
+            raise ConfigError(f"'{path}' is there already; move it away, or choose another --out")
+    key = Ed25519PrivateKey.generate()
+    pkcs8, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    write_private(private, key.private_bytes(PEM, pkcs8, plain))
+    spki = serialization.PublicFormat.SubjectPublicKeyInfo
+    public.write_bytes(key.public_key().public_bytes(PEM, spki))
+
+
+def read_signing_key(path: Path) -> Ed25519PrivateKey:
+    data = read_file("signing_key", path)
+    check_private("signing_key", path)
+    try:
+        key = serialization.load_pem_private_key(data, None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, Ed25519PrivateKey):
+        raise ConfigError(
+            f"signing_key: '{path}' holds no private Ed25519 key; make one: fededge init key"
+        )
+    return key
+
+
+def read_trusted_keys(path: Path) -> tuple[Ed25519PublicKey, ...]:
+    """The keys in a file: several while one replaces another."""
+    keys: list[Ed25519PublicKey] = []
+    for block in PUBLIC.findall(read_file("trusted_key", path)):
+        try:
+            key = serialization.load_pem_public_key(block)
+        except (ValueError, UnsupportedAlgorithm):
+            continue
+        if isinstance(key, Ed25519PublicKey):
+            keys.append(key)
+    if not keys:
+        raise ConfigError(
+            f"trusted_key: '{path}' holds no public Ed25519 key; it is the signing.pub of "
+            "fededge init key"
+        )
+    return tuple(keys)

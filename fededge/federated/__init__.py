@@ -1,0 +1,1 @@
+"""What coordinator and simulator share: aggregation, robust combination, selection, rollout."""

@@ -1,0 +1,1 @@
+"""The contract of a method: base, objective, stack (composition), grammar, plugins, turn."""

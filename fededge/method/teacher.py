@@ -1,0 +1,64 @@
+"""Teachers: fixed models whose outputs a loss compares with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from fededge import models
+from fededge._internal.lazy_torch import Tensor, nn, torch
+from fededge.flat import FlatModel
+from fededge.method.objective import Output, forward
+from fededge.models.evaluation import evaluating
+
+if TYPE_CHECKING:
+    from fededge.method.turn import Batch
+
+__all__ = ["Teacher", "outputs"]
+
+AT_ONCE = 256
+"""Examples a forward pass without gradients takes at a time."""
+
+
+@dataclass(eq=False)
+class Teacher:
+    """A fixed model's outputs for a batch, in evaluation mode and without gradients.
+
+    Examples are looked up in one pass over all of them; mixtures go through a copy of the network.
+    """
+
+    net: FlatModel
+    vector: Tensor
+    preprocess: nn.Module
+    x: Tensor
+
+    def __call__(self, batch: Batch) -> Output:
+        if batch.index is None:
+            with torch.no_grad():
+                return forward(self._network, batch.x)
+        known = self._outputs
+        return Output(known.logits[batch.index], known.features[batch.index])
+
+    @cached_property
+    def _outputs(self) -> Output:
+        return outputs(self.net, self.vector, self.preprocess, self.x)
+
+    @cached_property
+    def _network(self) -> nn.Module:
+        twin = self.net.clone()
+        twin.swap(self.vector)
+        return twin.module.eval()
+
+
+def outputs(net: FlatModel, vector: Tensor, preprocess: nn.Module, x: Tensor) -> Output:
+    """What a network with these values makes of raw inputs; it keeps its own values."""
+    before = net.swap(vector)
+    try:
+        with evaluating(net.module):
+            quick = models.untrained(net.module)
+            parts = [forward(quick, preprocess(some)) for some in x.split(AT_ONCE)]
+    finally:
+        net.swap(before)
+    logits = torch.cat([part.logits for part in parts])
+    return Output(logits, torch.cat([part.features for part in parts]))

@@ -1,0 +1,1 @@
+"""What the coordinator and the agent share as services."""

@@ -1,0 +1,1 @@
+"""Files: atomic replacement, sealed JSON, and chunks on disk."""

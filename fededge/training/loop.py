@@ -1,0 +1,128 @@
+"""The local loop: the phases of one turn, step by step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from fededge._internal.lazy_torch import torch
+from fededge.errors import MethodError
+from fededge.method.base import Phase
+from fededge.method.stack import Stack
+from fededge.method.turn import Turn
+from fededge.training.step import Batches, LocalStep, own_randomness, training_mode, training_only
+
+__all__ = ["Loop", "Progress", "batch_sizes", "diverged", "steps_of"]
+
+Progress = Callable[[int, int, float], None]
+"""Called after every step with the steps done, all steps, and the loss."""
+
+
+class Loop:
+    """The phases of one turn."""
+
+    def __init__(self, method: Stack, turn: Turn, progress: Progress | None) -> None:
+        self.method = method
+        self.turn = turn
+        self.progress = progress
+        self.sizes = batch_sizes(len(turn.data.y), turn.hyper.batch_size)
+        self.done = self.total = 0
+
+    def run(self, phases: Sequence[Phase]) -> float:
+        """Train; returns the mean loss of the steps that led to the model."""
+        turn = self.turn
+        plan = steps_of(phases, turn.hyper.epochs, len(self.sizes))
+        self.total = sum(plan)
+        batches = self._batches("batches")
+        sum_of_losses = 0.0
+        with own_randomness(turn.generator("network")):
+            for index, (phase, steps) in enumerate(zip(phases, plan, strict=True)):
+                turn.phase = phase
+                if phase.aside:
+                    self._aside(steps)
+                    continue
+                sum_of_losses += self._phase(steps, batches)
+                turn.phase_steps[phase.name] = steps
+                goes_on = any(not later.aside for later in phases[index + 1 :])
+                turn.ends[phase.name] = turn.net.vector.clone() if goes_on else turn.net.vector
+        return sum_of_losses / max(turn.steps, 1)
+
+    def _aside(self, steps: int) -> None:
+        """A phase on a vector and streams of its own: the others are as if it were not there."""
+        turn, net = self.turn, self.turn.net
+        name, start = turn.phase.name, turn.phase.start
+        before, done = net.swap((net.vector if start is None else start).clone()), turn.steps
+        try:
+            with own_randomness(turn.generator(f"network/{name}")):
+                self._phase(steps, self._batches(f"batches/{name}"))
+        finally:
+            turn.ends[name] = net.swap(before)
+            turn.steps = done
+
+    def _phase(self, steps: int, batches: Batches) -> float:
+        """The steps of one phase; returns the sum of their losses."""
+        turn = self.turn
+        sum_of_losses = 0.0
+        with training_only(turn.net, turn.phase.part):
+            step = LocalStep(self.method, turn, batches)
+            for model in step.models:
+                training_mode(model.module, self.sizes)
+            for _ in range(steps):
+                loss = self.method.advance(turn, step)
+                if not math.isfinite(loss):
+                    raise diverged(turn, f"the loss is {loss}")
+                sum_of_losses += loss
+                turn.steps += 1
+                if step.ends_pass:
+                    self.method.epoch_end(turn)
+                self._tell(loss)
+        return sum_of_losses
+
+    def _batches(self, purpose: str) -> Batches:
+        """Shuffled batches for ever."""
+        order = self.turn.generator(purpose)
+        while self.sizes:
+            parts = torch.randperm(sum(self.sizes), generator=order).split(self.sizes)
+            yield from ((part, False) for part in parts[:-1])
+            yield parts[-1], True
+
+    def _tell(self, loss: float) -> None:
+        self.done += 1
+        if self.progress is not None:
+            self.progress(self.done, self.total, loss)
+
+
+def batch_sizes(examples: int, batch_size: int) -> list[int]:
+    """The batches of a pass; a last one of a single example joins the one before it.
+
+    Batch norm has no statistics of one example.
+    """
+    full, rest = divmod(examples, batch_size)
+    if rest == 1 and full:
+        return [batch_size] * (full - 1) + [batch_size + 1]
+    return [batch_size] * full + [rest] * (rest > 0)
+
+
+def steps_of(phases: Sequence[Phase], epochs: int, batches: int) -> list[int]:
+    """The steps of each phase: its own epochs, or its share of what the coordinator asks for.
+
+    Shares are rounded down, and the last one gets what is left.
+    """
+    sharing = [phase for phase in phases if phase.epochs is None]
+    left = epochs * batches
+    counts: list[int] = []
+    for phase in phases:
+        if phase.epochs is not None:
+            counts.append(phase.epochs * batches)
+            continue
+        count = left if phase is sharing[-1] else int(phase.share * epochs * batches)
+        left -= count
+        counts.append(count)
+    return counts
+
+
+def diverged(turn: Turn, what: str) -> MethodError:
+    return MethodError(
+        f"device {turn.device}, round {turn.number + 1}, step {turn.steps + 1}: {what}; "
+        f"the training diverged: lower the learning rate ({turn.hyper.lr})"
+    )

@@ -1,0 +1,1 @@
+"""The coordinator's state machines: events in, commands out, no I/O."""

@@ -1,0 +1,290 @@
+"""What the coordinator's rounds hear and what they ask for: plain values, no behaviour."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from fededge.service.events import Note, Tick
+from fededge.wire.messages import Reply, Report, Status
+
+__all__ = [
+    "ACCURACY",
+    "Answer",
+    "Bad",
+    "Check",
+    "ChunkCame",
+    "Command",
+    "Discard",
+    "Event",
+    "Expect",
+    "Facts",
+    "Finish",
+    "Full",
+    "Invite",
+    "Judge",
+    "Keep",
+    "Memory",
+    "Merge",
+    "Merged",
+    "Note",
+    "Open",
+    "Refuse",
+    "Remember",
+    "ReportCame",
+    "Revoked",
+    "RolledBack",
+    "StatusCame",
+    "Stored",
+    "Tick",
+]
+
+
+ACCURACY = "personal_accuracy"
+"""The scalar with the accuracy of a device's own model; a device without examples has none."""
+
+
+# Events
+
+
+@dataclass(frozen=True)
+class StatusCame:
+    """A device's word about itself; `retained`: the broker kept it, and it may be long gone."""
+
+    device: str
+    status: Status
+    retained: bool = False
+
+
+@dataclass(frozen=True)
+class ReportCame:
+    device: str
+    report: Report
+
+
+@dataclass(frozen=True)
+class ChunkCame:
+    device: str
+    version: str
+    message: bytes
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A complete update was checked; it and its report are on disk. `norm`: of its change."""
+
+    device: str
+    report: Report
+    norm: float = 0.0
+
+
+@dataclass(frozen=True)
+class Bad:
+    """A complete update did not pass its check. No version: that of the round."""
+
+    device: str
+    reason: str
+    version: str = ""
+
+
+@dataclass(frozen=True)
+class Revoked:
+    """No version can be made with this accepted update: it must go, and its device too."""
+
+    device: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Full:
+    """The disk is full, or no longer: nothing is taken meanwhile."""
+
+    full: bool
+
+
+@dataclass(frozen=True)
+class Merged:
+    """The round ended with this version, which is on disk, made of these devices' updates."""
+
+    version: str
+    devices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class RolledBack:
+    """The run goes on from this version, which is on disk and has the model of an earlier one."""
+
+    version: str
+    reason: str
+
+
+Event = (
+    StatusCame | ReportCame | ChunkCame | Stored | Bad | Revoked | Merged | RolledBack | Full | Tick
+)
+
+
+# Commands
+
+
+@dataclass(frozen=True)
+class Remember:
+    """Write down who is asked for a version, with the examples that each announced.
+
+    And who is known: a coordinator that starts again needs both.
+    """
+
+    round: int
+    version: str
+    asked: Mapping[str, int]
+    known: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Open:
+    """Tell the world that a round is open, or stays open longer."""
+
+    round: int
+    devices: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Invite:
+    device: str
+    round: int
+    version: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    device: str
+    reply: Reply
+
+
+@dataclass(frozen=True)
+class Expect:
+    """The chunks of an update are to come: write down its report, and that none has come."""
+
+    device: str
+    report: Report
+
+
+@dataclass(frozen=True)
+class Keep:
+    """Write a piece of an update to the spool."""
+
+    device: str
+    version: str
+    offset: int
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Check:
+    """The update is complete: check it, make it and its report durable, answer Stored or Bad."""
+
+    device: str
+    report: Report
+
+
+@dataclass(frozen=True)
+class Refuse:
+    """Write down that an update was refused, and whether its device is quarantined for it."""
+
+    device: str
+    version: str
+    reason: str
+    quarantined: bool
+
+
+@dataclass(frozen=True)
+class Discard:
+    """Forget what was kept of an update."""
+
+    device: str
+    version: str
+
+
+@dataclass(frozen=True)
+class Merge:
+    """Make the next version of these updates, and answer with Merged.
+
+    A report that names an earlier version than the current one is of a late update.
+    `norms` are those of the changes. `devices` is how many the federation has, taking part or not.
+    """
+
+    round: int
+    reports: Mapping[str, Report]
+    norms: Mapping[str, float]
+    devices: int
+
+
+@dataclass(frozen=True)
+class Judge:
+    """A round with this version is over, or has failed: tell a good version from a bad one.
+
+    `failed` of the `asked` devices could not train from it; others reported their `accuracies`.
+    """
+
+    version: str
+    asked: int
+    failed: int
+    accuracies: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Finish:
+    """All rounds are done."""
+
+
+Command = (
+    Remember
+    | Open
+    | Invite
+    | Answer
+    | Expect
+    | Keep
+    | Check
+    | Refuse
+    | Discard
+    | Merge
+    | Judge
+    | Finish
+    | Note
+)
+
+
+# What the rounds are told at their start
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What does not change during a run."""
+
+    run: str
+    seed: int
+    layout: str
+    scalars: frozenset[str]
+    chunk_bytes: int
+    payload_limit: int
+    norm_factor: float = 0.0
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What a coordinator that starts again knows: of the round that was open, and of its devices.
+
+    `asked` says who was asked for which version, and the examples that each announced. `accepted`
+    holds each device's last accepted update, of this round or an earlier one, and `norms` the norm
+    of its change; `stored` names those that no version has been made of yet. `recent` are the last
+    versions, by round; `coming` are the updates that were on their way, with the chunks that had
+    come.
+    """
+
+    asked: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    known: frozenset[str] = frozenset()
+    accepted: Mapping[str, Report] = field(default_factory=dict)
+    stored: frozenset[str] = frozenset()
+    recent: Mapping[str, int] = field(default_factory=dict)
+    quarantined: frozenset[str] = frozenset()
+    coming: Mapping[str, tuple[Report, frozenset[int]]] = field(default_factory=dict)
+    norms: Mapping[str, float] = field(default_factory=dict)

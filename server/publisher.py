@@ -1,0 +1,193 @@
+"""What the broker keeps of a federation: the current model in chunks, and the state that names it.
+
+A state goes up once the broker has every chunk of its model: whoever reads it finds them, and a
+coordinator that comes back and finds its own state need not publish them again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from fededge.credentials.signing_keys import SigningKey
+from fededge.errors import DiskFullError
+from fededge.transport.outbox import Parcel
+from fededge.transport.session import Delivered, Session
+from fededge.wire import chunks
+from fededge.wire.messages import Manifest, State, encode
+from fededge.wire.signing import sign, signed_by
+from fededge.wire.source import Source
+from fededge.wire.topics import Topics
+from fededge_server.store import Store
+
+__all__ = ["Board"]
+
+log = logging.getLogger("coordinator")
+
+CHUNK_EXPIRY = 7 * 24 * 3600
+REFRESHED = CHUNK_EXPIRY / 2
+"""Seconds after which chunks are published again, lest they expire."""
+
+
+@dataclass
+class Board:
+    """`describe` says where the federation stands, `payload` where the bytes of its model are.
+
+    A version has at most `most_chunks`, whatever a state that somebody else wrote says.
+    """
+
+    session: Session
+    topics: Topics
+    store: Store
+    describe: Callable[[], State]
+    payload: Callable[[], Source]
+    most_chunks: int
+    chunk_bytes: int
+    key: SigningKey | None
+    wall: Callable[[], float]
+    warn: Callable[[str], None] = log.warning
+    announced: bool = False
+    manifest: Manifest | None = None
+    issued: int = 0
+    echoes: set[bytes] = field(default_factory=set)
+    found: State | None = None
+    looking: bool = True
+    due: bool = False
+    put_at: float | None = None
+    overwritten: bool = False
+    outdated: set[str] = field(default_factory=set)
+
+    @property
+    def settled(self) -> bool:
+        """Whether all that was to be put up is at the broker."""
+        waiting = self.outdated or self.due or self.looking or self.overwritten
+        return self.announced and self.session.idle and not waiting
+
+    # A connection begins: look what is there before anything is put up
+
+    def look(self) -> None:
+        """Every connect is the first: a new broker may know nothing of us.
+
+        A state that has not come back may reach that one yet, without the chunks that it names.
+        """
+        self.looking, self.found = True, None
+        if self.echoes:
+            self._note("published", "")
+            self.echoes.clear()
+
+    def looked(self) -> None:
+        """The broker has told what it keeps: put up what is not there."""
+        if self.looking:
+            self.looking = False
+            if not self._still_there():
+                self.put_model()
+            self.put_state()
+
+    def _still_there(self) -> bool:
+        """Whether the broker has the chunks: it kept a state of ours that names them."""
+        ours, found = self.describe(), self.found
+        if found is None or not self._fresh(ours.version):
+            return False
+        return (found.run, found.version, found.manifest) == (ours.run, ours.version, ours.manifest)
+
+    def _fresh(self, version: str) -> bool:
+        name, _, when = (self.store.fact("published") or "").partition(" ")
+        return name == version and 0 <= self.wall() - float(when) < REFRESHED
+
+    def refresh(self) -> None:
+        """At every tick: put back what was overwritten, and renew chunks that would expire.
+
+        Not at once: two coordinators would answer each other as fast as the broker can.
+        """
+        if self.overwritten and not self.looking:
+            self.put_state()
+        if self.announced and self.session.idle and not self._fresh(self.describe().version):
+            self.put_model()
+            self.put_state()
+
+    # What is put up
+
+    def prepare(self) -> None:
+        """Know how the model is to be checked, before it is published."""
+        self.manifest = chunks.manifest(self.payload(), self.chunk_bytes)
+
+    def put_model(self) -> None:
+        """The current version in retained chunks: the broker hands them to all who ask."""
+        payload = chunks.Payload.of(self.payload(), self.chunk_bytes)
+        version, self.manifest = self.describe().version, payload.facts
+        for index in range(self.manifest.chunks):
+            make = functools.partial(payload.chunk, index)
+            topic = self.topics.model(version, index)
+            self.session.send(Parcel(topic, make, retain=True, expiry=CHUNK_EXPIRY))
+        self.put_at = self.wall()
+
+    def put_state(self) -> None:
+        """Say where the federation stands, once the model that this names is there."""
+        self.overwritten = False
+        self.due = self.looking or not self.session.idle
+        if not self.due:
+            self._put_state()
+
+    def delivered(self, event: Delivered) -> None:
+        self.session.delivered(event)
+        if self.due:
+            self.put_state()
+
+    def _put_state(self) -> None:
+        if self.put_at is not None:
+            self._note("published", f"{self.describe().version} {self.put_at}")
+            self.put_at = None
+        self.issued = max(self.issued + 1, int(1000 * self.wall()))
+        state = msgspec.structs.replace(self.describe(), issued=self.issued)
+        if self.key is not None:
+            state = sign(state, self.key)
+            self._note("issued", str(self.issued))  # a clock may be set back
+        self.echoes.add(encode(state))
+        self.session.publish(self.topics.state, encode(state), retain=True)
+        self.announced = True
+
+    def _note(self, name: str, value: str) -> None:
+        with contextlib.suppress(DiskFullError):  # it helps a later process, and is not needed
+            self.store.note(name, value)
+
+    def outdate(self, version: str) -> None:
+        """Take a version's chunks down, once the broker has a state that names another one.
+
+        Until then a device may come that has nothing but the state before to go by.
+        """
+        self.session.drop(f"{self.topics.root}/model/{version}/")
+        self.outdated.add(version)
+
+    def _clear(self, current: str) -> None:
+        outdated, self.outdated = self.outdated - {current}, set()
+        for version in sorted(outdated):
+            for index in range(self.most_chunks):
+                self.session.publish(self.topics.model(version, index), b"", retain=True)
+
+    # What others put up
+
+    def came(self, payload: bytes, state: State, retained: bool) -> None:
+        """A state is on the board. What is no echo of ours is a leftover or a forgery."""
+        ours = self.describe()
+        if payload in self.echoes:
+            self.echoes.discard(payload)
+            if state.version == ours.version:
+                self._clear(ours.version)
+            return
+        signed = self.key is not None and signed_by(state, (self.key.public_key(),))
+        left = retained and self.looking and state.version != ours.version
+        if left and (signed or self.key is None):
+            self.outdate(state.version)  # of an earlier run: nobody else ever would
+        if signed:
+            self.issued = max(self.issued, state.issued)  # ours, before our clock was set back
+        if self.looking:
+            self.found = state if retained else self.found
+            return
+        if not retained:  # what the broker held as we connected is of an earlier connection
+            self.warn("the federation's state was written by somebody else: ours is put back")
+        self.overwritten = True

@@ -1,0 +1,7 @@
+"""The coordinator's files: the journal, the models, and the spool of updates."""
+
+from __future__ import annotations
+
+from fededge_server.store.store import Progress, Store
+
+__all__ = ["Progress", "Store"]

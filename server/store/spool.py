@@ -1,0 +1,117 @@
+"""The spool: the updates of the round that is open, one file per device, written chunk by chunk."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Container
+from pathlib import Path
+from typing import BinaryIO, TypeVar
+
+from fededge.errors import StoreError, WireError
+from fededge.flat import Vector
+from fededge.storage import pieces
+from fededge.storage.files import disk_error, fsync_folder, replacing
+from fededge.wire.container import Sink
+from fededge.wire.messages import Manifest, Report
+
+__all__ = ["Reader", "Spool"]
+
+Reader = Callable[[BinaryIO], Vector]
+"""From the file of an update to the model in it; a WireError if there is none."""
+
+T = TypeVar("T")
+
+PLAIN = ".plain"
+"""Of an update that was compressed, while it is merged."""
+
+ROWS = "rows.f32"
+"""A round's updates while they are combined, in the spool."""
+
+
+class Spool:
+    """A folder of updates by version; which of them count, the journal says."""
+
+    def __init__(self, folder: Path) -> None:
+        self.spool = folder
+
+    def expect(self, device: str, report: Report) -> None:
+        """Pieces of this update are to come; none has."""
+        pieces.expect(self._update(report.version, device), report)
+
+    def keep(self, version: str, device: str, offset: int, data: bytes) -> None:
+        path = self._update(version, device)
+        try:
+            path.parent.mkdir(exist_ok=True)
+        except OSError as error:
+            raise disk_error(path, error) from None
+        pieces.write_piece(path, offset, data)
+
+    def coming(self) -> dict[str, tuple[Report, frozenset[int]]]:
+        """The updates that were on their way when the process before this one ended."""
+        found: dict[str, tuple[Report, frozenset[int]]] = {}
+        for path in sorted(self.spool.glob("*/*.coming")):
+            data = path.with_suffix(".safetensors")
+            report = pieces.expected(data, Report)
+            if report is not None and (report.version, report.device) == (
+                path.parent.name,
+                path.stem,
+            ):
+                found[path.stem] = report, pieces.arrived(data, report.manifest)
+        return found
+
+    def check(self, version: str, device: str, facts: Manifest, read: Reader) -> Vector:
+        """Make a complete update durable, if it is what its report says; the model in it."""
+        path = self._update(version, device)
+        pieces.check_whole(path, facts)
+        try:
+            with path.open("rb") as file:
+                model = read(file)
+            fsync_folder(path.parent)
+            fsync_folder(self.spool)
+        except OSError as error:
+            raise disk_error(path, error) from None
+        return model
+
+    def expand(self, version: str, device: str, read: Callable[[BinaryIO, Sink], None]) -> None:
+        """Lay what `read` makes of an accepted update beside it, until `shrink`."""
+        with replacing(self._plain(version, device), synced=False) as plain:
+            self._read(self._update(version, device), lambda file: read(file, plain))
+
+    def shrink(self) -> None:
+        """Remove what `expand` has made."""
+        for path in self.spool.glob(f"*/*{PLAIN}"):
+            path.unlink(missing_ok=True)
+
+    def update(
+        self, version: str, device: str, read: Callable[[BinaryIO], T], expanded: bool = False
+    ) -> T:
+        """What `read` finds in an accepted update, or in what it was expanded to."""
+        place = self._plain if expanded else self._update
+        return self._read(place(version, device), read)
+
+    def _read(self, path: Path, read: Callable[[BinaryIO], T]) -> T:
+        try:
+            with path.open("rb") as file:
+                return read(file)
+        except (OSError, WireError) as error:
+            raise StoreError(f"{path}: an accepted update is unreadable ({error})") from None
+
+    def discard(self, version: str, device: str) -> None:
+        pieces.forget(self._update(version, device))
+
+    def clear_spool(self, keep: Container[str] = ()) -> None:
+        """Remove what is left of updates, but for those trained from these versions."""
+        for folder in self.spool.iterdir():
+            if folder.name not in keep:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    @property
+    def rows(self) -> Path:
+        """Where a merge may put the round's updates for a while."""
+        return self.spool / ROWS
+
+    def _update(self, version: str, device: str) -> Path:
+        return self.spool / version / f"{device}.safetensors"
+
+    def _plain(self, version: str, device: str) -> Path:
+        return self.spool / version / f"{device}{PLAIN}"

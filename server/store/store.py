@@ -1,0 +1,186 @@
+"""What the coordinator keeps on disk: the journal, model files, and the spool of updates.
+
+Files are written and synced before the entry of the journal that names them. The entries of a
+round: whom it asks, each update as it is accepted, and the new version.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from fededge.errors import StoreError, WireError
+from fededge.flat import Layout, Vector, blocks
+from fededge.storage import pieces
+from fededge.storage.files import (
+    disk_error,
+    fsync_folder,
+    lock_folder,
+    make_folder,
+    replacing,
+    stream_sha256,
+)
+from fededge.wire import container, tensors
+from fededge.wire.messages import Manifest, Report
+from fededge_server.machine.events import Memory
+from fededge_server.store.spool import Spool
+from fededge_server.store.tables import Entries, Progress
+
+__all__ = ["Progress", "Store"]
+
+log = logging.getLogger("coordinator")
+
+
+class Store(Entries, Spool):
+    """The coordinator's folder. The constructor only stores; `open` and `close` do."""
+
+    def __init__(self, folder: Path) -> None:
+        Entries.__init__(self, folder)
+        Spool.__init__(self, folder / "spool")
+        self.models = folder / "models"
+        self._checked: set[str] = set()
+
+    def open(self) -> None:
+        """Take the folder for this process alone, and make what is missing in it."""
+        self._take_folder()
+        try:
+            self.open_journal()
+        except StoreError:
+            self._lock.close()
+            raise
+        try:
+            self._sweep_spool()
+        except StoreError:
+            self.close()
+            raise
+
+    def _take_folder(self) -> None:
+        try:
+            make_folder(self.folder)
+            self.models.mkdir(exist_ok=True)
+            self.spool.mkdir(exist_ok=True)
+            fsync_folder(self.folder)
+        except OSError as error:
+            raise disk_error(self.folder, error) from None
+        self._lock = lock_folder(self.folder, "another coordinator")
+
+    def close(self) -> None:
+        self.close_journal()
+        self._lock.close()
+
+    # Versions
+
+    def advance(
+        self,
+        progress: Progress,
+        layout: Layout,
+        model: Vector,
+        state: Mapping[str, Vector],
+        reports: Mapping[str, Mapping[str, float]],
+        seconds: float | None,
+    ) -> None:
+        """Make a new version the current one: its files first, then the entry that names them."""
+        with replacing(self.model(progress.version)) as file:
+            tensors.write(file, layout, {"model": model})
+        with replacing(self._state(progress.version)) as remembered:
+            container.write(remembered, {name: container.plain(v) for name, v in state.items()})
+        self.enter(progress, remembered.sha256, reports, seconds)
+
+    def load(self, version: str, layout: Layout) -> tuple[Vector, dict[str, Vector]]:
+        """The model of a version, and what the method's coordinator half remembers."""
+        sha256, state_sha256 = self.hashes(version)
+        path = self.model(version)
+        try:
+            with path.open("rb") as file:
+                model = tensors.decode(layout, file)["model"]
+            if layout.sha256(model) != sha256:
+                raise _damaged(path)
+            path = self._state(version)
+            with path.open("rb") as file:
+                if stream_sha256(file) != state_sha256:
+                    raise _damaged(path)
+                return model, {n: container.array_of(p) for n, p in container.read(file).items()}
+        except (OSError, WireError) as error:
+            raise StoreError(f"{path}: unreadable ({error}); restore a backup") from None
+
+    def part(self, version: str, layout: Layout, span: slice) -> Vector:
+        """Some numbers of a version's model; the first time all of it is checked."""
+        path = self.model(version)
+        try:
+            with path.open("rb") as file:
+                if version not in self._checked:
+                    spans = blocks(0, layout.size)
+                    parts = (tensors.decode_part(layout, file, s, "float32") for s in spans)
+                    if layout.sha256_of(parts) != self.hashes(version)[0]:
+                        raise _damaged(path)
+                    self._checked.add(version)
+                return tensors.decode_part(layout, file, span, "float32")
+        except (OSError, WireError) as error:
+            raise StoreError(f"{path}: unreadable ({error}); restore a backup") from None
+
+    # The round that is open
+
+    def accept(self, device: str, report: Report, number: int, norm: float) -> None:
+        """Take an update, which `check` has made durable; its pieces are counted no more."""
+        super().accept(device, report, number, norm)
+        pieces.complete(self._update(report.version, device))
+
+    def memory(self) -> Memory:
+        return replace(super().memory(), coming=self.coming())
+
+    def _sweep_spool(self) -> None:
+        """Of an accepted update that is damaged the sender has a copy: it is asked for it again."""
+        self.rows.unlink(missing_ok=True)  # of a merge that was cut short
+        self.shrink()
+        memory = self.memory()
+        for device, report in memory.accepted.items():
+            path = self._update(report.version, device)
+            if device not in memory.stored:
+                pieces.forget(path)  # it is in a version
+            elif not _whole(path, report.manifest):
+                log.warning("%s: missing or damaged; %s is asked for it again", path, device)
+                pieces.forget(path)
+                self.unaccept(device)
+        for folder in self.spool.iterdir():
+            if folder.is_dir() and not any(folder.iterdir()):
+                folder.rmdir()
+
+    def prune(self, keep: int, also: Iterable[str] = ()) -> None:
+        """Remove the models of all but the last versions; the journal remembers them all."""
+        versions = {*also, *self.last_versions(keep)}
+        kept = {path for v in versions for path in (self.model(v), self._state(v))}
+        for path in self.models.iterdir():
+            if path not in kept:
+                path.unlink(missing_ok=True)
+
+    @property
+    def free_bytes(self) -> int:
+        """What the disk has left."""
+        return shutil.disk_usage(self.folder).free
+
+    def model(self, version: str) -> Path:
+        """The file of a version's model: the bytes that travel, if nothing else does."""
+        return self.models / f"{version}.safetensors"
+
+    def _state(self, version: str) -> Path:
+        return self.models / f"{version}.state.safetensors"
+
+    @property
+    def published(self) -> Path:
+        """What travels to the devices, if that is not the file of the model; it can be remade."""
+        return self.folder / "published"
+
+
+def _damaged(path: Path) -> StoreError:
+    return StoreError(f"{path}: damaged, its SHA-256 does not fit; restore a backup")
+
+
+def _whole(path: Path, facts: Manifest) -> bool:
+    try:
+        pieces.check_whole(path, facts)
+    except WireError:
+        return False
+    return True

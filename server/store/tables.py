@@ -1,0 +1,228 @@
+"""What the journal says: the run's facts, its versions, who was asked, accepted and refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from fededge.errors import ConfigError, StoreError
+from fededge.wire.messages import Report
+from fededge_server.machine.events import ACCURACY, Memory, Refuse
+from fededge_server.machine.rollout import Plan
+from fededge_server.store.journal import Journal
+
+__all__ = ["Entries", "Progress"]
+
+ASKED_VERSIONS = 1000
+"""So many versions back the journal knows who was asked for them."""
+
+VERSIONS = "SELECT number, version, sha256, accuracy, restored FROM rounds ORDER BY number"
+
+RECENT = """
+SELECT version, number FROM rounds
+WHERE number >= (SELECT MAX(number) FROM rounds WHERE restored != '' OR number = 0)
+"""
+"""Versions of which late updates may be taken: not those that the run went back from."""
+
+ASKED = (
+    "SELECT devices FROM asked WHERE version = (SELECT version FROM rounds ORDER BY number DESC)"
+)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands: how many rounds are done, and the version they led to.
+
+    `restored` is the earlier version whose model this one repeats, if the run went back to it.
+    """
+
+    rounds_done: int
+    version: str
+    sha256: str
+    accuracy: float | None
+    restored: str = ""
+
+
+class Entries(Journal):
+    """The journal's tables, read and written."""
+
+    # The run
+
+    def agree(self, facts: Mapping[str, str]) -> None:
+        """Write down what the run is, or check that it still is: a difference is refused."""
+        with self._transaction() as journal:
+            known = dict(journal.execute("SELECT name, value FROM facts"))
+            other = {name: now for name, now in facts.items() if known.get(name, now) != now}
+            if other:
+                begun = ", ".join(f"{name} = {known[name]}" for name in other)
+                asked = ", ".join(f"{name} = {now}" for name, now in other.items())
+                raise ConfigError(
+                    f"{self.folder}: this run was begun with {begun}, the configuration now says "
+                    f"{asked}; put it back, or choose another state folder"
+                )
+            for name in facts.keys() - known.keys():
+                self._add("facts", name, facts[name])
+
+    def fact(self, name: str) -> str | None:
+        with self._transaction() as journal:
+            row = journal.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
+        return None if row is None else str(row[0])
+
+    def note(self, name: str, value: str) -> None:
+        """Write down a fact that may change."""
+        with self._transaction():
+            self._put("facts", "name", name, value)
+
+    def progress(self) -> Progress | None:
+        with self._transaction() as journal:
+            row = journal.execute(f"{VERSIONS} DESC LIMIT 1").fetchone()
+        return None if row is None else Progress(*row)
+
+    def history(self) -> list[Progress]:
+        """Every version of the run, oldest first; read without taking the folder."""
+        with self._reading() as journal:
+            self._check_format(journal)
+            return [Progress(*row) for row in journal.execute(VERSIONS)]
+
+    def roster(self) -> tuple[frozenset[str], frozenset[str]]:
+        """Who is asked for the newest version, and who is in quarantine; as `history` reads."""
+        with self._reading() as journal:
+            self._check_format(journal)
+            asked = journal.execute(ASKED).fetchone() or ("{}",)
+            out = (device for (device,) in journal.execute("SELECT device FROM quarantined"))
+            return frozenset(json.loads(asked[0])), frozenset(out)
+
+    # Versions
+
+    def enter(
+        self,
+        progress: Progress,
+        state_sha256: str,
+        reports: Mapping[str, Mapping[str, float]],
+        seconds: float | None,
+    ) -> None:
+        """Write down a new version, whose files are on disk."""
+        row = (
+            progress.rounds_done,
+            progress.version,
+            progress.sha256,
+            progress.accuracy,
+            seconds,
+            json.dumps(reports),
+            state_sha256,
+            progress.restored,
+        )
+        with self._transaction():
+            self._add("rounds", *row)
+
+    def hashes(self, version: str) -> tuple[str, str]:
+        """The SHA-256 of a version's model, and of what the method remembers."""
+        with self._transaction() as journal:
+            row = journal.execute(
+                "SELECT sha256, state_sha256 FROM rounds WHERE version = ?", (version,)
+            ).fetchone()
+        if row is None:
+            raise StoreError(f"{self.path}: there is no version {version}")
+        return str(row[0]), str(row[1])
+
+    def last_versions(self, count: int) -> list[str]:
+        with self._transaction() as journal:
+            rows = journal.execute(f"{VERSIONS} DESC LIMIT ?", (count,)).fetchall()
+        return [version for _, version, *_ in rows]
+
+    def scores(self) -> list[tuple[str, float | None, dict[str, float]]]:
+        """Every version with its accuracy, and those of the devices that trained from it."""
+        with self._transaction() as journal:
+            rows = journal.execute(
+                "SELECT version, accuracy, LEAD(reports) OVER (ORDER BY number) FROM rounds"
+            ).fetchall()
+        return [(version, own, _accuracies(told)) for version, own, told in rows]
+
+    # The round that is open
+
+    def remember(
+        self, number: int, version: str, asked: Mapping[str, int], known: Iterable[str]
+    ) -> None:
+        """Write down whom a round asks, with the examples that each announced, and who is known."""
+        now = {*known}
+        with self._transaction() as journal:
+            self._put("asked", "version", version, number, json.dumps(dict(asked)))
+            self._remove("asked", "number <= ?", number - ASKED_VERSIONS)
+            before = {device for (device,) in journal.execute("SELECT device FROM known")}
+            for device in sorted(now - before):
+                self._add("known", device)
+            for device in before - now:
+                self._remove("known", "device = ?", device)
+
+    def accept(self, device: str, report: Report, number: int, norm: float) -> None:
+        """Write down that an update, which is on disk, is taken in this round.
+
+        `norm` is that of the change that it makes.
+        """
+        text = msgspec.json.encode(report).decode()
+        with self._transaction():
+            self._put("accepted", "device", device, report.version, text, number, norm)
+            self._remove("quarantined", "device = ?", device)
+
+    def unaccept(self, device: str) -> None:
+        """Forget the last accepted update of a device."""
+        with self._transaction():
+            self._remove("accepted", "device = ?", device)
+
+    def refuse(self, number: int, refused: Refuse) -> None:
+        """Write down why an update was refused, and whether its device sits out from now on.
+
+        It may have been accepted before: a merge can find what no check of one update does.
+        """
+        update = (refused.device, refused.version)
+        with self._transaction():
+            self._remove("accepted", "device = ? AND version = ?", *update)
+            self._add("refused", None, number, *update, refused.reason)
+            if refused.quarantined:
+                self._put("quarantined", "device", refused.device)
+
+    def memory(self) -> Memory:
+        """What an earlier process knew of the round that is open, and of its devices."""
+        progress = self.progress()
+        done = 0 if progress is None else progress.rounds_done
+        with self._transaction() as journal:
+            asked = journal.execute("SELECT version, devices FROM asked ORDER BY number").fetchall()
+            known = [device for (device,) in journal.execute("SELECT device FROM known")]
+            taken = journal.execute("SELECT device, report, number, norm FROM accepted").fetchall()
+            recent = dict(journal.execute(RECENT))
+            out = [device for (device,) in journal.execute("SELECT device FROM quarantined")]
+        try:
+            return Memory(
+                asked={v: msgspec.json.decode(d, type=dict[str, int]) for v, d in asked},
+                known=frozenset(known),
+                accepted={d: msgspec.json.decode(r, type=Report) for d, r, *_ in taken},
+                norms={device: norm for device, _, _, norm in taken},
+                stored=frozenset(d for d, _, round_, _ in taken if round_ == done),
+                recent={version: n for version, n in recent.items() if n < done},
+                quarantined=frozenset(out),
+            )
+        except msgspec.DecodeError as error:
+            raise self._lost(f"damaged ({error})") from None
+
+    # The rollout of personal models
+
+    def keep_plan(self, plan: Plan) -> None:
+        """Write down where the rollout stands: before anybody is told."""
+        with self._transaction():
+            self._put("rollout", "one", 1, msgspec.json.encode(plan).decode())
+
+    def plan(self) -> Plan | None:
+        with self._transaction() as journal:
+            row = journal.execute("SELECT plan FROM rollout").fetchone()
+        try:
+            return None if row is None else msgspec.json.decode(row[0], type=Plan)
+        except msgspec.DecodeError as error:
+            raise self._lost(f"damaged ({error})") from None
+
+
+def _accuracies(reports: str | None) -> dict[str, float]:
+    told = json.loads(reports or "{}")
+    return {d: scalars[ACCURACY] for d, scalars in told.items() if ACCURACY in scalars}

@@ -1,0 +1,61 @@
+"""Which of a device's samples an export is compared and calibrated on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+
+from fededge.config import AgentConfig, DataConfig, ModelConfig
+from fededge.data.local import model_spec
+from fededge.export import Draft, Models, Samples
+from fededge.flat import FlatModel
+from fededge.methods import method
+from fededge.models import Preprocess, build_for
+from fededge.training import Examples, Trainer
+from fededge_agent.export_loop import Exporting, spread
+from fededge_agent.promotion import Promotion
+
+CLASSES, EACH = 10, 100
+
+
+class Asked:
+    """Stands for a draft, and keeps the samples that it is given."""
+
+    def with_variants(self, names: Any, weights: Any, samples: Samples) -> Asked:
+        self.samples = samples
+        return self
+
+    def preferring(self, name: str, max_drop: float) -> Asked:
+        return self
+
+
+def test_int8_is_calibrated_on_all_classes_though_a_folder_is_read_class_after_class(
+    tmp_path: Path,
+) -> None:
+    """The first 256 of a thousand would be of three classes, and of one in a larger folder."""
+    y = torch.arange(CLASSES).repeat_interleave(EACH)
+    x = y.to(torch.uint8)[:, None, None, None].expand(-1, 1, 28, 28).contiguous()
+    data = Examples(x, y, x[:5], y[:5], CLASSES)
+    spec, config = (
+        model_spec(ModelConfig(), DataConfig()),
+        AgentConfig(federation="gates", device="box", state=str(tmp_path)),
+    )
+    net = FlatModel(build_for(spec, 0))
+    trainer = Trainer("box", net, Preprocess(spec), data, method("fedavg"))
+    promotion = Promotion(Models(tmp_path / "models"), "box", 0.0, lambda _: None)
+    exporting, asked = Exporting(config, spec, trainer, promotion), Asked()
+    exporting.warm_up()
+    exporting._complete(cast(Draft, asked))
+    counts = asked.samples.training[:, 0, 0, 0].long().bincount(minlength=CLASSES)
+    assert counts.sum() == 256
+    assert counts.min() >= 25
+    assert torch.equal(asked.samples.held_x, data.held_x)  # measured on all of them
+
+
+def test_samples_are_taken_evenly_each_at_most_once() -> None:
+    assert spread(torch.arange(10), 4).tolist() == [0, 2, 5, 7]
+    assert spread(torch.arange(5), 4).tolist() == [0, 1, 2, 3]
+    assert spread(torch.arange(3), 4).tolist() == [0, 1, 2]
+    assert spread(torch.arange(0), 4).tolist() == []

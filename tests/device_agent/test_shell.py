@@ -1,0 +1,348 @@
+"""The agent's shell: what it makes of messages from anybody, with a key and without one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from fededge.config import AgentConfig, DataConfig
+from fededge.credentials.signing_keys import make_keys, read_signing_key
+from fededge.errors import FedEdgeError
+from fededge.transport.session import Connected, Lost, Message, Will
+from fededge.wire.messages import Claim, Reply, State, Status, TaskMessage, decode, encode
+from fededge.wire.signing import sign
+from fededge.wire.topics import Topics
+from fededge_agent import shell as app
+from fededge_agent.machine import events
+from fededge_agent.machine.caution import STANDS
+from fededge_agent.store import Turn
+from fededge_agent.turn_runner import Work
+from fededge_agent.worker import Worker
+from tests.device_agent.machine.test_life import STATE, V0
+from tests.device_agent.store.test_store import save
+from tests.faults.network import Broker, Link
+
+TOPICS = Topics(STATE.federation)
+ZEROS = "0" * 32
+
+
+class Idle(Worker):
+    """Notes what it is asked for, and does nothing."""
+
+    def __init__(self, asked: list[str]) -> None:
+        self.asked = asked
+
+    def prepare(self, state: State) -> None:
+        self.asked.append(f"prepare {state.method}")
+
+    def train(self, state: State) -> None:
+        self.asked.append(f"train {state.version}")
+
+    def release(self) -> None:
+        """Nothing is exported here."""
+
+
+class Shell(app.Agent):
+    """An agent on a broker in memory, with the time in hand."""
+
+    def __init__(self, folder: Path, key: bool) -> None:
+        self.now = 1000.0
+        make_keys(folder / "a.key", folder / "a.pub")
+        self.signing = read_signing_key(folder / "a.key") if key else None
+        config = AgentConfig(
+            federation=STATE.federation,
+            device="box",
+            state=str(folder / "state"),
+            trusted_key=str(folder / "a.pub") if key else "",
+        )
+        super().__init__(config, lambda: self.now)
+        self.asked: list[str] = []
+        self.worker = Idle(self.asked)
+        self.broker = Broker(lambda sender, packet: None)
+
+    def _session(self, name: str, will: Will) -> Any:
+        self.client_id = name
+        self.link = Link(self.broker, "box", will)
+        return self.link
+
+    def _claim(self) -> None:
+        """Nobody to ask."""
+
+    def begin(self) -> None:
+        self.store.open()
+        self.trust.open()
+        self._connect()
+        self._take(self.link.connect())
+        self.hear(TOPICS.device("box", "status"), self.said().payload)  # the echo
+
+    def said(self) -> Any:
+        return [p for p in self.link.outgoing if p.topic.endswith("/status")][-1]
+
+    @property
+    def status(self) -> Status:
+        return decode(self.said().payload, Status)
+
+    def hear(self, topic: str, payload: bytes) -> None:
+        self._take(Message(topic, payload, False, lambda: None))
+
+    def signed(self, message: Any) -> Any:
+        return message if self.signing is None else sign(message, self.signing)
+
+    def hears(self, kind: str, message: Any) -> None:
+        topic = TOPICS.state if kind == "state" else TOPICS.device("box", kind)
+        self.hear(topic, encode(self.signed(message)))
+
+    def pass_time(self, seconds: float) -> None:
+        for _ in range(round(2 * seconds)):
+            self.now += 0.5
+            self._tick()
+
+    def prepared(self, state: State) -> None:
+        self._take(events.Prepared(state))
+
+
+Make = Callable[[bool], Shell]
+
+
+@pytest.fixture
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
+    monkeypatch.setattr(Work, "scalars", frozenset({"examples"}))
+    made: list[Shell] = []
+
+    def shell(key: bool) -> Shell:
+        made.append(Shell(tmp_path, key))
+        made[-1].begin()
+        return made[-1]
+
+    yield shell
+    for each in made:
+        each.store.close()
+
+
+with_and_without_a_key = pytest.mark.parametrize("key", [True, False], ids=["key", "no key"])
+TASK = TaskMessage("box", STATE.run, V0)
+
+
+def ready(shell: Shell) -> Shell:
+    shell.hears("state", msgspec.structs.replace(STATE, issued=1))
+    shell.life.held = V0
+    shell.prepared(STATE)
+    return shell
+
+
+@with_and_without_a_key
+def test_a_task_is_taken(make: Make, key: bool) -> None:
+    shell = ready(make(key))
+    shell.hears("task", TASK)
+    assert shell.asked[-1] == f"train {V0}"
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        pytest.param(lambda shell: TASK, id="not signed"),
+        pytest.param(lambda shell: sign(TASK, Ed25519PrivateKey.generate()), id="another's key"),
+        pytest.param(
+            lambda shell: shell.signed(msgspec.structs.replace(TASK, device="other")),
+            id="another device's",
+        ),
+        pytest.param(
+            lambda shell: msgspec.structs.replace(
+                shell.signed(msgspec.structs.replace(TASK, device="other")), device="box"
+            ),
+            id="another device's, in our name",
+        ),
+        pytest.param(
+            lambda shell: shell.signed(msgspec.structs.replace(TASK, run="another")),
+            id="another run's",
+        ),
+    ],
+)
+def test_with_a_key_no_other_task_is(make: Make, odd: Callable[[Shell], TaskMessage]) -> None:
+    shell = ready(make(True))
+    shell.hear(TOPICS.device("box", "task"), encode(odd(shell)))
+    assert not [asked for asked in shell.asked if asked.startswith("train")]
+
+
+def pending(shell: Shell) -> Turn:
+    """A turn that awaits its answer."""
+    save(shell.store, now=1.0, later=2.0, version=V0)
+    shell.life.pending = events.Pending("run", V0)
+    turn = shell.store.index.turn
+    assert turn is not None
+    return turn
+
+
+@pytest.mark.parametrize("kind", ["accepted", "late", "refused"])
+@pytest.mark.parametrize(
+    "odd",
+    [
+        pytest.param(lambda shell, reply: reply, id="not signed"),
+        pytest.param(
+            lambda shell, reply: sign(reply, Ed25519PrivateKey.generate()), id="another's key"
+        ),
+        pytest.param(
+            lambda shell, reply: shell.signed(msgspec.structs.replace(reply, device="other")),
+            id="another device's",
+        ),
+        pytest.param(
+            lambda shell, reply: shell.signed(msgspec.structs.replace(reply, run="another")),
+            id="another run's",
+        ),
+        pytest.param(
+            lambda shell, reply: shell.signed(
+                msgspec.structs.replace(reply, version="000009-0123456789abcdef")
+            ),
+            id="another version's",
+        ),
+    ],
+)
+def test_with_a_key_no_other_reply_decides(
+    make: Make, kind: Any, odd: Callable[[Shell, Reply], Reply]
+) -> None:
+    shell = ready(make(True))
+    turn = pending(shell)
+    reply = Reply(kind, V0, device="box", run="run")
+    shell.hear(TOPICS.device("box", "reply"), encode(odd(shell, reply)))
+    assert shell.store.index.turn == turn
+    shell.hears("reply", reply)
+    assert shell.store.index.turn is None
+
+
+def test_a_claim_is_answered_with_its_nonce(make: Make) -> None:
+    shell = make(False)
+    shell.hears("claim", Claim("9e" * 16))
+    assert shell.status.answers == "9e" * 16
+
+
+def forged(**fields: Any) -> bytes:
+    return encode(Status(**{"instance": ZEROS, "online": True, "device": "box", **fields}))
+
+
+def test_a_rival_is_named_and_contradicted_and_ends_nothing(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    shell = ready(make(False))
+    shell.pass_time(10.0)
+    before = len(shell.link.outgoing)
+    for _ in range(40):  # twenty seconds of it
+        for _ in range(10):
+            shell.hear(TOPICS.device("box", "status"), forged(activity="ready"))
+        shell.pass_time(0.5)
+    assert len(shell.link.outgoing) - before <= 5
+    assert shell.status.problem == f"another agent runs as device 'box', or poses as it ({ZEROS})"
+    assert caplog.text.count("another agent runs") <= 5
+    shell.hear(TOPICS.device("box", "status"), shell.said().payload)
+    shell.pass_time(61.0)
+    assert shell.status.problem == "", "it has fallen silent"
+
+
+@pytest.mark.parametrize("word", [b"", b"garbage", b'{"instance":"","online":true}'])
+def test_garbage_in_our_name_is_replaced(make: Make, word: bytes) -> None:
+    shell = make(False)
+    shell.pass_time(10.0)
+    before = len(shell.link.outgoing)
+    shell.hear(TOPICS.device("box", "status"), word)
+    shell.pass_time(0.5)
+    assert len(shell.link.outgoing) == before + 1
+    assert (shell.status.online, shell.status.problem) == (True, "")
+
+
+def test_nothing_piles_up_while_there_is_no_connection(make: Make) -> None:
+    shell = make(False)
+    shell.pass_time(10.0)
+    shell.hear(TOPICS.device("box", "status"), forged())
+    shell._take(Lost("gone"))
+    before = len(shell.link.outgoing)
+    shell.pass_time(30.0)
+    assert len(shell.link.outgoing) == before
+    shell._take(Connected())
+    assert len(shell.link.outgoing) == before + 1
+
+
+def test_what_the_status_tells_is_not_the_end_of_the_client_id(make: Make) -> None:
+    shell = make(False)
+    secret = shell.store.index.instance
+    assert shell.client_id.endswith(secret[:16])
+    assert secret[:16] not in shell.said().payload.decode()
+    assert secret[:16] not in shell.link.will.payload.decode()
+
+
+def test_without_a_key_another_run_must_stand_before_a_device_gives_its_own_up(
+    make: Make,
+) -> None:
+    shell = ready(make(False))
+    turn = pending(shell)
+    other = msgspec.structs.replace(STATE, run="other", method="fedprox(mu=0.1)")
+    shell.hears("state", other)
+    shell.pass_time(1.0)
+    shell.hears("state", STATE)  # the coordinator has put its own back
+    shell.pass_time(2 * STANDS)
+    assert shell.store.index.turn == turn
+    assert shell.asked == [f"prepare {STATE.method}"]
+    shell.hears("state", other)
+    shell.pass_time(STANDS)
+    assert shell.asked[-1] == "prepare fedprox(mu=0.1)"
+    assert shell.store.index.turn is None
+
+
+def test_with_a_key_another_run_is_believed_at_once(make: Make) -> None:
+    shell = ready(make(True))
+    other = msgspec.structs.replace(STATE, run="other", method="fedprox(mu=0.1)", issued=2)
+    shell.hears("state", other)
+    assert shell.asked[-1] == "prepare fedprox(mu=0.1)"
+
+
+def test_an_update_of_another_method_is_not_reported_and_ends_nothing(
+    make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A state of the same run that names another method, of which nobody knows these scalars."""
+    shell = ready(make(False))
+    turn = pending(shell)
+    turn.report.scalars["steps"] = 3.0
+    before = len(shell.link.outgoing)
+    shell._do(events.SendUpdate())
+    assert len(shell.link.outgoing) == before
+    assert "scalar 'steps' is not in the method's contract" in caplog.text
+    monkeypatch.setattr(Work, "scalars", frozenset({"examples", "steps"}))
+    shell._do(events.SendUpdate())
+    assert shell.link.outgoing[-1].topic == TOPICS.device("box", "report")
+
+
+@pytest.mark.parametrize("key", [True, False], ids=["key", "no key"])
+def test_nonsense_on_every_topic_costs_some_lines(
+    make: Make, caplog: pytest.LogCaptureFixture, key: bool
+) -> None:
+    shell = ready(make(key))
+    topics = [TOPICS.state, TOPICS.model(V0, 0), "elsewhere", f"{TOPICS.root}/nonsense"]
+    topics += [TOPICS.device("box", kind) for kind in ("task", "reply", "claim", "status")]
+    for _ in range(100):
+        for topic in topics:
+            for payload in (b"", b"\xff", b"{}", b"[" * 1000, b'{"device":"box"}'):
+                shell.hear(topic, payload)
+    dropped = [r for r in caplog.records if r.message.startswith("message on ")]
+    assert 3 <= len(dropped) <= len(topics)
+    assert shell.asked == [f"prepare {STATE.method}"]
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        (DataConfig(source="none"), "set .data. source"),
+        (DataConfig(source="folder", root="/nowhere"), "/nowhere: there is no such file or folder"),
+        (DataConfig(split="dirichlet:1", devices=2, index=2), "the first device has index 0"),
+    ],
+)
+def test_data_that_cannot_be_is_told_before_anything_begins(
+    tmp_path: Path, data: DataConfig, sentence: str
+) -> None:
+    """A person is there then; later, what is wrong with the data ends nothing."""
+    config = AgentConfig(federation="f", device="box", state=str(tmp_path / "state"), data=data)
+    with pytest.raises(FedEdgeError, match=sentence):
+        app.Agent(config).run()
+    assert not (tmp_path / "state").exists()

@@ -1,0 +1,229 @@
+"""What an agent makes of an announcement: its own files or none, and a sentence if it cannot."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from fededge.config import AgentConfig, DataConfig, ModelConfig
+from fededge.data.local import model_spec
+from fededge.errors import WireError
+from fededge.flat import FlatModel, Layout, as_numpy
+from fededge.methods import method
+from fededge.model_spec import ModelSpec
+from fededge.models import build_for, outline
+from fededge.wire import chunks, tensors
+from fededge.wire.messages import Manifest, State, Status, Training, decode, encode
+from fededge_agent.machine.events import Abandoned, Prepared, Trained, TurnFailed, Unable
+from fededge_agent.shell import Agent
+from fededge_agent.worker import UNFIT
+from tests.pages import write_example
+
+HASH = "ab" * 32
+FEW = DataConfig(split="dirichlet:0.5", devices=40, index=0)
+MODEL = model_spec(ModelConfig(), DataConfig())
+STATE = State(
+    federation="gates",
+    run="run",
+    seed=0,
+    round=0,
+    rounds=1,
+    phase="waiting",
+    version="000000-0123456789abcdef",
+    sha256=HASH,
+    layout=Layout.of(outline(MODEL)).hash,
+    method="fedavg",
+    training=Training(1, 1, 0.1, 0.0, 0.0),
+    model=MODEL,
+    manifest=Manifest(1, 1024, 10, HASH),
+    deadline=0.0,
+)
+
+
+def network(**fields: Any) -> ModelSpec:
+    return msgspec.structs.replace(STATE.model, **fields)
+
+
+def foreign(**fields: Any) -> dict[str, Any]:
+    """Another network than that of the device's data, and its layout."""
+    spec = network(**({"mean": (), "std": ()} if "vocabulary" in fields else {}), **fields)
+    return {"model": spec, "layout": Layout.of(outline(spec)).hash}
+
+
+def answer(folder: Path, allowed: tuple[str, ...] = (), **announced: Any) -> Any:
+    """What the worker tells the loop after an announcement."""
+    config = AgentConfig(
+        federation="gates",
+        device="box",
+        state=str(folder),
+        methods=allowed,
+        max_memory_bytes=2**30,
+    )
+    agent = Agent(config)
+    agent.work.load_methods()
+    agent.worker._prepare(msgspec.structs.replace(STATE, **announced))
+    return agent.inbox.get_nowait()
+
+
+@pytest.mark.parametrize(
+    ("announced", "sentence"),
+    [
+        ({"method": "nosuch(x=1)"}, "unknown method 'nosuch'"),
+        ({"method": "lfd"}, "lfd compares directions and needs a network with a cosine head"),
+        ({"method": "keepsake", "files": {"keepsake": HASH}}, "that this device does not have"),
+        ({"method": "FILE:Keepsake"}, "is not of the form name or name(key=value, ...)"),
+        ({"method": "a\nb\x1b" + "c" * 1900}, r"method 'a\nb\x1bccc"),
+        ({"model": network(name="nosuch")}, "network cannot be built: no network 'nosuch'"),
+        ({"model": network(shape=(1, 8192, 8192))}, "raise max_model_bytes if that is right"),
+        ({"model": network(shape=(1, 1, 1))}, "choose another network or larger images"),
+        ({"model": network(name="mlpnet")}, "network mlpnet has layout"),
+        ({"layout": HASH}, f"the federation's is {HASH}"),
+        ({"encoding": "float8"}, "float8"),
+        ({"model": network(labels=tuple("abcdefghij"))}, UNFIT),
+        (foreign(name="fasttext", shape=(8,), vocabulary=10_000), UNFIT),
+        (foreign(name="fasttext", shape=(8,), vocabulary=10_000_000), "of memory, this device"),
+        (foreign(labels=tuple(map(str, range(100_000)))), "of memory, this device allows"),
+        (
+            foreign(name="resnet18", shape=(3, 64, 64), mean=(0.5,) * 3, std=(0.5,) * 3),
+            UNFIT,
+        ),
+        ({"model": network(mean=(0.5, 0.5))}, "has 2 values, but its images have 1 channels"),
+    ],
+)
+def test_what_it_cannot_run_is_one_sentence_that_fits_into_a_status(
+    tmp_path: Path, announced: dict[str, Any], sentence: str
+) -> None:
+    bomb = tmp_path / "bomb.py"
+    bomb.write_text("raise RuntimeError('imported')")
+    named = announced.get("method", "fedavg").replace("FILE", str(bomb))
+    unable = answer(tmp_path, **{**announced, "method": named})
+    assert isinstance(unable, Unable)
+    assert sentence in unable.reason
+    status = Status("ab" * 16, True, device="box", activity="unable", problem=unable.reason)
+    assert decode(encode(status), Status) == status
+
+
+def test_it_runs_the_file_that_its_operator_allows_and_no_other_version(tmp_path: Path) -> None:
+    reference = f"{write_example(tmp_path)}:Keepsake"
+    stack = method(reference)
+    announced = {"method": str(stack), "files": stack.files}
+    other = answer(tmp_path, (reference,), **{**announced, "files": {"keepsake": HASH}})
+    assert isinstance(other, Unable)
+    assert HASH in other.reason
+    assert stack.files["keepsake"] in other.reason
+    assert str(tmp_path) not in other.reason  # where it lies is the device's own business
+    ready = answer(tmp_path, (reference,), **announced)
+    assert ready.state.files == stack.files
+
+
+def test_what_is_wrong_with_the_data_is_for_the_log_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A state with other labels must not have the device say which ones it has."""
+    unable = answer(tmp_path, model=network(labels=tuple("abcdefghij")))
+    assert unable.reason == UNFIT
+    assert "no label 'T-shirt/top'" in caplog.text
+
+
+class Device:
+    """A device that is ready, with the federation's first model at hand."""
+
+    def __init__(self, folder: Path, **announced: Any) -> None:
+        config = AgentConfig(federation="gates", device="box", state=str(folder), data=FEW)
+        self.agent = Agent(config)
+        self.work, self.store = self.agent.work, self.agent.store
+        self.store.open()
+        self.net = FlatModel(build_for(MODEL, 1))
+        version = f"000000-{self.net.sha256()[:16]}"
+        self.data = tensors.encode(self.net.layout, {"model": as_numpy(self.net.vector)})
+        manifest = chunks.manifest(self.data)
+        facts = {"version": version, "manifest": manifest, **announced}
+        self.state = msgspec.structs.replace(STATE, **facts)
+        self.agent.worker._prepare(self.state)
+        assert isinstance(self.answer(), Prepared)
+
+    def answer(self) -> Any:
+        return self.agent.inbox.get_nowait()
+
+    def receive(self, data: bytes, version: str) -> None:
+        manifest = chunks.manifest(data)
+        self.store.expect(version, manifest)
+        self.store.keep(version, 0, data)
+        self.work.check_model(version, manifest)
+
+
+@pytest.fixture
+def device(tmp_path: Path) -> Iterator[Callable[..., Device]]:
+    made: list[Device] = []
+
+    def make(**announced: Any) -> Device:
+        made.append(Device(tmp_path, **announced))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.store.close()
+
+
+def test_a_version_is_the_hash_of_its_numbers_whoever_sent_them(
+    device: Callable[..., Device],
+) -> None:
+    """A forged state could give other numbers the name of a version that is to come back."""
+    box = device()
+    poison = as_numpy(box.net.vector) * 2
+    data = tensors.encode(box.net.layout, {"model": poison})
+    with pytest.raises(WireError, match=f"not those of version {box.state.version}"):
+        box.receive(data, box.state.version)
+    assert box.store.index.held == ""
+    box.receive(box.data, box.state.version)
+    assert box.store.index.held == box.state.version
+
+
+def test_a_training_stops_between_two_steps_and_leaves_nothing(
+    device: Callable[..., Device],
+) -> None:
+    """However many epochs a state asked for."""
+    box = device(training=Training(10_000, 8, 0.01, 0.0, 0.0))
+    box.receive(box.data, box.state.version)
+    before = sorted(path.name for path in box.store.folder.iterdir())
+    worker = threading.Thread(target=box.agent.worker._train, args=(box.state,))
+    worker.start()
+    time.sleep(0.2)
+    assert worker.is_alive()
+    box.agent.worker.abandon()
+    worker.join(30)
+    assert box.answer() == Abandoned()
+    assert box.store.index.turn is None
+    assert sorted(path.name for path in box.store.folder.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("training", "outcome"),
+    [(Training(1, 8, 1e6, 0.99, 1e6), TurnFailed), (Training(1, 8, 0.01, 0.0, 0.0), Trained)],
+)
+def test_a_training_that_comes_to_nothing_ends_nothing(
+    device: Callable[..., Device], training: Training, outcome: type
+) -> None:
+    box = device(training=training)
+    box.receive(box.data, box.state.version)
+    box.agent.worker._train(box.state)
+    assert isinstance(box.answer(), outcome)
+
+
+def test_what_nobody_foresaw_in_a_preparation_is_a_sentence_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("not enough memory")
+
+    monkeypatch.setattr("fededge_agent.turn_runner.build_for", fail)
+    unable = answer(tmp_path)
+    assert isinstance(unable, Unable)
+    assert unable.reason == "the preparation failed: RuntimeError: not enough memory"
+    assert "Traceback" in caplog.text

@@ -1,0 +1,87 @@
+"""What others have put into the folder of models keeps no model from its apps."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fededge.errors import StoreError
+from fededge.export import folders as shelf
+
+FILES = {"model.onnx": b"model", "manifest.json": b"{}"}
+
+
+def link_elsewhere(folder: Path, name: str) -> None:
+    (folder.parent / "elsewhere").mkdir()
+    (folder.parent / "elsewhere" / "mine.txt").write_text("mine")
+    (folder / name).symlink_to("../elsewhere")
+
+
+FOREIGN: dict[str, Callable[[Path], object]] = {
+    "a file with the next number": lambda f: (f / "3").write_text("x"),
+    "a file with an old number": lambda f: (f / "0").write_text("x"),
+    "a folder of such a name": lambda f: (f / "007").mkdir(),
+    "a link with an old number": lambda f: link_elsewhere(f, "0"),
+    "a link with the next number": lambda f: (f / "3").symlink_to("2"),
+    "a file where new models are written": lambda f: (f / ".new").write_text("x"),
+    "a link where new models are written": lambda f: link_elsewhere(f, ".new"),
+    "a folder where the new link is made": lambda f: (f / ".current.new").mkdir(),
+    "a file for the link": lambda f: (f / "current").write_text("x"),
+}
+
+
+@pytest.mark.parametrize("what", FOREIGN)
+def test_a_foreign_thing_is_neither_a_model_nor_in_the_way(what: str, tmp_path: Path) -> None:
+    folder = tmp_path / "models"
+    for number in (1, 2):
+        shelf.place(folder, number, FILES)
+    FOREIGN[what](folder)
+    for _ in range(4):
+        number = max(shelf.taken(folder)) + 1
+        shelf.place(folder, number, FILES)
+        shelf.point(folder, number)
+        shelf.discard(folder, shelf.numbers(folder)[:-2])
+        assert (folder / "current" / "model.onnx").read_bytes() == b"model"
+        assert (folder / "current").readlink() == Path(str(number))
+        assert shelf.numbers(folder)[-1] == number
+        assert len(shelf.numbers(folder)) == 2
+    elsewhere = tmp_path / "elsewhere"
+    assert not elsewhere.exists() or os.listdir(elsewhere) == ["mine.txt"]
+
+
+def test_a_folder_where_the_link_belongs_is_said_and_stays(tmp_path: Path) -> None:
+    """As a copy leaves it that followed the link: nobody knows whether it is the only one."""
+    shelf.place(tmp_path, 1, FILES)
+    shutil.copytree(tmp_path / "1", tmp_path / "current")
+    with pytest.raises(StoreError, match=r"current: this is a folder .*; remove it"):
+        shelf.point(tmp_path, 1)
+    assert (tmp_path / "current" / "model.onnx").exists()
+
+
+def test_an_old_model_that_cannot_be_removed_is_said_and_the_others_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An app of another user has made a folder in it."""
+    for number in (1, 2, 3):
+        shelf.place(tmp_path, number, FILES)
+    remove = shutil.rmtree
+
+    def rmtree(path: Path, ignore_errors: bool = False) -> None:
+        if path.name == ".old-1":
+            raise PermissionError(13, "Permission denied")
+        remove(path, ignore_errors)
+
+    monkeypatch.setattr(shutil, "rmtree", rmtree)
+    with caplog.at_level(logging.WARNING):
+        shelf.discard(tmp_path, [1, 2])
+    assert shelf.numbers(tmp_path) == [3]
+    (record,) = caplog.records
+    assert ".old-1: an old model cannot be removed (Permission denied)" in record.getMessage()
+    monkeypatch.undo()
+    shelf.discard(tmp_path, [])
+    assert os.listdir(tmp_path) == ["3"]

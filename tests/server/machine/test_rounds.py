@@ -1,0 +1,820 @@
+"""The coordinator's rounds, event by event."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from typing import Any, TypeVar
+
+import msgspec
+import pytest
+
+from fededge.config import RoundsConfig
+from fededge.wire import chunks
+from fededge.wire.messages import MOST_ASKED, Manifest, Reply, Report, Status, decode, encode
+from fededge_server.machine.events import (
+    Answer,
+    Bad,
+    Check,
+    ChunkCame,
+    Command,
+    Discard,
+    Expect,
+    Facts,
+    Finish,
+    Full,
+    Invite,
+    Keep,
+    Memory,
+    Merge,
+    Merged,
+    Note,
+    Open,
+    Refuse,
+    Remember,
+    ReportCame,
+    StatusCame,
+    Stored,
+    Tick,
+)
+from fededge_server.machine.rounds import Rounds
+
+LAYOUT = "ab" * 32
+OTHER = "cd" * 32
+V0, V1 = "000000-0123456789abcdef", "000001-fedcba9876543210"
+FACTS = Facts("run", 7, LAYOUT, frozenset({"examples", "loss"}), 1024, 10_000)
+
+C = TypeVar("C")
+
+
+def only(commands: list[Command], kind: type[C]) -> list[C]:
+    return [command for command in commands if isinstance(command, kind)]
+
+
+def asked_for(devices: str) -> dict[str, dict[str, int]]:
+    """Who was asked for the first version, as the journal has it."""
+    return {V0: dict.fromkeys(devices, 5)}
+
+
+def status(device: str, **fields: Any) -> StatusCame:
+    values = {"instance": "i", "online": True, "device": device, "activity": "ready"}
+    return StatusCame(device, Status(**{**values, "layout": LAYOUT, "examples": 5, **fields}))
+
+
+def gone(device: str) -> StatusCame:
+    return status(device, online=False, activity="offline")
+
+
+def data_of(device: str, size: int = 2500) -> bytes:
+    return hashlib.shake_128(device.encode()).digest(size)
+
+
+def report(device: str, version: str = V0, /, **fields: Any) -> ReportCame:
+    manifest = chunks.manifest(data_of(device), 1024)
+    made = Report(device, "run", version, LAYOUT, manifest, {"examples": 5.0})
+    return ReportCame(device, msgspec.structs.replace(made, **fields))
+
+
+def chunk(device: str, index: int, version: str = V0) -> ChunkCame:
+    data = data_of(device)
+    return ChunkCame(device, version, chunks.pack(data, chunks.manifest(data, 1024), index))
+
+
+class Driven:
+    """Rounds whose checks succeed at once, with the time in hand."""
+
+    def __init__(self, memory: Memory | None = None, **config: Any) -> None:
+        rules = {"count": 3, "min_devices": 2, "deadline": 60.0} | config
+        self.machine = Rounds(FACTS, RoundsConfig(**rules), 0, V0, memory or Memory())
+        self.now = 0.0
+
+    def __call__(self, *events: Any, at: float | None = None) -> list[Command]:
+        self.now = self.now if at is None else at
+        commands: list[Command] = []
+        for event in events:
+            for command in self.machine.handle(event, self.now):
+                commands.append(command)
+                if isinstance(command, Check):
+                    commands += self(Stored(command.device, command.report))
+        return commands
+
+    def deliver(self, device: str, version: str = V0) -> list[Command]:
+        parts = (chunk(device, index, version) for index in range(3))
+        return self(report(device, version), *parts)
+
+    def replies(self, *events: Any, at: float | None = None) -> list[tuple[str, str]]:
+        return [(a.device, a.reply.kind) for a in only(self(*events, at=at), Answer)]
+
+
+def opened(*devices: str, **config: Any) -> Driven:
+    driven = Driven(**({"min_devices": len(devices)} | config))
+    driven(*(status(device) for device in devices))
+    assert driven.machine.phase == "open"
+    return driven
+
+
+# Opening
+
+
+def test_a_round_opens_when_enough_are_there_and_asks_all_of_them() -> None:
+    driven = Driven(min_devices=2)
+    assert [type(c) for c in driven(status("a"))] == [Note]
+    commands = driven(status("b"))
+    assert [type(c) for c in commands] == [Note, Remember, Open, Invite, Invite]
+    assert only(commands, Remember) == [Remember(0, V0, {"a": 5, "b": 5}, ("a", "b"))]
+    assert only(commands, Open) == [Open(0, ("a", "b"))]
+    assert only(commands, Invite) == [Invite("a", 0, V0), Invite("b", 0, V0)]
+
+
+@pytest.mark.parametrize(
+    ("participants", "over_select", "asked"), [(2, 1.0, 2), (2, 1.5, 3), (3, 1.1, 4), (10, 1.1, 11)]
+)
+def test_over_selection_rounds_up_but_not_past_a_whole_number(
+    participants: int, over_select: float, asked: int
+) -> None:
+    devices = [f"d{index:02d}" for index in range(20)]
+    driven = opened(*devices, participants=participants, over_select=over_select)
+    assert len(driven.machine.invited) == asked
+
+
+def test_a_device_that_is_starting_or_offline_does_not_count() -> None:
+    driven = Driven(min_devices=1)
+    assert not only(driven(status("a", activity="starting"), gone("a")), Invite)
+    assert driven.machine.phase == "waiting"
+
+
+def test_a_device_that_is_unable_does_not_count_and_is_named_with_its_problem() -> None:
+    driven = Driven(min_devices=2)
+    unable = status("b", activity="unable", problem="no such method")
+    commands = driven(status("a"), unable)
+    assert Note("cannot take part: no such method", "b") in commands
+    assert not only(commands, Open)
+    assert only(driven(status("b")), Open)
+
+
+def test_an_invited_device_that_comes_back_unable_is_not_waited_for() -> None:
+    driven = opened("a", "b")
+    driven.deliver("a")
+    assert only(driven(status("b", activity="unable", problem="no file")), Merge)
+
+
+def test_a_device_with_another_layout_does_not_count_and_is_told_nothing() -> None:
+    """It knows by itself; and somebody else may have said it in its name."""
+    driven = Driven(min_devices=1)
+    commands = driven(status("a", layout=OTHER))
+    assert not only(commands, Answer)
+    (note,) = only(commands, Note)
+    assert OTHER in note.text
+    assert LAYOUT in note.text
+    assert driven.machine.phase == "waiting"
+    assert driven.machine.known == set()
+
+
+def test_an_invited_device_that_comes_back_with_another_layout_is_not_waited_for() -> None:
+    driven = opened("a", "b")
+    driven.deliver("a")
+    commands = driven(gone("b"), status("b", layout=OTHER))
+    assert [set(merge.reports) for merge in only(commands, Merge)] == [{"a"}]
+
+
+def test_a_status_on_the_topic_of_another_device_is_dropped() -> None:
+    driven = Driven(min_devices=1)
+    event = StatusCame("a", status("b").status)
+    (note,) = driven(event)
+    assert isinstance(note, Note)
+    assert driven.machine.present == {}
+
+
+# Updates
+
+
+def test_an_update_is_kept_checked_and_accepted() -> None:
+    driven = opened("a", "b")
+    commands = driven.deliver("a")
+    assert [type(c) for c in commands] == [Expect, Answer, Keep, Keep, Keep, Check, Answer]
+    kept = b"".join(c.data for c in only(commands, Keep))
+    assert kept == data_of("a")
+    assert [c.offset for c in only(commands, Keep)] == [0, 1024, 2048]
+    replies = [answer.reply for answer in only(commands, Answer)]
+    assert replies == [Reply("resend", V0, chunks=(0, 1, 2)), Reply("accepted", V0)]
+
+
+def test_chunks_may_come_in_any_order_and_again() -> None:
+    driven = opened("a", "b")
+    order = [2, 0, 2, 0, 1, 1, 2]
+    commands = driven(report("a"), *(chunk("a", index) for index in order), report("a"))
+    assert sorted(c.offset for c in only(commands, Keep)) == [0, 1024, 2048]
+    assert len(only(commands, Check)) == 1
+    assert [a.reply.kind for a in only(commands, Answer)] == ["resend", "accepted", "accepted"]
+
+
+def test_only_the_missing_chunks_are_asked_for_again_and_with_growing_patience() -> None:
+    driven = opened("a", "b")
+    assert driven.replies(report("a"), chunk("a", 1), at=10.0) == [("a", "resend")]
+    assert driven(Tick(), at=14.9) == []
+    (answer, invitation) = driven(Tick(), at=15.0)
+    assert isinstance(answer, Answer)
+    assert answer.reply == Reply("resend", V0, chunks=(0, 2))
+    assert invitation == Invite("a", 0, V0), "if it has lost its update, it takes the turn again"
+    assert driven(Tick(), at=24.9) == []
+    assert driven.replies(Tick(), at=25.0) == [("a", "resend")]
+
+
+def test_a_report_that_comes_again_asks_only_for_what_has_not_come_for_a_while() -> None:
+    """A restarted device reports anew; one whose chunks are on their way does too, now and then."""
+    driven = opened("a", "b")
+    driven(report("a"), chunk("a", 1), at=10.0)
+    assert driven(report("a"), at=14.0) == []
+    (answer,) = driven(report("a"), at=15.0)
+    assert isinstance(answer, Answer)
+    assert answer.reply.chunks == (0, 2)
+
+
+def test_a_coordinator_that_starts_again_asks_only_for_what_had_not_come() -> None:
+    coming = {"a": (report("a").report, frozenset({0}))}
+    driven = Driven(Memory(asked_for("ab"), coming=coming))
+    assert [type(c) for c in driven(chunk("a", 1))] == [Keep], "it had waited in the broker"
+    assert only(driven(chunk("a", 2)), Check)
+    coming = {"a": (report("a").report, frozenset({0, 2}))}
+    driven = Driven(Memory(asked_for("ab"), coming=coming))
+    driven(status("a", activity="training"))
+    assert driven(Tick(), at=4.9) == [], "it may wait in the broker"
+    asked = [answer.reply.chunks for answer in only(driven(Tick(), at=5.0), Answer)]
+    assert asked == [(1,)]
+
+
+def test_an_update_that_had_come_whole_before_the_restart_is_checked() -> None:
+    coming = {"a": (report("a").report, frozenset({0, 1, 2}))}
+    driven = Driven(Memory(asked_for("ab"), coming=coming))
+    assert only(driven(Tick()), Check) == [Check("a", report("a").report)]
+
+
+def test_what_had_come_of_a_merged_update_is_not_taken_up_again() -> None:
+    """Its file may be there again after a power cut, though a version was made of it."""
+    merged = {"a": report("a").report}
+    coming = {"a": (report("a").report, frozenset({0, 1, 2}))}
+    driven = Driven(Memory(accepted=merged, coming=coming), late="fold")
+    assert not only(driven(status("a"), status("b"), Tick()), Check)
+
+
+def test_nobody_who_is_away_is_asked_to_send_again() -> None:
+    driven = opened("a", "b")
+    driven(report("a"), gone("a"))
+    assert driven(Tick(), at=30.0) == []
+    driven(status("a"))
+    assert driven.replies(Tick(), at=30.0) == [("a", "resend")]
+
+
+def test_a_question_for_missing_chunks_fits_into_a_reply() -> None:
+    facts = msgspec.structs.replace(
+        chunks.manifest(data_of("a"), 1024), chunks=5000, bytes=5_120_000
+    )
+    machine = Rounds(
+        Facts("run", 0, LAYOUT, frozenset({"examples"}), 1024, 10**7),
+        RoundsConfig(min_devices=1),
+        0,
+        V0,
+    )
+    machine.handle(status("a"), 0.0)
+    (answer,) = only(machine.handle(report("a", manifest=facts), 0.0), Answer)
+    assert len(answer.reply.chunks) == MOST_ASKED
+    assert decode(encode(answer.reply), Reply) == answer.reply
+
+
+def test_a_chunk_without_its_report_is_dropped() -> None:
+    driven = opened("a", "b")
+    assert driven(chunk("a", 0)) == []
+
+
+def test_a_damaged_or_foreign_chunk_costs_a_line_in_the_log() -> None:
+    driven = opened("a", "b")
+    driven(report("a"))
+    torn = ChunkCame("a", V0, chunk("a", 0).message[:-1])
+    foreign = ChunkCame("a", V0, chunk("b", 0).message)
+    assert [type(c) for c in driven(torn, foreign)] == [Note, Note]
+    assert len(only(driven(*(chunk("a", i) for i in range(3))), Check)) == 1
+
+
+def test_another_update_of_the_same_device_replaces_the_one_on_its_way() -> None:
+    driven = opened("a", "b")
+    driven(report("a"), chunk("a", 0))
+    other = chunks.manifest(data_of("a again"), 1024)
+    expected = Expect("a", report("a", manifest=other).report)
+    assert driven(report("a", manifest=other))[0] == expected
+    (note,) = driven(chunk("a", 1))
+    assert isinstance(note, Note)
+
+
+def test_a_late_copy_of_an_old_report_does_not_disturb_a_transfer() -> None:
+    driven = opened("a", "b")
+    driven.deliver("a")
+    driven.deliver("b")
+    driven(Merged(V1))
+    driven(report("a", V1), chunk("a", 0, V1))
+    assert driven.replies(report("a", V0)) == [("a", "accepted")]
+    commands = driven(chunk("a", 1, V1), chunk("a", 2, V1))
+    assert len(only(commands, Check)) == 1
+
+
+@pytest.mark.parametrize(
+    ("version", "kind", "why"),
+    [
+        ("000000-aaaaaaaaaaaaaaaa", "late", "round 1 is over"),
+        ("000001-aaaaaaaaaaaaaaaa", "refused", "wanted is"),
+        ("000009-aaaaaaaaaaaaaaaa", "refused", "wanted is"),
+    ],
+)
+def test_a_version_that_never_was_is_judged_by_its_name(version: str, kind: str, why: str) -> None:
+    driven = opened("a", "b")
+    driven.deliver("a")
+    driven.deliver("b")
+    driven(Merged(V1))
+    (answer,) = only(driven(report("c", version)), Answer)
+    assert answer.reply.kind == kind
+    assert why in answer.reply.reason
+
+
+def test_a_bad_update_is_refused_and_not_waited_for() -> None:
+    driven = opened("a", "b")
+    driven.deliver("a")
+    commands = driven(Bad("b", "not finite"))
+    assert only(commands, Answer) == [Answer("b", Reply("refused", V0, "not finite"))]
+    assert only(commands, Discard) == [Discard("b", V0)]
+    assert [set(merge.reports) for merge in only(commands, Merge)] == [{"a"}]
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"device": "b"}, "names device 'b'"),
+        ({"run": "another"}, "another run"),
+        ({"layout": OTHER}, OTHER),
+        ({"version": V1}, V1),
+        ({"scalars": {"loss": 1.0}}, "no examples"),
+        ({"scalars": {"examples": 1.0, "labels": 3.0}}, "labels"),
+        ({"scalars": {"examples": -1.0}}, "claims -1 examples, the device announced 5"),
+        ({"scalars": {"examples": 1e308}}, "claims 1e+308 examples"),
+        ({"scalars": {"examples": math.nan}}, "not finite"),
+        ({"scalars": {"examples": 1.0, "loss": math.inf}}, "not finite"),
+        ({"manifest": Manifest(1, 2048, 10, "0" * 64)}, "chunks of 2048"),
+        ({"manifest": Manifest(3, 1024, 10, "0" * 64)}, "3 chunks"),
+        ({"manifest": Manifest(1, 1024, 2500, "0" * 64)}, "1 chunks"),
+        ({"manifest": Manifest(1_000_000, 1024, 2**53, "0" * 64)}, "more than the 10000"),
+    ],
+)
+def test_a_report_that_is_not_what_it_must_be_is_refused_with_the_reason(
+    fields: dict[str, Any], reason: str
+) -> None:
+    driven = opened("a", "b")
+    (answer,) = only(driven(report("a", **fields)), Answer)
+    assert answer.reply.kind == "refused"
+    assert answer.reply.version == fields.get("version", V0)
+    assert reason in answer.reply.reason
+    assert driven.machine.transfers.open == {}
+
+
+def test_a_refusal_fits_into_a_reply_however_many_scalars_are_odd() -> None:
+    driven = opened("a", "b")
+    odd = {f"{'x' * 37}{index:03d}": 1.0 for index in range(64)}
+    (answer,) = only(driven(report("a", scalars=odd)), Answer)
+    assert decode(encode(answer.reply), Reply) == answer.reply
+
+
+def test_a_device_that_was_not_asked_is_refused() -> None:
+    driven = opened("a", "b", participants=1)
+    (other,) = {"a", "b"} - driven.machine.invited.keys()
+    assert driven.replies(report(other)) == [(other, "refused")]
+
+
+# Closing
+
+
+def test_a_round_closes_when_all_have_answered_and_the_next_begins() -> None:
+    driven = opened("a", "b")
+    assert not only(driven.deliver("b"), Merge)
+    (merge,) = only(driven.deliver("a"), Merge)
+    assert list(merge.reports) == ["a", "b"], "in the order of ids, not of arrival"
+    assert (merge.round, merge.devices) == (0, 2)
+    commands = driven(Merged(V1))
+    assert only(commands, Invite) == [Invite("a", 1, V1), Invite("b", 1, V1)]
+
+
+def test_a_round_closes_when_enough_have_answered_and_the_rest_are_late() -> None:
+    driven = opened("a", "b", "c", participants=2, over_select=1.5)
+    driven(report("c"), chunk("c", 0))
+    driven.deliver("a")
+    commands = driven.deliver("b")
+    answers = [(a.device, a.reply.kind) for a in only(commands, Answer)]
+    assert answers == [("b", "resend"), ("b", "accepted")]
+    assert [set(merge.reports) for merge in only(commands, Merge)] == [{"a", "b"}]
+    assert driven.replies(Merged(V1)) == [("c", "late")], "whose chunks need not come any more"
+    assert driven.replies(report("c")) == [("c", "late")], "and who asks later"
+    assert driven(chunk("c", 1)) == []
+
+
+@pytest.mark.parametrize("late", ["refuse", "fold"])
+def test_nothing_is_decided_on_an_update_while_a_version_is_made(late: str) -> None:
+    """A coordinator that is killed now begins the same round again, and may take it then."""
+    driven = opened("a", "b", "c", participants=2, over_select=1.5, late=late)
+    driven(report("c"), chunk("c", 0))
+    driven.deliver("a")
+    assert only(driven.deliver("b"), Merge)
+    assert driven(report("c"), chunk("c", 1), chunk("c", 2), Tick(), at=30.0) == []
+    left = driven.machine.transfers.open
+    coming = {"c": (left["c"].report, frozenset(left["c"].assembly.have))}
+    memory = Memory(asked_for("abc"), coming=coming)
+    again = Driven(memory, participants=2, over_select=1.5, late=late)
+    assert ("c", "accepted") in again.replies(status("c"), chunk("c", 1), chunk("c", 2))
+
+
+def test_a_device_that_leaves_is_waited_for_until_the_deadline() -> None:
+    driven = opened("a", "b")
+    driven.deliver("a")
+    assert not only(driven(gone("b"), Tick(), at=59.9), Merge)
+    (merge,) = only(driven(Tick(), at=60.0), Merge)
+    assert set(merge.reports) == {"a"}
+
+
+def test_a_deadline_without_a_quorum_keeps_what_came_and_asks_all_others_again() -> None:
+    driven = opened("a", "b", "c", participants=2, quorum=2)
+    first, other = sorted(driven.machine.invited)
+    driven.deliver(first)
+    commands = driven(Tick(), at=60.0)
+    assert [i.device for i in only(commands, Invite)] == sorted({"a", "b", "c"} - {first})
+    assert list(only(commands, Remember)[0].asked) == ["a", "b", "c"]
+    assert len(only(commands, Open)) == 1, "the new deadline is published"
+    assert not only(driven(Tick(), at=119.9), Merge)
+    (merge,) = only(driven.deliver(other), Merge)
+    assert set(merge.reports) == {first, other}
+
+
+def test_a_device_that_was_refused_may_try_again_after_an_extended_deadline() -> None:
+    driven = opened("a", "b", quorum=2)
+    driven.deliver("a")
+    driven(Bad("b", "not finite"))
+    assert driven.replies(report("b")) == [("b", "refused")]
+    assert [i.device for i in only(driven(Tick(), at=60.0), Invite)] == ["b"]
+    assert len(only(driven.deliver("b"), Merge)) == 1
+
+
+def test_an_update_that_is_being_checked_when_the_deadline_comes_is_in_the_merge() -> None:
+    driven = opened("a", "b")
+    driven.deliver("a")
+    machine = driven.machine
+    machine.handle(report("b"), 59.0)
+    commands = [c for i in range(3) for c in machine.handle(chunk("b", i), 59.0)]
+    assert len(only(commands, Check)) == 1
+    assert machine.handle(Tick(), 61.0) == []
+    (merge,) = only(machine.handle(Stored("b", report("b").report), 62.0), Merge)
+    assert set(merge.reports) == {"a", "b"}
+
+
+def test_the_last_round_finishes_the_run() -> None:
+    driven = opened("a", "b", count=1)
+    driven.deliver("a")
+    driven.deliver("b")
+    assert driven(Merged(V1)) == [Finish()]
+    assert driven.machine.phase == "done"
+    assert driven(status("a"), Tick(), at=50.0) == []
+
+
+def test_a_finished_run_stays_finished_when_started_again() -> None:
+    machine = Rounds(FACTS, RoundsConfig(count=1, min_devices=1), 1, V1)
+    assert machine.phase == "done"
+    assert not only(machine.handle(status("a"), 0.0), Invite)
+
+
+# Asking again
+
+
+def test_a_device_that_restarts_while_it_is_awaited_is_asked_again() -> None:
+    driven = opened("a", "b")
+    commands = driven(gone("a"), status("a", activity="starting"), status("a"))
+    assert only(commands, Invite) == [Invite("a", 0, V0)]
+
+
+def test_a_device_that_has_nothing_to_do_and_is_awaited_is_asked_again() -> None:
+    """Its task was lost with the broker; it reconnected and says that it is ready."""
+    driven = opened("a", "b")
+    assert only(driven(status("a")), Invite) == [Invite("a", 0, V0)]
+
+
+@pytest.mark.parametrize("activity", ["training", "fetching"])
+def test_a_device_that_is_at_work_is_not_asked_again(activity: str) -> None:
+    driven = opened("a", "b")
+    assert not only(driven(status("a", activity=activity)), Invite)
+
+
+def test_a_device_that_is_sending_or_has_delivered_is_not_asked_again() -> None:
+    driven = opened("a", "b")
+    driven(report("a"))
+    assert not only(driven(status("a")), Invite)
+    driven(*(chunk("a", index) for index in range(3)))
+    assert not only(driven(gone("a"), status("a")), Invite)
+
+
+def test_who_joins_an_open_round_of_all_is_asked_and_written_down() -> None:
+    driven = opened("a", "b")
+    commands = driven(status("c"))
+    assert only(commands, Remember) == [Remember(0, V0, {"a": 5, "b": 5, "c": 5}, ("a", "b", "c"))]
+    assert only(commands, Invite) == [Invite("c", 0, V0)]
+    assert not only(commands, Open), "the state is not published anew for each who joins"
+    driven.deliver("a")
+    assert not only(driven.deliver("b"), Merge)
+    assert [merge.devices for merge in only(driven.deliver("c"), Merge)] == [3]
+
+
+def test_who_joins_a_round_of_some_is_asked_only_in_place_of_one_that_failed() -> None:
+    driven = opened("a", "b", participants=2)
+    assert not only(driven(status("c")), Invite)
+    driven(Bad("a", "not finite"))
+    assert [i.device for i in only(driven(status("c")), Invite)] == ["c"]
+
+
+def test_a_device_that_flips_is_there_when_its_last_word_says_so() -> None:
+    driven = Driven(min_devices=2)
+    driven(status("a"), gone("a"), status("a"), gone("a"), gone("a"))
+    assert driven.machine.present == {}
+    assert driven.machine.known == {"a"}
+    driven(status("a"))
+    assert set(driven.machine.present) == {"a"}
+
+
+# Answers that were lost
+
+
+def test_an_accepted_update_is_accepted_again_however_late_the_question() -> None:
+    driven = opened("a", "b")
+    driven.deliver("a")
+    assert driven.replies(report("a")) == [("a", "accepted")], "in its round"
+    driven.deliver("b")
+    assert driven.replies(report("a")) == [("a", "accepted")], "while it is merged"
+    driven(Merged(V1))
+    assert driven.replies(report("a")) == [("a", "accepted")], "and in the next"
+
+
+# Starting again
+
+
+def restarted(**fields: Any) -> Driven:
+    memory = Memory(
+        asked=asked_for("ab"),
+        known=frozenset({"a", "b", "c"}),
+        accepted={"a": report("a").report},
+    )
+    return Driven(memory=memory, **fields)
+
+
+def test_a_coordinator_that_starts_again_goes_on_with_the_round_it_had_begun() -> None:
+    driven = restarted(min_devices=3)
+    commands = driven(Tick())
+    assert only(commands, Open) == [Open(0, ("a", "b"))]
+    assert not only(commands, Invite), "nobody is there yet"
+    assert only(driven(status("b")), Invite) == [Invite("b", 0, V0)]
+    assert not only(driven(status("a")), Invite), "its update is there"
+    (merge,) = only(driven.deliver("b"), Merge)
+    assert set(merge.reports) == {"a", "b"}
+    assert merge.devices == 3
+
+
+def test_a_coordinator_that_died_before_it_merged_merges_at_once() -> None:
+    reports = {device: report(device).report for device in ("a", "b")}
+    memory = Memory(asked_for("ab"), frozenset({"a", "b"}), reports)
+    (merge,) = only(Driven(memory=memory)(Tick()), Merge)
+    assert set(merge.reports) == {"a", "b"}
+
+
+def test_a_pending_update_gets_in_after_a_restart_without_being_asked_again() -> None:
+    driven = restarted()
+    driven(Tick())
+    commands = driven.deliver("b")
+    assert [a.reply.kind for a in only(commands, Answer)] == ["resend", "accepted"]
+
+
+def test_an_update_that_comes_before_the_round_is_open_is_neither_taken_nor_refused() -> None:
+    driven = Driven(min_devices=2)
+    assert driven(report("a")) == []
+    driven(status("a"), status("b"))
+    assert [a.reply.kind for a in only(driven.deliver("a"), Answer)] == ["resend", "accepted"]
+
+
+def test_an_update_accepted_by_an_earlier_process_in_an_earlier_round_stays_accepted() -> None:
+    memory = Memory(accepted={"a": report("a", V0).report})
+    machine = Rounds(FACTS, RoundsConfig(min_devices=1), 1, V1, memory)
+    assert machine.stored == {}
+    (answer,) = only(machine.handle(report("a", V0), 0.0), Answer)
+    assert answer.reply == Reply("accepted", V0)
+
+
+# Whom it asks
+
+
+def asked(commands: list[Command]) -> list[str]:
+    return [invite.device for invite in only(commands, Invite)]
+
+
+def test_a_share_of_those_present_is_asked_and_enough_of_them_end_the_round() -> None:
+    driven = Driven(min_devices=4, share=0.5, over_select=1.5)
+    commands = driven(*(status(device) for device in "abcd"))
+    assert len(asked(commands)) == 3
+    first, second, _ = asked(commands)
+    driven.deliver(first)
+    assert only(driven.deliver(second), Merge)
+
+
+def test_devices_with_too_few_examples_sit_out() -> None:
+    driven = Driven(min_devices=2, min_examples=5)
+    driven(status("a"), status("poor", examples=4))
+    assert driven.machine.phase == "waiting"
+    assert asked(driven(status("b"))) == ["a", "b"]
+    assert asked(driven(status("poor", examples=4))) == []
+
+
+def test_by_recency_who_has_answered_last_waits() -> None:
+    driven = opened("a", "b", "c", participants=1, selection="recency", count=9)
+    heard: list[str] = []
+    for number in range(3):
+        (device,) = driven.machine.invited
+        version = driven.machine.version
+        driven.deliver(device, version)
+        heard.append(device)
+        driven(Merged(f"00000{number + 1}-0123456789abcdef"))
+    assert sorted(heard) == ["a", "b", "c"]
+
+
+# Who fails
+
+
+def failed(device: str) -> StatusCame:
+    return status(device, activity="failed", problem="the loss is nan")
+
+
+def test_a_device_that_failed_is_asked_again_after_a_rest_that_grows_but_not_for_ever() -> None:
+    driven = opened("a", "b", retries=2, backoff=10.0, deadline=1000.0)
+    assert asked(driven(failed("a"), at=0.0)) == []
+    assert asked(driven(Tick(), failed("a"), at=9.0)) == []
+    assert asked(driven(Tick(), at=10.0)) == ["a"]
+    assert asked(driven(Tick(), at=11.0)) == []
+    driven(failed("a"), at=12.0)
+    assert asked(driven(Tick(), at=31.0)) == []
+    assert asked(driven(Tick(), at=32.0)) == ["a"]
+    (note,) = only(driven(failed("a"), at=33.0), Note)
+    assert note == Note("failed, sits out: the loss is nan", "a")
+    assert asked(driven(Tick(), at=900.0)) == []
+    assert only(driven.deliver("b"), Merge), "nobody waits for it"
+
+
+def test_a_device_that_failed_rests_in_the_next_round_too_and_a_good_update_forgives() -> None:
+    driven = opened("a", "b", "c", min_devices=2, retries=0, backoff=100.0, count=9)
+    driven(failed("a"), at=0.0)
+    driven.deliver("b")
+    driven.deliver("c")
+    assert asked(driven(Merged(V1), at=1.0)) == ["b", "c"]
+    driven.deliver("b", V1)
+    driven.deliver("c", V1)
+    v2 = "000002-0123456789abcdef"
+    assert asked(driven(Merged(v2), at=200.0)) == ["a", "b", "c"]
+    driven.deliver("a", v2)
+    assert driven.machine.fitness.tries == {}
+
+
+def test_who_failed_too_often_and_has_an_update_all_the_same_may_send_it() -> None:
+    driven = opened("a", "b", retries=0, deadline=1000.0)
+    driven(failed("a"), at=0.0)
+    assert driven.machine.failed == {"a"}
+    assert driven.replies(report("a"), at=1.0) == [("a", "resend")]
+
+
+def refused(driven: Driven, at: float) -> list[Command]:
+    """The device sends an update that does not pass its check."""
+    driven.machine.refused.clear()
+    driven(report("a"), at=at)
+    return driven(Bad("a", "not finite"))
+
+
+def test_a_device_that_keeps_sending_bad_updates_is_quarantined_and_let_out_again() -> None:
+    driven = opened("a", "b", quarantine_after=2, quarantine_seconds=50.0, deadline=1000.0)
+    assert only(refused(driven, 0.0), Refuse) == [Refuse("a", V0, "not finite", False)]
+    assert only(refused(driven, 1.0), Refuse) == [Refuse("a", V0, "not finite", True)]
+    driven.machine.refused.clear()
+    (answer,) = only(driven(report("a"), at=50.0), Answer)
+    assert (answer.reply.kind, "quarantine" in answer.reply.reason) == ("refused", True)
+    assert driven.replies(report("a"), at=51.5) == [("a", "resend")]
+
+
+def test_a_quarantine_outlives_the_coordinator() -> None:
+    driven = Driven(Memory(quarantined=frozenset("a")), min_devices=1)
+    driven(status("b"))
+    assert driven.machine.phase == "open"
+    assert asked(driven(status("a"))) == []
+
+
+def test_who_is_in_quarantine_is_not_asked_again_by_a_restart_nor_at_the_deadline() -> None:
+    """And no round waits for it."""
+    memory = Memory(asked_for("ab"), quarantined=frozenset("a"))
+    driven = Driven(memory, min_devices=1)
+    assert asked(driven(status("a"), status("b"))) == ["b"]
+    assert asked(driven(Tick(), at=60.0)) == ["b"], "the deadline came without a quorum"
+    assert asked(driven(status("a"))) == []
+    assert only(driven.deliver("b"), Merge)
+
+
+# Who is late
+
+
+def test_who_is_sending_at_the_deadline_has_a_grace() -> None:
+    driven = opened("a", "b", "c", grace=20.0)
+    driven.deliver("a")
+    driven(report("b"), chunk("b", 0), at=59.0)
+    assert only(driven(Tick(), at=60.0), Merge) == []
+    assert only(driven(Tick(), at=79.0), Merge) == []
+    commands = driven(chunk("b", 1), chunk("b", 2), at=79.5)
+    (merge,) = only(driven(Tick(), at=79.6), Merge) or only(commands, Merge)
+    assert set(merge.reports) == {"a", "b"}
+
+
+def folding(**config: Any) -> Driven:
+    """Round 1 is open; b's update of round 0 has not come."""
+    driven = opened("a", "b", "c", participants=2, late="fold", **{"count": 9} | config)
+    driven.machine.invited = dict.fromkeys("abc", 5)
+    driven.deliver("a")
+    assert only(driven.deliver("c"), Merge)
+    driven(Merged(V1))
+    return driven
+
+
+def test_a_late_update_is_folded_into_the_next_round() -> None:
+    driven = folding()
+    (answer,) = only(driven(report("b")), Answer)
+    assert (answer.reply.kind, answer.reply.chunks) == ("resend", (0, 1, 2))
+    commands = driven(*(chunk("b", index) for index in range(3)))
+    assert [a.reply for a in only(commands, Answer)] == [Reply("accepted", V0)]
+    assert driven.machine.stored["b"].version == V0
+
+
+def test_a_device_whose_late_update_was_folded_keeps_its_next_one_for_the_next_round() -> None:
+    driven = folding()
+    driven.machine.invited = dict.fromkeys("abc", 5)
+    driven.deliver("b")
+    assert driven(report("b", V1)) == []
+    assert only(driven.deliver("a", V1), Merge)
+    v2 = "000002-0123456789abcdef"
+    driven(Merged(v2))
+    assert driven.replies(report("b", V1)) == [("b", "resend")]
+
+
+def test_an_update_that_is_older_than_the_limit_is_late() -> None:
+    driven = folding(max_staleness=1)
+    for device in ("a", "c"):
+        driven.machine.invited[device] = 5
+        driven.deliver(device, V1)
+    driven(Merged("000002-0123456789abcdef"))
+    assert driven.replies(report("b")) == [("b", "late")]
+
+
+def test_who_is_sending_when_the_round_closes_goes_on_if_late_updates_are_folded() -> None:
+    driven = opened("a", "b", "c", participants=2, late="fold", count=9)
+    driven.machine.invited = dict.fromkeys("abc", 5)
+    driven(report("b"), chunk("b", 0))
+    driven.deliver("a")
+    driven.deliver("c")
+    driven(Merged(V1))
+    assert ("b", "accepted") in driven.replies(chunk("b", 1), chunk("b", 2))
+
+
+def test_a_buffer_is_full_after_so_many_updates_whoever_sends_them() -> None:
+    driven = opened("a", "b", "c", mode="buffered", buffer=2, min_devices=2, count=9)
+    driven.deliver("c")
+    (merge,) = only(driven.deliver("a"), Merge)
+    assert list(merge.reports) == ["a", "c"]
+    assert asked(driven(Merged(V1))) == ["a", "b", "c"]
+    driven.deliver("b")
+    (merge,) = only(driven.deliver("a", V1), Merge)
+    assert {d: r.version for d, r in merge.reports.items()} == {"a": V1, "b": V0}
+
+
+# A full disk
+
+
+def test_nothing_is_taken_while_the_disk_is_full_and_nothing_is_refused() -> None:
+    driven = opened("a", "b")
+    driven(report("a"), chunk("a", 0))
+    commands = driven(Full(True))
+    assert only(commands, Discard) == [Discard("a", V0)]
+    assert driven(report("a"), chunk("a", 1)) == []
+    driven(Full(False))
+    driven.deliver("a")
+    assert set(driven.machine.stored) == {"a"}
+
+
+def test_who_is_asked_is_remembered_and_told_once_there_is_space() -> None:
+    """That a device is asked was not on disk: a coordinator that starts again would not know."""
+    driven = opened("a", "b", "c")
+    driven.deliver("a")
+    driven(Full(True))
+    commands = driven(Full(False))
+    assert asked(commands) == ["b", "c"]
+    (remembered,) = only(commands, Remember)
+    assert list(remembered.asked) == ["a", "b", "c"]
+    assert commands.index(remembered) < commands.index(only(commands, Invite)[0])
+    assert driven(Full(False)) == []
