@@ -181,8 +181,6 @@ PyMethodDef method() {
 using Numbers = at::ArrayRef<double>;
 using at::TensorList;
 
-constexpr char kAccumulate[] = "accumulate_";
-constexpr char kAccumulateInt8[] = "accumulate_int8_";
 constexpr char kAlaStep[] = "ala_step_";
 constexpr char kDistillation[] = "distillation";
 constexpr char kEma[] = "ema_";
@@ -192,9 +190,6 @@ constexpr char kProbabilitySums[] = "probability_sums_";
 constexpr char kSgdStep[] = "sgd_step_";
 
 PyMethodDef methods[] = {
-    method<kAccumulate, void(const Tensor&, const Tensor&, double)>(),
-    method<kAccumulateInt8,
-           void(const Tensor&, const Tensor&, const Tensor&, const Tensor&, double)>(),
     method<kAlaStep, void(const Tensor&, const Tensor&, const Tensor&, const Tensor&,
                           const Tensor&, double)>(),
     method<kDistillation, Tensor(const Tensor&, const Tensor&, double, const OptionalTensor&)>(),

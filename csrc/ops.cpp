@@ -23,9 +23,6 @@ void refuse_gradients(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
 }  // namespace
 
 TORCH_LIBRARY(fededge, m) {
-  m.def("accumulate_(Tensor(a!) acc, Tensor x, float weight) -> ()");
-  m.def(
-      "accumulate_int8_(Tensor(a!) acc, Tensor q, Tensor ends, Tensor scales, float weight) -> ()");
   m.def(
       "ala_step_(Tensor(a!) W, Tensor(b!) mixed, Tensor grad, Tensor local, Tensor received, "
       "float eta) -> ()");
@@ -40,8 +37,8 @@ TORCH_LIBRARY(fededge, m) {
 }
 
 TORCH_LIBRARY_IMPL(fededge, Autograd, m) {
-  for (const char* op : {"accumulate_", "accumulate_int8_", "ala_step_", "ema_", "sgd_step_",
-                         "probability_sums_", "pooled_convolution_forward"}) {
+  for (const char* op : {"ala_step_", "ema_", "sgd_step_", "probability_sums_",
+                         "pooled_convolution_forward"}) {
     m.impl(op, torch::CppFunction::makeFromBoxedFunction<&refuse_gradients>());
   }
 }

@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
-import safetensors.torch
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -478,54 +477,6 @@ def test_sha256_sees_every_bit_and_the_layout() -> None:
 
 
 # Files
-
-
-def test_a_model_survives_its_file(tmp_path: Path) -> None:
-    flat, other = FlatModel(network(0)), FlatModel(network(1))
-    flat(images())
-    flat.save(tmp_path / "deep" / "model.safetensors")
-    other.restore(tmp_path / "deep" / "model.safetensors")
-    assert other.sha256() == flat.sha256()
-    assert other.bound
-
-
-def test_a_file_of_plain_tensors_is_read_by_name(tmp_path: Path) -> None:
-    flat = FlatModel(nn.Linear(1, 1))
-    tensors = {"bias": torch.tensor([2.0]), "weight": torch.tensor([[1.0]])}
-    (tmp_path / "m").write_bytes(safetensors.torch.save(tensors))
-    flat.restore(tmp_path / "m")
-    assert flat.vector.tolist() == [1.0, 2.0]
-
-
-@pytest.mark.parametrize("damage", [lambda b: b[:-1], lambda b: b"x" + b, lambda b: b""])
-def test_a_damaged_file_is_one_sentence(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
-    flat, path = FlatModel(network()), tmp_path / "model"
-    flat.save(path)
-    path.write_bytes(damage(path.read_bytes()))
-    before = flat.vector.clone()
-    with pytest.raises(StoreError, match=r"model: not a readable safetensors file \("):
-        flat.restore(path)
-    assert torch.equal(flat.vector, before)
-
-
-def test_a_missing_file_and_a_folder_are_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="none: there is no such model file"):
-        FlatModel(network()).restore(tmp_path / "none")
-    with pytest.raises(StoreError, match="not a readable safetensors file"):
-        FlatModel(network()).restore(tmp_path)
-
-
-def test_a_file_of_another_layout_is_refused(tmp_path: Path) -> None:
-    """Even one whose names and shapes agree: there `b` is a buffer, and training skips it."""
-    FlatModel(nn.ModuleDict(base())).save(tmp_path / "model")
-    with pytest.raises(LayoutError, match=r"model: tensors do not fit the layout: missing"):
-        FlatModel(network()).restore(tmp_path / "model")
-    modules = base()
-    weight = modules["b"]._parameters.pop("weight")
-    assert weight is not None
-    modules["b"].register_buffer("weight", weight.detach())
-    with pytest.raises(LayoutError, match="model: written for layout"):
-        FlatModel(nn.ModuleDict(modules)).restore(tmp_path / "model")
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(

@@ -2,11 +2,9 @@
 // neither threads nor torch.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
 #include "cpu/simd.h"
-#include "kernels/accumulate.h"
 
 // Element i touches nothing but index i of its vectors, so iterations never depend on each other.
 #if defined(__clang__)
@@ -46,16 +44,6 @@ void run(const Span& span, int64_t begin, int64_t end) {
   if (level == Simd::kAvx2) return run_avx2(span, begin, end);
 #endif
   run_baseline(span, begin, end);
-}
-
-// Tensor by tensor, so that the inner loop has one scale and becomes SIMD.
-template <typename Acc>
-void run(const AccumulateInt8<Acc>& span, int64_t begin, int64_t end) {
-  for (int64_t tensor = span.tensor_of(begin); begin < end; ++tensor) {
-    const int64_t stop = std::min(end, span.ends[tensor]);
-    run(span.within(tensor), begin, stop);
-    begin = stop;
-  }
 }
 
 }  // namespace fededge::cpu

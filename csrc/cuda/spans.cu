@@ -1,8 +1,7 @@
-// The launches of the flat-vector ops, for every span that csrc/vectors.h makes.
+// The launches of the flat-vector ops, for every span that csrc/ops/vectors.h makes.
 #include <algorithm>
 
 #include "cuda/spans.h"
-#include "kernels/accumulate.h"
 #include "kernels/ala_step.h"
 #include "kernels/ema.h"
 #include "kernels/grid.h"
@@ -30,19 +29,12 @@ void launch_span(int64_t n, const Span& span, cudaStream_t stream) {
 
 #define FEDEDGE_SPAN(...) \
   template void launch_span<__VA_ARGS__>(int64_t, const __VA_ARGS__&, cudaStream_t)
-#define FEDEDGE_ACCUMULATE(Acc)             \
-  FEDEDGE_SPAN(Accumulate<Acc, float>);     \
-  FEDEDGE_SPAN(Accumulate<Acc, Half>);      \
-  FEDEDGE_SPAN(Accumulate<Acc, BFloat16>);  \
-  FEDEDGE_SPAN(AccumulateInt8<Acc>)
 #define FEDEDGE_SGD_STEPS(kBuffer, kAnchor)              \
   FEDEDGE_SPAN(SgdStep<kBuffer, kAnchor, false, false>); \
   FEDEDGE_SPAN(SgdStep<kBuffer, kAnchor, false, true>);  \
   FEDEDGE_SPAN(SgdStep<kBuffer, kAnchor, true, false>);  \
   FEDEDGE_SPAN(SgdStep<kBuffer, kAnchor, true, true>)
 
-FEDEDGE_ACCUMULATE(float);
-FEDEDGE_ACCUMULATE(double);
 FEDEDGE_SPAN(AlaStep);
 FEDEDGE_SPAN(Ema);
 FEDEDGE_SGD_STEPS(false, false);

@@ -11,10 +11,6 @@ struct Cuda {
   static void for_each(const at::Tensor& written, const Span& span) {
     on_device(written, [&](cudaStream_t stream) { launch_span(written.numel(), span, stream); });
   }
-
-  static at::Tensor near(const at::Tensor& small, const at::Tensor& like) {
-    return small.to(like.device());
-  }
 };
 
 TORCH_LIBRARY_IMPL(fededge, CUDA, m) { register_vectors<Cuda>(m); }

@@ -1,7 +1,7 @@
 // The flat-vector ops for any device: checks, then the span that a call means.
 //
 // A device is a type with a function for_each(written, span), which runs the span over every
-// element of the tensor `written`, and a function near(tensor), which gives the span small data.
+// element of the tensor `written`.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,80 +10,12 @@
 #include <array>
 #include <initializer_list>
 
-#include "kernels/accumulate.h"
 #include "kernels/ala_step.h"
 #include "kernels/ema.h"
 #include "kernels/sgd_step.h"
 #include "ops/tensors.h"
 
 namespace fededge {
-
-template <class Device, typename Acc, typename X>
-void accumulate_typed(const at::Tensor& acc, const at::Tensor& x, double weight) {
-  const X* from = input<X>("accumulate_", "x", x, acc, x.scalar_type());
-  Device::for_each(acc, Accumulate<Acc, X>{output<Acc>(acc), from, static_cast<Acc>(weight)});
-}
-
-template <class Device, typename Acc>
-void accumulate_into(const at::Tensor& acc, const at::Tensor& x, double weight) {
-  check_vector("accumulate_", "acc", acc, acc, c10::CppTypeToScalarType<Acc>::value);
-  if (x.scalar_type() == at::kHalf) {
-    accumulate_typed<Device, Acc, Half>(acc, x, weight);
-  } else if (x.scalar_type() == at::kBFloat16) {
-    accumulate_typed<Device, Acc, BFloat16>(acc, x, weight);
-  } else {
-    TORCH_CHECK(x.scalar_type() == at::kFloat, "accumulate_: x is ", x.scalar_type(),
-                ", expected Float, Half or BFloat16");
-    accumulate_typed<Device, Acc, float>(acc, x, weight);
-  }
-}
-
-template <class Device>
-void accumulate_(const at::Tensor& acc, const at::Tensor& x, double weight) {
-  if (acc.scalar_type() == at::kDouble) {
-    accumulate_into<Device, double>(acc, x, weight);
-  } else {
-    accumulate_into<Device, float>(acc, x, weight);
-  }
-}
-
-// The ends are checked on the host: an element that no tensor holds would be read astray.
-inline void check_ends(const at::Tensor& ends, const at::Tensor& scales, int64_t n) {
-  constexpr char kOp[] = "accumulate_int8_";
-  check_vector(kOp, "ends", ends, scales.numel(), at::kCPU, at::kLong);
-  const int64_t* end = ends.const_data_ptr<int64_t>();
-  int64_t before = 0;
-  for (int64_t i = 0; i < ends.numel(); ++i) {
-    TORCH_CHECK(end[i] >= before, kOp, ": ends[", i, "] is ", end[i], ", below the one before it");
-    before = end[i];
-  }
-  TORCH_CHECK(before == n, kOp, ": the last of ends is ", before, ", expected ", n);
-}
-
-template <class Device, typename Acc>
-void accumulate_int8_into(const at::Tensor& acc, const at::Tensor& q, const at::Tensor& ends,
-                          const at::Tensor& scales, double weight) {
-  constexpr char kOp[] = "accumulate_int8_";
-  check_vector(kOp, "acc", acc, acc, c10::CppTypeToScalarType<Acc>::value);
-  const int8_t* from = input<int8_t>(kOp, "q", q, acc, at::kChar);
-  check_vector(kOp, "scales", scales, scales.numel(), acc.device(), at::kFloat);
-  at::assert_no_overlap(acc, scales);
-  check_ends(ends, scales, acc.numel());
-  const at::Tensor near = Device::near(ends, acc);
-  Device::for_each(acc, AccumulateInt8<Acc>{output<Acc>(acc), from, static_cast<Acc>(weight),
-                                            near.const_data_ptr<int64_t>(),
-                                            scales.const_data_ptr<float>(), ends.numel()});
-}
-
-template <class Device>
-void accumulate_int8_(const at::Tensor& acc, const at::Tensor& q, const at::Tensor& ends,
-                      const at::Tensor& scales, double weight) {
-  if (acc.scalar_type() == at::kDouble) {
-    accumulate_int8_into<Device, double>(acc, q, ends, scales, weight);
-  } else {
-    accumulate_int8_into<Device, float>(acc, q, ends, scales, weight);
-  }
-}
 
 template <class Device>
 void ema_(const at::Tensor& target, const at::Tensor& source, double mu) {
@@ -167,8 +99,6 @@ void sgd_step_(const at::Tensor& w, const at::Tensor& grad,
 
 template <class Device>
 void register_vectors(torch::Library& m) {
-  m.impl("accumulate_", TORCH_FN(accumulate_<Device>));
-  m.impl("accumulate_int8_", TORCH_FN(accumulate_int8_<Device>));
   m.impl("ala_step_", TORCH_FN(ala_step_<Device>));
   m.impl("ema_", TORCH_FN(ema_<Device>));
   m.impl("sgd_step_", TORCH_FN(sgd_step_<Device>));

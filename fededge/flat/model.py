@@ -6,13 +6,9 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
-import safetensors
-
-from fededge.errors import LayoutError, StoreError
-from fededge.files import replace_file
+from fededge.errors import LayoutError
 from fededge.flat.layout import Layout, owners_of, tensors_of
 from fededge.late import Tensor, nn, torch
 
@@ -143,31 +139,6 @@ class FlatModel:
 
     def sha256(self) -> str:
         return self.layout.sha256(self.vector)
-
-    def save(self, path: Path) -> None:
-        """Write the named tensors as safetensors, atomically."""
-        from safetensors.torch import save
-
-        tensors = {n: t.cpu() for n, t in self.layout.views(self.vector).items()}
-        replace_file(path, save(tensors, {"layout": self.layout.hash}))
-
-    def restore(self, path: Path) -> None:
-        """Read what `save` wrote; a file of another layout is refused."""
-        try:
-            with safetensors.safe_open(path, "pt") as file:
-                written = (file.metadata() or {}).get("layout", self.layout.hash)
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except FileNotFoundError:
-            raise StoreError(f"{path}: there is no such model file") from None
-        except (OSError, safetensors.SafetensorError) as error:
-            raise StoreError(f"{path}: not a readable safetensors file ({error})") from None
-        try:
-            vector = self.layout.vector(tensors)
-        except LayoutError as error:
-            raise LayoutError(f"{path}: {error}") from None
-        if written != self.layout.hash:
-            raise LayoutError(f"{path}: written for layout {written}, ours is {self.layout.hash}")
-        self.load(vector)
 
 
 def _device(tensors: Sequence[Tensor]) -> torch.device:
