@@ -1,12 +1,12 @@
-// Runs a span's maths over some of its elements with the best instruction set at run time; it knows
-// neither threads nor torch.
+// Runs a span over a range of elements, with run-time dispatch by instruction set. No threads, no
+// torch.
 #pragma once
 
 #include <cstdint>
 
 #include "cpu/simd.h"
 
-// Element i touches nothing but index i of its vectors, so iterations never depend on each other.
+// Element i accesses only index i of its vectors: iterations are independent.
 #if defined(__clang__)
 #define FEDEDGE_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #else
@@ -15,7 +15,7 @@
 
 namespace fededge::cpu {
 
-// The span is taken by value: a local copy cannot alias what the loop writes.
+// The span is passed by value, so that stores cannot alias it.
 template <class Span>
 void run_baseline(Span span, int64_t begin, int64_t end) {
   FEDEDGE_INDEPENDENT

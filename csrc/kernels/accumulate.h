@@ -1,4 +1,4 @@
-// Weighted accumulation of one model into a running sum.
+// Adds a weighted model to a running sum.
 #pragma once
 
 #include "kernels/half.h"

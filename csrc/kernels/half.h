@@ -1,7 +1,7 @@
 // The 16-bit float as bits, so that kernels need neither torch's nor CUDA's headers.
 //
-// Integer arithmetic without branches: loops over it become SIMD on every processor, with the same
-// bits everywhere, whether or not subnormal numbers are flushed to zero.
+// Branch-free integer arithmetic: loops are vectorised on every processor and give the same bits,
+// whether or not subnormal numbers are flushed to zero.
 #pragma once
 
 #include "kernels/host_device.h"

@@ -1,7 +1,7 @@
-// The module fededge._sums: sums of models that lie in plain buffers, as NumPy and Python have them.
+// The module fededge._sums: sums of models in plain buffers (NumPy, array.array, memoryview).
 //
-// It knows nothing of torch, so that a coordinator can do without it. One thread: these loops wait
-// for memory, and the coordinator talks to its devices meanwhile.
+// It does not link torch, so that the coordinator needs none. It uses one thread: the loops are bound
+// by memory bandwidth, and the coordinator serves its devices meanwhile.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -19,7 +19,7 @@ namespace {
 
 namespace py = pybind11;
 
-// A flat, dense buffer: what kind of number it holds, how many, and where.
+// A flat, contiguous buffer with a checked number format.
 class Flat {
  public:
   Flat(const char* name, const py::buffer& buffer, const std::string& kinds, bool writable = false)
@@ -47,7 +47,7 @@ class Flat {
     }
   }
 
-  // What is written may not lie across what is read.
+  // Throws if this output buffer overlaps an input.
   void apart(const Flat& read) const {
     const char* begin = data<char>();
     const char* other = read.data<char>();
