@@ -1,8 +1,8 @@
 // BlockLanes: rows of medium width, several in each pass.
 //
 // The maximum, the sum and the quotient of one row depend on each other, and in a short row this
-// latency exceeds the time of the columns. Several rows per pass hide it: the processor continues with
-// the next row. The arithmetic of each row is that of ColumnLanes.
+// latency exceeds the time of the columns. Several rows per pass hide it: the processor continues
+// with the next row. The arithmetic of each row is that of ColumnLanes.
 #pragma once
 
 #include "cpu/column_lanes.h"
@@ -35,8 +35,8 @@ struct BlockLanes {
   int columns;
   int64_t index;
   T* scratch;
-  int64_t room;  // scratch numbers per row
-  int rows;      // at most kWidth; if fewer, the last row is repeated
+  int64_t room;                    // scratch numbers per row
+  int rows;                        // at most kWidth; if fewer, the last row is repeated
   const int64_t* order = nullptr;  // row indices, or null for consecutive rows
 
   template <typename U>
@@ -159,7 +159,9 @@ struct BlockLanes {
   }
 
  private:
-  FEDEDGE_HD int64_t row_index(int i) const { return order == nullptr ? index + i : order[index + i]; }
+  FEDEDGE_HD int64_t row_index(int i) const {
+    return order == nullptr ? index + i : order[index + i];
+  }
 
   FEDEDGE_HD One one(int i) const { return {columns, row_index(i), scratch + i * room}; }
 

@@ -1,5 +1,5 @@
-// ColumnLanes: one row at a time, a pack of columns per step. For short rows there are row_lanes.h and
-// block_lanes.h.
+// ColumnLanes: one row at a time, a pack of columns per step. For short rows there are row_lanes.h
+// and block_lanes.h.
 #pragma once
 
 #include "cpu/pack.h"
@@ -7,9 +7,9 @@
 
 namespace fededge::cpu {
 
-// A pack of columns from `start` on. The last pack of a row is moved back to end with the row, and its
-// first `stale` columns were visited before. Its scratch still has a `place` of its own: loads that span
-// two recent stores are slow.
+// A pack of columns from `start` on. The last pack of a row is moved back to end with the row, and
+// its first `stale` columns were visited before. Its scratch still has a `place` of its own: loads
+// that span two recent stores are slow.
 struct Columns {
   int start;
   int place;
@@ -96,9 +96,9 @@ struct ColumnLanes {
     }
   }
 
-  // Adds one register of doubles at a time. The remainder after the whole packs may overlap the last
-  // register before it. That overlapping register is stored first, so that it does not read a recent
-  // store, and the other one then overwrites the columns that both contain.
+  // Adds one register of doubles at a time. The remainder after the whole packs may overlap the
+  // last register before it. That overlapping register is stored first, so that it does not read a
+  // recent store, and the other one then overwrites the columns that both contain.
   template <int kSlot>
   FEDEDGE_HD void add_kept(double* to, double rate) const {
     constexpr int kDoubles = kRegister / int(sizeof(double));

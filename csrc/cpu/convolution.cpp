@@ -34,7 +34,8 @@ Level level() {
 
 int64_t whole(int64_t outputs, int64_t lanes) { return (outputs + lanes - 1) / lanes * lanes; }
 
-// The weights in the order in which the loops read them: groups of output channels, one register each.
+// The weights in the order in which the loops read them: groups of output channels, one register
+// each.
 at::Tensor packed(const at::Tensor& weight, int64_t lanes) {
   const int64_t taps = weight.size(1) * weight.size(2) * weight.size(3);
   at::Tensor out = zeros(whole(weight.size(0), lanes) * taps);
@@ -43,7 +44,8 @@ at::Tensor packed(const at::Tensor& weight, int64_t lanes) {
     float* to = out.mutable_data_ptr<float>() + o / lanes * lanes * taps + o % lanes;
     for (int64_t y = 0; y < weight.size(2); ++y) {
       for (int64_t x = 0; x < weight.size(3); ++x) {
-        const float* from = data + o * weight.stride(0) + y * weight.stride(2) + x * weight.stride(3);
+        const float* from =
+            data + o * weight.stride(0) + y * weight.stride(2) + x * weight.stride(3);
         for (int64_t c = 0; c < weight.size(1); ++c, to += lanes) *to = from[c * weight.stride(1)];
       }
     }
@@ -66,7 +68,8 @@ at::Tensor empty(const Sizes& sizes, at::ScalarType type) {
   return at::detail::empty_cpu(sizes, type, false, at::MemoryFormat::ChannelsLast);
 }
 
-// Convolves all images into `out`, and writes the positions of the maxima to `where` unless it is null.
+// Convolves all images into `out`, and writes the positions of the maxima to `where` unless it is
+// null.
 void convolve(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
               int64_t padding, const Sizes& sizes, float* out, uint8_t* where) {
   const Level best = level();

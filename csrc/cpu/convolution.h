@@ -8,14 +8,14 @@ namespace fededge::cpu {
 // A layer as the loops see it. Output channels are in groups of one register each.
 struct Convolution {
   int64_t channels;
-  int64_t outputs;         // channels of the output
+  int64_t outputs;  // channels of the output
   int64_t kernel_rows;
   int64_t kernel_columns;
-  int64_t row;             // floats per image row
-  int64_t rows;            // of the pooled output
+  int64_t row;   // floats per image row
+  int64_t rows;  // of the pooled output
   int64_t columns;
-  const float* weight;     // [group][kernel row][kernel column][channel][lane]
-  const float* bias;       // [group][lane]
+  const float* weight;  // [group][kernel row][kernel column][channel][lane]
+  const float* bias;    // [group][lane]
 };
 
 // The position of the maximum if the ReLU's output is 0.
@@ -27,8 +27,8 @@ void convolve_baseline(const Convolution& layer, const float* image, float* out,
 void convolve_avx2(const Convolution& layer, const float* image, float* out, uint8_t* where);
 void convolve_avx512(const Convolution& layer, const float* image, float* out, uint8_t* where);
 
-// The gradient with respect to one number of the feature map, and the offset of the number's patch in
-// the image.
+// The gradient with respect to one number of the feature map, and the offset of the number's patch
+// in the image.
 struct Slope {
   int64_t at;
   float value;
@@ -40,8 +40,8 @@ struct Slopes {
   int64_t count;
 };
 
-// The patches of a layer. Each of a patch's rows is `run` contiguous floats. The weights of an output
-// channel and their gradient have the same rows, each padded to the widest register.
+// The patches of a layer. Each of a patch's rows is `run` contiguous floats. The weights of an
+// output channel and their gradient have the same rows, each padded to the widest register.
 struct Patches {
   int64_t rows;
   int64_t run;
@@ -51,8 +51,8 @@ struct Patches {
 
 inline constexpr int64_t kWidest = 16;
 
-// Adds the contribution of the slopes to the gradient of a channel's weights. Here and below, kWidest
-// more floats of any value must be readable after the image.
+// Adds the contribution of the slopes to the gradient of a channel's weights. Here and below,
+// kWidest more floats of any value must be readable after the image.
 void add_to_weight_baseline(const Patches& p, Slopes slopes, const float* image, float* weight);
 void add_to_weight_avx2(const Patches& p, Slopes slopes, const float* image, float* weight);
 void add_to_weight_avx512(const Patches& p, Slopes slopes, const float* image, float* weight);

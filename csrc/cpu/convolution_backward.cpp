@@ -64,7 +64,8 @@ void each_weight(const Tensor& weight, const Patches& p, const F& f) {
   for (int64_t o = 0; o < weight.size(0); ++o) {
     for (int64_t y = 0; y < weight.size(2); ++y) {
       for (int64_t x = 0; x < weight.size(3); ++x) {
-        const int64_t of_weight = o * weight.stride(0) + y * weight.stride(2) + x * weight.stride(3);
+        const int64_t of_weight =
+            o * weight.stride(0) + y * weight.stride(2) + x * weight.stride(3);
         const int64_t of_patch = (o * p.rows + y) * p.stride + x * weight.size(1);
         for (int64_t c = 0; c < weight.size(1); ++c) {
           f(of_weight + c * weight.stride(1), of_patch + c);
@@ -133,7 +134,8 @@ class ImageGradient {
   void end(int64_t image) const {
     const int64_t rows = in_.x.size(2), width = in_.x.size(3) * in_.channels();
     for (int64_t y = 0; y < rows; ++y) {
-      const float* const from = sums_.data() + (y + in_.padding) * row_ + in_.padding * in_.channels();
+      const float* const from =
+          sums_.data() + (y + in_.padding) * row_ + in_.padding * in_.channels();
       std::copy_n(from, width, to_ + (image * rows + y) * width);
     }
   }
@@ -200,9 +202,11 @@ void add_all(const Inputs& in, const Sums& sums) {
 }
 
 // The gradients with respect to x, weight and bias, as far as they are needed.
-std::tuple<Tensor, Tensor, Tensor> pooled_convolution_backward(
-    const Tensor& gradient, const Tensor& where, const Tensor& x, const Tensor& weight,
-    int64_t padding, std::array<bool, 3> needed) {
+std::tuple<Tensor, Tensor, Tensor> pooled_convolution_backward(const Tensor& gradient,
+                                                               const Tensor& where, const Tensor& x,
+                                                               const Tensor& weight,
+                                                               int64_t padding,
+                                                               std::array<bool, 3> needed) {
   convolution_op::check_backward(gradient, where, x, weight, padding);
   const Inputs in{gradient, where.contiguous(at::MemoryFormat::ChannelsLast), x, weight, padding};
   const Patches p = in.patches();

@@ -1,8 +1,8 @@
 // The loops of the convolution's gradients, compiled once per instruction set.
 //
 // At most one in four numbers of the feature map has a slope, and only these are visited. Lanes run
-// over a row of a patch, and each sum adds its terms in the order of the slopes: the bits do not depend
-// on the size of the registers.
+// over a row of a patch, and each sum adds its terms in the order of the slopes: the bits do not
+// depend on the size of the registers.
 #pragma once
 
 #include "cpu/convolution_loops.h"
@@ -115,18 +115,15 @@ FEDEDGE_HD void add_to_image(const Patches& p, Slopes slopes, const float* weigh
 
 // Defines the three entry points of cpu/convolution.h for an instruction set with registers of
 // `kRegister` bytes.
-#define FEDEDGE_CONVOLUTIONS(isa, kRegister)                                                  \
-  void convolve_##isa(const Convolution& layer, const float* image, float* out,               \
-                      uint8_t* where) {                                                        \
-    convolve<kRegister>(layer, image, out, where);                                             \
-  }                                                                                            \
-  void add_to_weight_##isa(const Patches& p, Slopes slopes, const float* image,                \
-                           float* weight) {                                                    \
-    add_to_weight<kRegister>(p, slopes, image, weight);                                        \
-  }                                                                                            \
-  void add_to_image_##isa(const Patches& p, Slopes slopes, const float* weight,                \
-                          float* image) {                                                      \
-    add_to_image<kRegister>(p, slopes, weight, image);                                         \
+#define FEDEDGE_CONVOLUTIONS(isa, kRegister)                                                      \
+  void convolve_##isa(const Convolution& layer, const float* image, float* out, uint8_t* where) { \
+    convolve<kRegister>(layer, image, out, where);                                                \
+  }                                                                                               \
+  void add_to_weight_##isa(const Patches& p, Slopes slopes, const float* image, float* weight) {  \
+    add_to_weight<kRegister>(p, slopes, image, weight);                                           \
+  }                                                                                               \
+  void add_to_image_##isa(const Patches& p, Slopes slopes, const float* weight, float* image) {   \
+    add_to_image<kRegister>(p, slopes, weight, image);                                            \
   }
 
 }  // namespace fededge::cpu

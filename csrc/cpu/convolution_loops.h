@@ -1,7 +1,7 @@
 // The loops of a convolution, compiled once per instruction set.
 //
-// Every output adds its taps in one order: all processors with fused multiply-add give the same bits,
-// whatever their registers. Processors without it use torch's convolution.
+// Every output adds its taps in one order: all processors with fused multiply-add give the same
+// bits, whatever their registers. Processors without it use torch's convolution.
 #pragma once
 
 #include "cpu/convolution.h"
@@ -19,8 +19,8 @@ FEDEDGE_HD V pooled(V a, V b) {
   return a == a ? most : a;
 }
 
-// The position of the maximum, as in torch's pooling: the first of equal numbers, the last NaN. kNone
-// if the ReLU's output is 0.
+// The position of the maximum, as in torch's pooling: the first of equal numbers, the last NaN.
+// kNone if the ReLU's output is 0.
 template <class V>
 FEDEDGE_HD auto place(V a, V b, V c, V d) {
   using Places = decltype(a > b);
@@ -131,8 +131,7 @@ FEDEDGE_HD void convolve_columns(int64_t columns, const Arguments&... arguments)
 }
 
 template <int kRegister>
-FEDEDGE_HD void convolve(const Convolution& layer, const float* image, float* out,
-                         uint8_t* where) {
+FEDEDGE_HD void convolve(const Convolution& layer, const float* image, float* out, uint8_t* where) {
   constexpr int64_t kLanes = kRegister / 4;
   constexpr int kMost = kAtOnce<kRegister>;
   const int64_t group = layer.kernel_rows * layer.kernel_columns * layer.channels * kLanes;

@@ -1,7 +1,7 @@
 // Pack: a SIMD vector of 64 bytes on every processor.
 //
-// It consists of vector types of GCC and clang in the register size of the instruction set. The size
-// of a pack and the order of its reductions never change: all instruction sets with fused
+// It consists of vector types of GCC and clang in the register size of the instruction set. The
+// size of a pack and the order of its reductions never change: all instruction sets with fused
 // multiply-add (kernels/maths.h) give the same bits, and so do all without it.
 #pragma once
 
@@ -163,15 +163,15 @@ struct Pack : Pieces<T, kRegister> {
         [&](int i) FEDEDGE_LAMBDA { return a.piece[i] op b.piece[i]; });                      \
   }
 // Operators of two packs, and of a pack and a number.
-#define FEDEDGE_MIXED(Result, op)                                                             \
-  FEDEDGE_OPERATOR(Result, Pack, op)                                                          \
-  FEDEDGE_PACK FEDEDGE_HD Result<T, kRegister> operator op(const Pack<T, kRegister>& a,       \
-                                                           typename Traits<T>::Real b) {      \
-    return a op Pack<T, kRegister>(b);                                                        \
-  }                                                                                           \
-  FEDEDGE_PACK FEDEDGE_HD Result<T, kRegister> operator op(typename Traits<T>::Real a,        \
-                                                           const Pack<T, kRegister>& b) {     \
-    return Pack<T, kRegister>(a) op b;                                                        \
+#define FEDEDGE_MIXED(Result, op)                                                         \
+  FEDEDGE_OPERATOR(Result, Pack, op)                                                      \
+  FEDEDGE_PACK FEDEDGE_HD Result<T, kRegister> operator op(const Pack<T, kRegister>& a,   \
+                                                           typename Traits<T>::Real b) {  \
+    return a op Pack<T, kRegister>(b);                                                    \
+  }                                                                                       \
+  FEDEDGE_PACK FEDEDGE_HD Result<T, kRegister> operator op(typename Traits<T>::Real a,    \
+                                                           const Pack<T, kRegister>& b) { \
+    return Pack<T, kRegister>(a) op b;                                                    \
   }
 
 FEDEDGE_MIXED(Pack, +)
@@ -234,9 +234,8 @@ FEDEDGE_PACK FEDEDGE_HD Pack<T, kRegister> where(const Mask<T, kRegister>& take,
 // instruction.
 FEDEDGE_PACK FEDEDGE_HD Pack<T, kRegister> larger(const Pack<T, kRegister>& a,
                                                   const Pack<T, kRegister>& b) {
-  return Pack<T, kRegister>::Base::each([&](int i) FEDEDGE_LAMBDA {
-    return a.piece[i] > b.piece[i] ? a.piece[i] : b.piece[i];
-  });
+  return Pack<T, kRegister>::Base::each(
+      [&](int i) FEDEDGE_LAMBDA { return a.piece[i] > b.piece[i] ? a.piece[i] : b.piece[i]; });
 }
 
 FEDEDGE_PACK FEDEDGE_HD bool all(const Mask<T, kRegister>& mask) {

@@ -76,7 +76,7 @@ class PaddedImages {
 
   const at::Tensor& x_;
   int64_t padding_;
-  int64_t row_;  // floats in a row, with its border
+  int64_t row_;           // floats in a row, with its border
   int64_t in_place_ = 0;  // images from the first on that need no copy
   bool whole_rows_;
   int64_t copy_size_;

@@ -12,8 +12,9 @@
 
 namespace fededge::cpu {
 
-// Rows per partial sum. It does not depend on the number of threads, so that the bits do not either.
-// It is a multiple of every pack's width, and larger for short rows to amortise the call of the loop.
+// Rows per partial sum. It does not depend on the number of threads, so that the bits do not
+// either. It is a multiple of every pack's width, and larger for short rows to amortise the call of
+// the loop.
 constexpr int64_t rows_at_once(int64_t columns) { return columns < 160 ? 128 : 16; }
 
 // Exponentials per thread below which another thread does not pay.
@@ -63,8 +64,8 @@ double for_each_row(int64_t rows, int64_t columns, const Kernel& kernel) {
   return total;
 }
 
-// A stable sort of the rows by `parts` ranges of classes, and the begin of each range. The ranges have
-// about equally many rows.
+// A stable sort of the rows by `parts` ranges of classes, and the begin of each range. The ranges
+// have about equally many rows.
 struct RowsByClass {
   std::vector<int64_t> order;
   std::vector<int64_t> begin;
@@ -86,9 +87,9 @@ struct RowsByClass {
   }
 };
 
-// Runs a kernel whose rows add to their label's row of a table. Each thread owns a range of classes, so
-// that no two threads write the same row, and takes its rows in order, so that the sums do not depend
-// on the number of threads. With two labels per row there is only one thread.
+// Runs a kernel whose rows add to their label's row of a table. Each thread owns a range of
+// classes, so that no two threads write the same row, and takes its rows in order, so that the sums
+// do not depend on the number of threads. With two labels per row there is only one thread.
 template <class Kernel>
 void for_each_row_by_class(int64_t rows, int64_t columns, const Kernel& kernel) {
   const int64_t parts = std::min<int64_t>(at::get_num_threads(), rows * columns / kSumGrain);

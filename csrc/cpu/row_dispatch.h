@@ -5,7 +5,8 @@
 
 namespace fededge::cpu {
 
-// Returns the sum of the kernel's results for rows `begin` to `end`. `scratch` has scratch_size numbers.
+// Returns the sum of the kernel's results for rows `begin` to `end`. `scratch` has scratch_size
+// numbers.
 template <class Kernel>
 double rows_baseline(const Kernel& kernel, int64_t begin, int64_t end, int columns,
                      typename Kernel::Real* scratch);

@@ -32,8 +32,8 @@ struct RowLanes {
   int columns;
   int64_t index;
   T* scratch;
-  int rows;         // valid rows of the pack
-  mutable T* free;  // scratch for the next view
+  int rows;                        // valid rows of the pack
+  mutable T* free;                 // scratch for the next view
   const int64_t* order = nullptr;  // row indices, or null for consecutive rows
 
   FEDEDGE_HD View<const T> row(Matrix<const T> m) const {
@@ -84,8 +84,7 @@ struct RowLanes {
 
   template <typename U>
   FEDEDGE_HD Number at(const View<U>& v, const Label& y) const {
-    return Number::gather(
-        [&](int i) FEDEDGE_LAMBDA { return v.transposed[y.of[i] * kWidth + i]; });
+    return Number::gather([&](int i) FEDEDGE_LAMBDA { return v.transposed[y.of[i] * kWidth + i]; });
   }
 
   FEDEDGE_HD Number diagonal(Matrix<const T> m, const Label& y) const {

@@ -6,8 +6,8 @@
 
 #include "cpu/block_lanes.h"
 #include "cpu/column_lanes.h"
-#include "cpu/row_lanes.h"
 #include "cpu/row_dispatch.h"
+#include "cpu/row_lanes.h"
 #include "kernels/distillation.h"
 #include "kernels/label_loss.h"
 #include "kernels/probability_sums.h"
@@ -79,21 +79,21 @@ FEDEDGE_HD double sum_rows(const LabelLoss<T>& loss, int64_t begin, int64_t end,
   });
 }
 
-#define FEDEDGE_ROWS_OF(name, Kernel)                                                  \
+#define FEDEDGE_ROWS_OF(name, Kernel) \
   template double name<Kernel>(const Kernel&, int64_t, int64_t, int, Kernel::Real*);
 
 // Defines `name` for every row kernel, with registers of kRegister bytes.
-#define FEDEDGE_ROWS(name, kRegister)                                                  \
-  template <class Kernel>                                                              \
-  double name(const Kernel& kernel, int64_t begin, int64_t end, int columns,           \
-              typename Kernel::Real* scratch) {                                        \
-    return sum_rows<kRegister>(kernel, begin, end, columns, scratch);                  \
-  }                                                                                    \
-  FEDEDGE_ROWS_OF(name, LabelLoss<float>)                                              \
-  FEDEDGE_ROWS_OF(name, LabelLoss<double>)                                             \
-  FEDEDGE_ROWS_OF(name, Distillation<float>)                                           \
-  FEDEDGE_ROWS_OF(name, Distillation<double>)                                          \
-  FEDEDGE_ROWS_OF(name, ProbabilitySums<float>)                                        \
+#define FEDEDGE_ROWS(name, kRegister)                                        \
+  template <class Kernel>                                                    \
+  double name(const Kernel& kernel, int64_t begin, int64_t end, int columns, \
+              typename Kernel::Real* scratch) {                              \
+    return sum_rows<kRegister>(kernel, begin, end, columns, scratch);        \
+  }                                                                          \
+  FEDEDGE_ROWS_OF(name, LabelLoss<float>)                                    \
+  FEDEDGE_ROWS_OF(name, LabelLoss<double>)                                   \
+  FEDEDGE_ROWS_OF(name, Distillation<float>)                                 \
+  FEDEDGE_ROWS_OF(name, Distillation<double>)                                \
+  FEDEDGE_ROWS_OF(name, ProbabilitySums<float>)                              \
   FEDEDGE_ROWS_OF(name, ProbabilitySums<double>)
 
 }  // namespace fededge::cpu

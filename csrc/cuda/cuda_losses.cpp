@@ -13,9 +13,9 @@ namespace {
 
 constexpr int64_t kInside = RowJob<float>::kInside;
 
-// A label out of range that a kernel found, in pinned host memory that every GPU can write. It is read
-// when the next op starts, because synchronising with the kernel would cost more than the kernel. The
-// loss and the gradient of that row are NaN immediately.
+// A label out of range that a kernel found, in pinned host memory that every GPU can write. It is
+// read when the next op starts, because synchronising with the kernel would cost more than the
+// kernel. The loss and the gradient of that row are NaN immediately.
 volatile int64_t& outside() {
   static volatile int64_t* const where = [] {
     void* memory = nullptr;
@@ -57,8 +57,7 @@ struct Cuda {
     refuse_outside();
     TORCH_CHECK_VALUE(rows.rows < (int64_t{1} << 31), "there are ", rows.rows, " rows of logits");
     const auto columns = static_cast<int>(rows.columns);
-    const at::Tensor results =
-        empty({rows.rows}, c10::CppTypeToScalarType<T>::value, z.device());
+    const at::Tensor results = empty({rows.rows}, c10::CppTypeToScalarType<T>::value, z.device());
     auto* each = results.mutable_data_ptr<T>();
     run<EachRow>(RowJob<T>{rows.rows, columns, each, const_cast<int64_t*>(&outside())}, kernel, z);
     const at::Tensor out = empty({}, at::kDouble, z.device());

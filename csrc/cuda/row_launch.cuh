@@ -71,8 +71,7 @@ void launch(const RowJob<typename Kernel::Real>& job, const Kernel& kernel, void
   if (plan.blocks == 0) return;  // a grid without blocks is an error
   const auto blocks = static_cast<unsigned>(plan.blocks);
   if (plan.narrow) {
-    run_narrow<Way>
-        <<<blocks, RowPlan::kNarrowThreads, plan.shared, stream>>>(job, kernel);
+    run_narrow<Way><<<blocks, RowPlan::kNarrowThreads, plan.shared, stream>>>(job, kernel);
   } else {
     run_wide<Way><<<blocks, RowPlan::kBlock, plan.shared, stream>>>(
         job, kernel, plan.scratch == 0 ? nullptr : scratch);
@@ -80,9 +79,9 @@ void launch(const RowJob<typename Kernel::Real>& job, const Kernel& kernel, void
 }
 
 // Instantiates the launch of a kernel for float and double.
-#define FEDEDGE_LAUNCH(Way, Kernel)                                                           \
-  template void launch<Way>(const RowJob<Kernel<float>::Real>&, const Kernel<float>&, void*,  \
-                            cudaStream_t);                                                    \
+#define FEDEDGE_LAUNCH(Way, Kernel)                                                            \
+  template void launch<Way>(const RowJob<Kernel<float>::Real>&, const Kernel<float>&, void*,   \
+                            cudaStream_t);                                                     \
   template void launch<Way>(const RowJob<Kernel<double>::Real>&, const Kernel<double>&, void*, \
                             cudaStream_t)
 

@@ -14,8 +14,7 @@ void launch(const RowJob<typename Kernel::Real>& job, const Kernel& kernel, void
 
 template <class Way, class Kernel>
 RowPlan plan_of(const RowJob<typename Kernel::Real>& job) {
-  return RowPlan::of(Way::groups(job), job.columns,
-                     Kernel::kKept * sizeof(typename Kernel::Real));
+  return RowPlan::of(Way::groups(job), job.columns, Kernel::kKept * sizeof(typename Kernel::Real));
 }
 
 }  // namespace fededge::cuda

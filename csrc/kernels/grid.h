@@ -26,8 +26,8 @@ struct RowJob {
   FEDEDGE_HD bool has(int64_t label) const { return label >= 0 && label < columns; }
 };
 
-// Lanes that check labels. A row with a label out of range is computed with label 0, all its outputs
-// are NaN, and the label is reported.
+// Lanes that check labels. A row with a label out of range is computed with label 0, all its
+// outputs are NaN, and the label is reported.
 template <typename T, class Exchange>
 struct CheckedLanes : StridedLanes<T, Exchange> {
   const RowJob<T>* job;
@@ -133,14 +133,14 @@ struct EachClass {
 // The launch configuration: a warp or a block per row or class, and the memory of kept numbers.
 struct RowPlan {
   static constexpr int kWarp = 32;
-  static constexpr int kWarps = 4;              // warps per block, if each warp has its own row
+  static constexpr int kWarps = 4;  // warps per block, if each warp has its own row
   static constexpr int kNarrowThreads = kWarp * kWarps;
   static constexpr int kBlock = 512;            // threads per block, if a block computes one row
   static constexpr int kNarrow = 1024;          // columns up to which one warp computes a row
   static constexpr int64_t kShared = 48 << 10;  // shared memory per block on every device
   static constexpr int64_t kSlot = 8;           // bytes of shared memory per thread for swaps
 
-  bool narrow;      // one warp per row
+  bool narrow;  // one warp per row
   int64_t blocks;
   int64_t shared;   // bytes of shared memory per block
   int64_t scratch;  // bytes of global memory, if the kept numbers do not fit in shared memory

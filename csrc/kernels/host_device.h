@@ -3,11 +3,12 @@
 
 #include <cstdint>
 
-// On the host it means always_inline: the body must use the instruction set of the loop that calls it.
+// On the host it means always_inline: the body must use the instruction set of the loop that calls
+// it.
 //
-// FEDEDGE_APART marks functions that are rarely called, or called from many places. On the host they
-// are not inlined, which frees registers in the caller. Their template arguments must include the
-// register size: otherwise the linker could merge versions for different instruction sets.
+// FEDEDGE_APART marks functions that are rarely called, or called from many places. On the host
+// they are not inlined, which frees registers in the caller. Their template arguments must include
+// the register size: otherwise the linker could merge versions for different instruction sets.
 #if defined(__CUDACC__)
 #define FEDEDGE_HD __host__ __device__ __forceinline__
 #define FEDEDGE_APART FEDEDGE_HD

@@ -5,8 +5,8 @@
 
 namespace fededge {
 
-// The loss of one row, and its gradient. With u = scale * z + added_scale * added + shift[y], it is the
-// sum over the labellings y, weighted by their shares, of
+// The loss of one row, and its gradient. With u = scale * z + added_scale * added + shift[y], it is
+// the sum over the labellings y, weighted by their shares, of
 //
 //   weight * CE(u, y) + soft * CE(u, target) + flat * L1(z, y)
 //
@@ -51,7 +51,8 @@ struct LabelLoss {
     return lanes.mended(loss, seen, [&](const auto& row) { return in_parts(row); });
   }
 
-  // The optional inputs as template flags, so that the loop has no branches. kAny tests at run time.
+  // The optional inputs as template flags, so that the loop has no branches. kAny tests at run
+  // time.
   static constexpr int kScale = 1;
   static constexpr int kAdded = 2;
   static constexpr int kShift = 4;
@@ -63,8 +64,8 @@ struct LabelLoss {
   template <int kParts, int kCount>
   struct Known;
 
-  // Calls f with the most specialised kernel: plain, restricted, fused logits (two kinds), adjusted,
-  // LfD's, soft targets, or the general one.
+  // Calls f with the most specialised kernel: plain, restricted, fused logits (two kinds),
+  // adjusted, LfD's, soft targets, or the general one.
   template <class F>
   FEDEDGE_HD auto most_known(F f) const {
     if constexpr (sizeof(T) == sizeof(float)) {  // training uses float; double need not be as fast
@@ -207,10 +208,11 @@ struct LabelLoss {
     return cross_entropy<kAny, kAny>(lanes, y, part, labelled, add);
   }
 
-  // Adds the gradient of L1. The maximum is taken over the classes except y, so that precision is kept
-  // if y has almost all of the probability.
+  // Adds the gradient of L1. The maximum is taken over the classes except y, so that precision is
+  // kept if y has almost all of the probability.
   template <class L>
-  FEDEDGE_APART typename L::Scalar flattening(const L lanes, const typename L::Label& y, T part) const {
+  FEDEDGE_APART typename L::Scalar flattening(const L lanes, const typename L::Label& y,
+                                              T part) const {
     using Number = typename L::Number;
     using Scalar = typename L::Scalar;
     const Number none(-Constants<T>::infinity());
@@ -249,8 +251,8 @@ struct LabelLoss {
     return (flat * part) * l1;
   }
 
-  // weight * CE + flat * L1 with one exponential per column: e^(z + shift) = e^z factor. Returns false
-  // for rows in which numbers that underflowed could matter; these must be computed again.
+  // weight * CE + flat * L1 with one exponential per column: e^(z + shift) = e^z factor. Returns
+  // false for rows in which numbers that underflowed could matter; these must be computed again.
   template <int kCount, class L>
   FEDEDGE_HD auto shared(const L lanes, const typename L::Label* y,
                          typename L::Scalar& loss) const {

@@ -19,7 +19,8 @@
 
 namespace fededge {
 
-// A matrix with `stride` numbers between rows; a stride of 0 repeats one row. Columns are contiguous.
+// A matrix with `stride` numbers between rows; a stride of 0 repeats one row. Columns are
+// contiguous.
 template <typename T>
 struct Matrix {
   T* data = nullptr;
@@ -73,17 +74,15 @@ struct LanesContract {
   // row(m): this row of a matrix. row(m, y): row y of a table. A view is valid as long as the Lanes
   // that made it: a function that creates views takes its Lanes by value.
   using View = decltype(lanes().row(a<Matrix<const Real>>()));
-  static_assert(
-      std::is_same_v<View, decltype(lanes().row(a<Matrix<const Real>>(), a<Label>()))>);
+  static_assert(std::is_same_v<View, decltype(lanes().row(a<Matrix<const Real>>(), a<Label>()))>);
   // open(m, add): this row of an output; `add` loads the present values. close(v) writes it back.
   using Output = decltype(lanes().open(a<Matrix<Real>>(), true));
   static_assert(std::is_void_v<decltype(lanes().close(a<Output>()))>);
 
-  // load, store and add by column. each(f) may visit a column twice: both stores must write the same
-  // value, and add() counts once.
+  // load, store and add by column. each(f) may visit a column twice: both stores must write the
+  // same value, and add() counts once.
   static_assert(std::is_same_v<Number, decltype(lanes().load(a<View>(), a<Column>()))>);
-  static_assert(
-      std::is_void_v<decltype(lanes().store(a<Output>(), a<Column>(), a<Number>()))>);
+  static_assert(std::is_void_v<decltype(lanes().store(a<Output>(), a<Column>(), a<Number>()))>);
   static_assert(std::is_void_v<decltype(lanes().add(a<Output>(), a<Column>(), a<Number>()))>);
   // at(v, y): the column of label y. diagonal(m, y): row y, column y of a table. take(v, y, x):
   // subtracts x from the column of label y; only after close(v).
@@ -99,13 +98,12 @@ struct LanesContract {
                                                       a<Number>(), a<Number>()))>);
   // spread(x) prepares a Scalar for the columns, and of(s, c) is its value in column c.
   static_assert(std::is_same_v<Spread, decltype(lanes().spread(a<Scalar>()))>);
-  static_assert(
-      std::is_constructible_v<Number, decltype(lanes().of(a<Spread>(), a<Column>()))>);
+  static_assert(std::is_constructible_v<Number, decltype(lanes().of(a<Spread>(), a<Column>()))>);
   // Loops over all columns. sum(f) adds up several sums at once.
   static_assert(std::is_void_v<decltype(lanes().each(a<OfColumn<Number>>()))>);
   static_assert(std::is_same_v<Scalar, decltype(lanes().max(a<OfColumn<Number>>()))>);
-  static_assert(std::is_same_v<Sums<Scalar, 2>,
-                               decltype(lanes().sum(a<OfColumn<Sums<Number, 2>>>()))>);
+  static_assert(
+      std::is_same_v<Sums<Scalar, 2>, decltype(lanes().sum(a<OfColumn<Sums<Number, 2>>>()))>);
   // mended(x, ok, f): x, with f(lanes of that row alone) in every row whose condition is false.
   static_assert(std::is_same_v<Scalar, decltype(lanes().mended(
                                            a<Scalar>(), a<Scalar>() > a<Scalar>(), a<OfLanes>()))>);

@@ -1,8 +1,8 @@
 // Exponential and logarithm without branches or tables. All processors with fused multiply-add give
 // the same bits, and so do all without it.
 //
-// The template argument Number is float, double or a pack (cpu/pack.h), which defines its own `Real`,
-// `bits`, `from_bits` and `where`.
+// The template argument Number is float, double or a pack (cpu/pack.h), which defines its own
+// `Real`, `bits`, `from_bits` and `where`.
 #pragma once
 
 #include "kernels/bits.h"
@@ -27,9 +27,9 @@ struct Traits<double> {
 FEDEDGE_HD float where(bool take, float a, float b) { return take ? a : b; }
 FEDEDGE_HD double where(bool take, double a, double b) { return take ? a : b; }
 
-// FEDEDGE_FUSES: fused multiply-add is one instruction. Emulating it would be slow. A file that selects
-// its instruction set defines FEDEDGE_AVX2 or FEDEDGE_AVX512, because the preprocessor does not see
-// #pragma GCC target.
+// FEDEDGE_FUSES: fused multiply-add is one instruction. Emulating it would be slow. A file that
+// selects its instruction set defines FEDEDGE_AVX2 or FEDEDGE_AVX512, because the preprocessor does
+// not see #pragma GCC target.
 #if defined(FEDEDGE_AVX2) || defined(FEDEDGE_AVX512) || defined(__aarch64__)
 #define FEDEDGE_FUSES
 #endif
@@ -63,8 +63,8 @@ FEDEDGE_HD Number larger(Number a, Number b) {
   return where(a > b, a, b);
 }
 
-// Hides a constant from the compiler. GCC compiles larger() with a known constant to two instructions
-// instead of one.
+// Hides a constant from the compiler. GCC compiles larger() with a known constant to two
+// instructions instead of one.
 template <typename Real>
 FEDEDGE_HD Real unknown(Real x) {
 #if defined(__x86_64__) && !defined(__CUDACC__)
@@ -82,8 +82,8 @@ struct Constants<float> {
   using Bits = uint32_t;
   static constexpr int kMantissa = 23;
   static constexpr Bits kBias = 127;
-  // 1.5 * 2^23 plus the bias: adding it rounds to an integer and leaves a biased exponent in the low
-  // bits.
+  // 1.5 * 2^23 plus the bias: adding it rounds to an integer and leaves a biased exponent in the
+  // low bits.
   static constexpr float kRound = 12583039.0f;
   static constexpr float kLog2E = 1.44269504088896341f;
   static constexpr float kLn2High = 0.693145751953125f;  // short: its multiples are exact
@@ -126,25 +126,24 @@ struct Constants<double> {
 
   FEDEDGE_HD static constexpr double infinity() { return __builtin_huge_val(); }
   FEDEDGE_HD static constexpr double power(int i) {
-    constexpr double kExp[] = {
-        1.0,
-        0.69314718055994530942,
-        0.24022650695910098328,
-        0.055504108664821594396,
-        0.009618129107606819316,
-        0.0013333558146416898419,
-        0.00015403530441852282742,
-        0.000015252733829898073766,
-        1.3215442517101619104e-6,
-        1.01780624080967359e-7,
-        7.0726001079108916422e-9,
-        4.4549681451096384816e-10};
+    constexpr double kExp[] = {1.0,
+                               0.69314718055994530942,
+                               0.24022650695910098328,
+                               0.055504108664821594396,
+                               0.009618129107606819316,
+                               0.0013333558146416898419,
+                               0.00015403530441852282742,
+                               0.000015252733829898073766,
+                               1.3215442517101619104e-6,
+                               1.01780624080967359e-7,
+                               7.0726001079108916422e-9,
+                               4.4549681451096384816e-10};
     return kExp[i];
   }
 };
 
-// e^x for x <= 88 (float) or 709 (double), and 0 for -inf. The relative error is that of one ulp in x,
-// plus 2 ulp. Here x is a difference of logits, which is no more accurate itself.
+// e^x for x <= 88 (float) or 709 (double), and 0 for -inf. The relative error is that of one ulp in
+// x, plus 2 ulp. Here x is a difference of logits, which is no more accurate itself.
 template <class Number>
 FEDEDGE_HD Number exp(Number given) {
   using Real = typename Traits<Number>::Real;

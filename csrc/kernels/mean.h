@@ -16,8 +16,8 @@ struct Mean {
   template <class L>
   FEDEDGE_HD double operator()(const L& lanes) const {
     static_assert(LanesContract<L>::kHolds);
-    const auto sums = lanes.sum(
-        [&](auto c) FEDEDGE_LAMBDA { return Sums<double, 1>{{lanes.load(results, c)}}; });
+    const auto sums =
+        lanes.sum([&](auto c) FEDEDGE_LAMBDA { return Sums<double, 1>{{lanes.load(results, c)}}; });
     return sums.of[0] / lanes.columns;
   }
 };

@@ -5,8 +5,8 @@
 
 namespace fededge {
 
-// take ? a : b, by bit operations. GCC compiles the conditional operator to masked loads and stores,
-// which are several times slower, or does not vectorise it at all.
+// take ? a : b, by bit operations. GCC compiles the conditional operator to masked loads and
+// stores, which are several times slower, or does not vectorise it at all.
 FEDEDGE_HD uint32_t select(bool take, uint32_t a, uint32_t b) {
   const uint32_t mask = 0u - static_cast<uint32_t>(take);
   return (a & mask) | (b & ~mask);

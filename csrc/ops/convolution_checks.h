@@ -29,10 +29,11 @@ auto sizes(const Given& x, const Given& weight, int64_t padding) {
 
 inline void check(const at::Tensor& x, const at::Tensor& weight,
                   const std::optional<at::Tensor>& bias, int64_t padding) {
-  TORCH_CHECK_VALUE(x.dim() == 4 && weight.dim() == 4 && x.size(1) == weight.size(1), kOp,
-                    ": x has shape ", x.sizes(), " and weight ", weight.sizes(),
-                    ", they must be [images, channels, rows, columns] and [outputs, channels, rows, "
-                    "columns]");
+  TORCH_CHECK_VALUE(
+      x.dim() == 4 && weight.dim() == 4 && x.size(1) == weight.size(1), kOp, ": x has shape ",
+      x.sizes(), " and weight ", weight.sizes(),
+      ", they must be [images, channels, rows, columns] and [outputs, channels, rows, "
+      "columns]");
   TORCH_CHECK_VALUE(weight.numel() > 0, kOp, ": weight has shape ", weight.sizes(),
                     ", in which there is nothing");
   TORCH_CHECK_VALUE(padding >= 0 && padding < (int64_t{1} << 30), kOp, ": the padding is ", padding,
@@ -45,8 +46,8 @@ inline void check(const at::Tensor& x, const at::Tensor& weight,
                       bias->sizes(), ", expected [", weight.size(0), "]");
   }
   for (const int i : {2, 3}) {
-    TORCH_CHECK_VALUE(x.size(i) + 2 * padding > weight.size(i), kOp, ": images of shape ", x.sizes(),
-                      " leave nothing to pool after a kernel of shape ", weight.sizes());
+    TORCH_CHECK_VALUE(x.size(i) + 2 * padding > weight.size(i), kOp, ": images of shape ",
+                      x.sizes(), " leave nothing to pool after a kernel of shape ", weight.sizes());
   }
 }
 
@@ -58,11 +59,10 @@ inline void check_backward(const at::Tensor& gradient, const at::Tensor& where, 
   const Sizes expected = sizes(x.sizes(), weight.sizes(), padding);
   TORCH_CHECK_VALUE(gradient.sizes() == expected, kOp, ": gradient has shape ", gradient.sizes(),
                     ", expected ", at::IntArrayRef(expected));
-  TORCH_CHECK_VALUE(where.sizes() == expected && where.scalar_type() == at::kByte &&
-                        where.device() == x.device(),
-                    kOp, ": where has shape ", where.sizes(), " and is ", where.scalar_type(),
-                    " on ", where.device(), ", expected ", at::IntArrayRef(expected), " and Byte on ",
-                    x.device());
+  TORCH_CHECK_VALUE(
+      where.sizes() == expected && where.scalar_type() == at::kByte && where.device() == x.device(),
+      kOp, ": where has shape ", where.sizes(), " and is ", where.scalar_type(), " on ",
+      where.device(), ", expected ", at::IntArrayRef(expected), " and Byte on ", x.device());
 }
 
 }  // namespace fededge::convolution_op

@@ -49,9 +49,9 @@ inline void check(const Inputs& in, int64_t classes) {
                     ": flattening needs labels and at least two classes");
   TORCH_CHECK_VALUE(!in.added_scale.has_value() || in.added.has_value(), kOp,
                     ": there is a scale for added logits, but none are added");
-  TORCH_CHECK_VALUE(!in.factor.has_value() ||
-                        (in.shift.has_value() && in.factor->sizes() == in.shift->sizes()),
-                    kOp, ": a factor needs the shift of the same shape that it is e to the power of");
+  TORCH_CHECK_VALUE(
+      !in.factor.has_value() || (in.shift.has_value() && in.factor->sizes() == in.shift->sizes()),
+      kOp, ": a factor needs the shift of the same shape that it is e to the power of");
 }
 
 template <class Device, typename T>

@@ -88,8 +88,8 @@ class Rows {
     alive_.push_back(as_it_is ? y : y.to(at::kLong).contiguous());
     const int64_t* found = alive_.back().const_data_ptr<int64_t>();
     if (!device_.is_cpu()) return found;
-    // For a valid label, neither y nor last - y has the sign bit set. This test is vectorised on every
-    // processor; comparisons of 64-bit integers are not.
+    // For a valid label, neither y nor last - y has the sign bit set. This test is vectorised on
+    // every processor; comparisons of 64-bit integers are not.
     const auto last = static_cast<uint64_t>(columns - 1);
     uint64_t signs = 0;
     for (int64_t i = 0; i < rows; ++i) {

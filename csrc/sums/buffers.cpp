@@ -1,7 +1,7 @@
 // The module fededge._sums: sums of models in plain buffers (NumPy, array.array, memoryview).
 //
-// It does not link torch, so that the coordinator needs none. It uses one thread: the loops are bound
-// by memory bandwidth, and the coordinator serves its devices meanwhile.
+// It does not link torch, so that the coordinator needs none. It uses one thread: the loops are
+// bound by memory bandwidth, and the coordinator serves its devices meanwhile.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -27,8 +27,8 @@ class Flat {
     const bool dense = info_.ndim == 1 && (info_.size < 2 || info_.strides[0] == info_.itemsize);
     if (!dense) throw py::value_error(name_ + " must be a flat vector without gaps");
     if (info_.format.size() != 1 || kinds.find(kind()) == std::string::npos) {
-      throw py::type_error(name_ + " has numbers of kind '" + info_.format + "', expected one of '" +
-                           kinds + "' (see Python's struct module)");
+      throw py::type_error(name_ + " has numbers of kind '" + info_.format +
+                           "', expected one of '" + kinds + "' (see Python's struct module)");
     }
   }
 
@@ -101,7 +101,9 @@ std::vector<std::string> simd_levels() {
 PYBIND11_MODULE(_sums, m) {
   using py::arg;
   m.doc() = "FedEdge's sums of models in plain buffers.";
-  m.def("simd_level", [] { return cpu::simd_name(cpu::simd_level()); }, "The instruction set in use.");
+  m.def(
+      "simd_level", [] { return cpu::simd_name(cpu::simd_level()); },
+      "The instruction set in use.");
   m.def("simd_levels", &simd_levels, "Those that this processor has, lowest first.");
   m.def("limit_simd", &cpu::limit_simd, arg("level"), "Use this one of them from now on.");
   m.def("accumulate_buffer", &accumulate_buffer, arg("acc"), arg("x"), arg("weight"),

@@ -23,8 +23,9 @@ NodePointer make_node(Arguments&&... arguments) {
   }
 }
 
-// The node behind a gradient, which raises an error when the gradient is differentiated again. Without
-// it torch would take the gradient for a constant, and second derivatives would be silently wrong.
+// The node behind a gradient, which raises an error when the gradient is differentiated again.
+// Without it torch would take the gradient for a constant, and second derivatives would be silently
+// wrong.
 class Final : public torch::autograd::Node {
  public:
   explicit Final(const char* op) : op_(op) {}

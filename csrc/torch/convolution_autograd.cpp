@@ -11,8 +11,8 @@
 #include <mutex>
 #include <tuple>
 
-#include "torch/autograd_node.h"
 #include "ops/convolution_checks.h"
+#include "torch/autograd_node.h"
 
 namespace fededge {
 namespace {
@@ -73,8 +73,8 @@ class PooledConvolutionBackward : public torch::autograd::Node {
   int64_t padding_;
 };
 
-Tensor pooled_convolution_autograd(const Tensor& x, const Tensor& weight, const OptionalTensor& bias,
-                                   int64_t padding) {
+Tensor pooled_convolution_autograd(const Tensor& x, const Tensor& weight,
+                                   const OptionalTensor& bias, int64_t padding) {
   using namespace torch::autograd;
   static const auto plain = find<Plain>("fededge::pooled_convolution");
   static const auto forward = find<Forward>("fededge::pooled_convolution_forward");
@@ -118,8 +118,8 @@ Tensor pooled_convolution_meta(const Tensor& x, const Tensor& weight, const Opti
   return empty_like_output(x, weight, padding, at::kFloat);
 }
 
-Results pooled_convolution_forward_meta(const Tensor& x, const Tensor& weight, const OptionalTensor&,
-                                        int64_t padding) {
+Results pooled_convolution_forward_meta(const Tensor& x, const Tensor& weight,
+                                        const OptionalTensor&, int64_t padding) {
   return {empty_like_output(x, weight, padding, at::kFloat),
           empty_like_output(x, weight, padding, at::kByte)};
 }

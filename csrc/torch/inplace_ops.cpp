@@ -6,8 +6,9 @@
 
 namespace {
 
-// Raises an error if an argument requires a gradient. torch's own autograd fallback looks at returned
-// tensors only; these ops return nothing, so that a gradient through them would be silently wrong.
+// Raises an error if an argument requires a gradient. torch's own autograd fallback looks at
+// returned tensors only; these ops return nothing, so that a gradient through them would be
+// silently wrong.
 void refuse_gradients(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                       torch::jit::Stack* stack) {
   const auto& arguments = op.schema().arguments();
@@ -37,8 +38,8 @@ TORCH_LIBRARY(fededge, m) {
 }
 
 TORCH_LIBRARY_IMPL(fededge, Autograd, m) {
-  for (const char* op : {"ala_step_", "ema_", "sgd_step_", "probability_sums_",
-                         "pooled_convolution_forward"}) {
+  for (const char* op :
+       {"ala_step_", "ema_", "sgd_step_", "probability_sums_", "pooled_convolution_forward"}) {
     m.impl(op, torch::CppFunction::makeFromBoxedFunction<&refuse_gradients>());
   }
 }

@@ -1,7 +1,8 @@
 // Schemas, meta functions (output shapes) and the autograd node of the losses.
 //
-// The forward pass computes a loss together with its gradient, and the backward pass only scales the
-// gradient. Each loss is two ops: `x_forward` returns both, `x` is the public one and returns the loss.
+// The forward pass computes a loss together with its gradient, and the backward pass only scales
+// the gradient. Each loss is two ops: `x_forward` returns both, `x` is the public one and returns
+// the loss.
 #include <ATen/TensorSubclassLikeUtils.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/clone.h>
@@ -13,8 +14,8 @@
 #include <mutex>
 #include <tuple>
 
-#include "torch/autograd_node.h"
 #include "ops/label_loss_op.h"
+#include "torch/autograd_node.h"
 
 namespace fededge {
 namespace {
@@ -39,8 +40,8 @@ void refuse_gradient(const char* op, const char* name, const OptionalTensor& t) 
               " requires a gradient, which this op cannot give: call .detach() first");
 }
 
-// The loss and its gradient with respect to the logits. If the added logits have another gradient, it
-// has the shape [2, rows, classes], and the second matrix is theirs.
+// The loss and its gradient with respect to the logits. If the added logits have another gradient,
+// it has the shape [2, rows, classes], and the second matrix is theirs.
 using Result = std::tuple<Tensor, Tensor>;
 
 // Computes a loss below autograd.
@@ -48,8 +49,8 @@ using Forward = c10::function_ref<Result()>;
 
 // The autograd node of every loss, for the logits and the added logits.
 //
-// It derives from Node, because the bookkeeping of torch::autograd::Function takes longer than a small
-// loss. The last backward pass through the node moves the gradient out without a copy.
+// It derives from Node, because the bookkeeping of torch::autograd::Function takes longer than a
+// small loss. The last backward pass through the node moves the gradient out without a copy.
 class LossBackward : public torch::autograd::Node {
  public:
   LossBackward(const char* op, Tensor gradient) : op_(op), gradient_(std::move(gradient)) {}
@@ -125,16 +126,14 @@ Tensor gradient_like(const Tensor& z, bool apart) {
 
 using LabelLossForward = Result(const Tensor&, at::TensorList, at::ArrayRef<double>, double, double,
                                 double, const OptionalTensor&, const OptionalTensor&,
-                                const OptionalTensor&, const OptionalTensor&,
-                                const OptionalTensor&, const OptionalTensor&);
+                                const OptionalTensor&, const OptionalTensor&, const OptionalTensor&,
+                                const OptionalTensor&);
 
-Result label_loss_forward(const Tensor& z, at::TensorList labels,
-                                   at::ArrayRef<double> shares, double weight, double flat,
-                                   double soft, const OptionalTensor& scale,
-                                   const OptionalTensor& shift, const OptionalTensor& factor,
-                                   const OptionalTensor& added,
-                                   const OptionalTensor& added_scale,
-                                   const OptionalTensor& target) {
+Result label_loss_forward(const Tensor& z, at::TensorList labels, at::ArrayRef<double> shares,
+                          double weight, double flat, double soft, const OptionalTensor& scale,
+                          const OptionalTensor& shift, const OptionalTensor& factor,
+                          const OptionalTensor& added, const OptionalTensor& added_scale,
+                          const OptionalTensor& target) {
   static const auto op = c10::Dispatcher::singleton()
                              .findSchemaOrThrow("fededge::label_loss_forward", "")
                              .typed<LabelLossForward>();
@@ -142,22 +141,19 @@ Result label_loss_forward(const Tensor& z, at::TensorList labels,
                  target);
 }
 
-Result label_loss_meta(const Tensor& z, at::TensorList, at::ArrayRef<double>, double,
-                                double flat, double, const OptionalTensor& scale,
-                                const OptionalTensor&, const OptionalTensor&,
-                                const OptionalTensor& added, const OptionalTensor& added_scale,
-                                const OptionalTensor&) {
+Result label_loss_meta(const Tensor& z, at::TensorList, at::ArrayRef<double>, double, double flat,
+                       double, const OptionalTensor& scale, const OptionalTensor&,
+                       const OptionalTensor&, const OptionalTensor& added,
+                       const OptionalTensor& added_scale, const OptionalTensor&) {
   const bool apart = label_loss_op::two_gradients(added, added_scale, scale, flat);
   return {at::empty({}, z.options()), gradient_like(z, apart)};
 }
 
-Result label_loss_autograd(const Tensor& z, at::TensorList labels,
-                                    at::ArrayRef<double> shares, double weight, double flat,
-                                    double soft, const OptionalTensor& scale,
-                                    const OptionalTensor& shift, const OptionalTensor& factor,
-                                    const OptionalTensor& added,
-                                    const OptionalTensor& added_scale,
-                                    const OptionalTensor& target) {
+Result label_loss_autograd(const Tensor& z, at::TensorList labels, at::ArrayRef<double> shares,
+                           double weight, double flat, double soft, const OptionalTensor& scale,
+                           const OptionalTensor& shift, const OptionalTensor& factor,
+                           const OptionalTensor& added, const OptionalTensor& added_scale,
+                           const OptionalTensor& target) {
   refuse_gradient(kLabelLoss, "scale", scale);
   refuse_gradient(kLabelLoss, "shift", shift);
   refuse_gradient(kLabelLoss, "factor", factor);
@@ -169,37 +165,34 @@ Result label_loss_autograd(const Tensor& z, at::TensorList labels,
   });
 }
 
-Tensor label_loss(const Tensor& z, at::TensorList labels, at::ArrayRef<double> shares, double weight,
-                  double flat, double soft, const OptionalTensor& scale, const OptionalTensor& shift,
-                  const OptionalTensor& factor, const OptionalTensor& added,
-                  const OptionalTensor& added_scale, const OptionalTensor& target) {
+Tensor label_loss(const Tensor& z, at::TensorList labels, at::ArrayRef<double> shares,
+                  double weight, double flat, double soft, const OptionalTensor& scale,
+                  const OptionalTensor& shift, const OptionalTensor& factor,
+                  const OptionalTensor& added, const OptionalTensor& added_scale,
+                  const OptionalTensor& target) {
   return std::get<0>(label_loss_forward(z, labels, shares, weight, flat, soft, scale, shift, factor,
                                         added, added_scale, target));
 }
 
-using DistillationForward = Result(const Tensor&, const Tensor&, double,
-                                                      const OptionalTensor&);
+using DistillationForward = Result(const Tensor&, const Tensor&, double, const OptionalTensor&);
 
-Result distillation_forward(const Tensor& z, const Tensor& teacher,
-                                                double temperature, const OptionalTensor& without) {
+Result distillation_forward(const Tensor& z, const Tensor& teacher, double temperature,
+                            const OptionalTensor& without) {
   static const auto op = c10::Dispatcher::singleton()
                              .findSchemaOrThrow("fededge::distillation_forward", "")
                              .typed<DistillationForward>();
   return op.call(z, teacher, temperature, without);
 }
 
-Result distillation_meta(const Tensor& z, const Tensor&, double,
-                                             const OptionalTensor&) {
+Result distillation_meta(const Tensor& z, const Tensor&, double, const OptionalTensor&) {
   return {at::empty({}, z.options()), gradient_like(z, false)};
 }
 
-Result distillation_autograd(const Tensor& z, const Tensor& teacher,
-                                                 double temperature,
-                                                 const OptionalTensor& without) {
+Result distillation_autograd(const Tensor& z, const Tensor& teacher, double temperature,
+                             const OptionalTensor& without) {
   refuse_gradient(kDistillation, "teacher", teacher);
-  return differentiable(kDistillation, z, std::nullopt, [&] {
-    return distillation_forward(z, teacher, temperature, without);
-  });
+  return differentiable(kDistillation, z, std::nullopt,
+                        [&] { return distillation_forward(z, teacher, temperature, without); });
 }
 
 Tensor distillation(const Tensor& z, const Tensor& teacher, double temperature,
@@ -210,9 +203,9 @@ Tensor distillation(const Tensor& z, const Tensor& teacher, double temperature,
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(fededge, m) {
-#define FEDEDGE_LABEL_LOSS                                                                         \
-  "(Tensor z, Tensor[] labels, float[] shares, float weight=1., float flat=0., float soft=0., "     \
-  "Tensor? scale=None, Tensor? shift=None, Tensor? factor=None, Tensor? added=None, "               \
+#define FEDEDGE_LABEL_LOSS                                                                      \
+  "(Tensor z, Tensor[] labels, float[] shares, float weight=1., float flat=0., float soft=0., " \
+  "Tensor? scale=None, Tensor? shift=None, Tensor? factor=None, Tensor? added=None, "           \
   "Tensor? added_scale=None, Tensor? target=None)"
   m.def("label_loss" FEDEDGE_LABEL_LOSS " -> Tensor");
   m.def("label_loss_forward" FEDEDGE_LABEL_LOSS " -> (Tensor loss, Tensor gradient)");

@@ -1,5 +1,6 @@
-// The Python module fededge._C: build facts, the SIMD level, and the functions of python_functions.cpp
-// and python_backward.cpp. Importing it runs the TORCH_LIBRARY blocks that register the ops.
+// The Python module fededge._C: build facts, the SIMD level, and the functions of
+// python_functions.cpp and python_backward.cpp. Importing it runs the TORCH_LIBRARY blocks that
+// register the ops.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 #include <torch/version.h>
@@ -7,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "torch/python_backward.h"
-#include "cpu/simd.h"
 #include "cpu/parallel_spans.h"
+#include "cpu/simd.h"
+#include "torch/python_backward.h"
 #include "torch/python_functions.h"
 
 namespace {

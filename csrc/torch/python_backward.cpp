@@ -19,8 +19,8 @@ namespace {
 
 using at::Tensor;
 
-// True for a CPU tensor without torch function modes, tracing or subclasses. torch's own Python code
-// serves all others.
+// True for a CPU tensor without torch function modes, tracing or subclasses. torch's own Python
+// code serves all others.
 bool is_plain(PyObject* loss) {
   if (!THPVariable_CheckExact(loss) || at::impl::torch_function_mode_enabled()) return false;
   const Tensor& value = THPVariable_Unpack(loss);
@@ -47,8 +47,7 @@ PyObject* backward(PyObject*, PyObject* loss) {
 }
 
 PyObject* general_gradient() {
-  pybind11::object found =
-      pybind11::module_::import("fededge.ops.reference").attr("gradient");
+  pybind11::object found = pybind11::module_::import("fededge.ops.reference").attr("gradient");
   return found.release().ptr();
 }
 

@@ -1,7 +1,8 @@
 // The ops as Python functions (METH_FASTCALL) that unpack arguments of known types.
 //
 // torch.ops parses the schema's argument types at every call, which takes longer than a small loss.
-// Calls with anything but plain tensors and numbers, or under a torch function mode, go to torch.ops.
+// Calls with anything but plain tensors and numbers, or under a torch function mode, go to
+// torch.ops.
 //
 // This file uses private torch headers. It stays because a whole local step is more than 3 % faster
 // with it (docs/kernels.md has the figures).
@@ -142,7 +143,8 @@ PyObject* run(const Run& op) {
 }
 
 PyObject* torch_ops(const char* name) {
-  pybind11::object found = pybind11::module_::import("torch").attr("ops").attr("fededge").attr(name);
+  pybind11::object found =
+      pybind11::module_::import("torch").attr("ops").attr("fededge").attr(name);
   return found.release().ptr();
 }
 
@@ -193,8 +195,8 @@ constexpr char kProbabilitySums[] = "probability_sums_";
 constexpr char kSgdStep[] = "sgd_step_";
 
 PyMethodDef methods[] = {
-    method<kAlaStep, void(const Tensor&, const Tensor&, const Tensor&, const Tensor&,
-                          const Tensor&, double)>(),
+    method<kAlaStep, void(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                          double)>(),
     method<kDistillation, Tensor(const Tensor&, const Tensor&, double, const OptionalTensor&)>(),
     method<kEma, void(const Tensor&, const Tensor&, double)>(),
     method<kLabelLoss,
@@ -205,9 +207,9 @@ PyMethodDef methods[] = {
            Tensor(const Tensor&, const Tensor&, const OptionalTensor&, int64_t)>(),
     method<kProbabilitySums,
            void(const Tensor&, const Tensor&, const Tensor&, TensorList, Numbers)>(),
-    method<kSgdStep, void(const Tensor&, const Tensor&, const OptionalTensor&, double, double,
-                          double, double, const OptionalTensor&, const OptionalTensor&,
-                          const OptionalTensor&)>(),
+    method<kSgdStep,
+           void(const Tensor&, const Tensor&, const OptionalTensor&, double, double, double, double,
+                const OptionalTensor&, const OptionalTensor&, const OptionalTensor&)>(),
     {}};
 
 }  // namespace
