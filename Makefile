@@ -8,6 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.fededge-ready
 SOURCES := pyproject.toml setup.py $(shell find csrc -type f)
+CPP := $(shell find csrc tests/ops -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh')
 
 .PHONY: setup demo test lint examples attack faults fuzz kills link sanitize clean distclean
 
@@ -43,6 +44,7 @@ lint: setup
 	@ln -sfn ../../device_agent build/mypy/fededge_agent
 	$(BIN)/mypy -p fededge -p fededge_server -p fededge_agent
 	$(BIN)/mypy setup.py benchmarks tests
+	$(BIN)/clang-format --dry-run -Werror $(CPP)
 
 # What the apps in examples/ need beside Python; where it is missing, their tests are skipped.
 # onnxruntime-node would else fetch CUDA, and both packages hold all that a CPU needs.

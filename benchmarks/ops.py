@@ -13,8 +13,8 @@ bound                time of eager torch / that of a backward pass through a sin
 All of them go back by `ops.backward`, torch's own losses too: what it saves is the same for each,
 and is not counted as a merit of our losses.
 
-The vector kernels have a size instead of batch and classes, and their peer as eager: for
-`accumulate_` a copy of as many bytes, for `sgd_step_` torch.optim.SGD(foreach=True). The rows of
+`sgd_step_` has a size instead of batch and classes, and torch.optim.SGD(foreach=True) as its eager
+peer. The rows of
 `pooled_convolution` are LeNet's two layers for a batch of images, with 16 output channels, forward
 alone and, if `trained`, backward too. In every round all of them run once with each number of
 threads, and a ratio is of one round's times. With one thread the processor's time is counted, which
@@ -47,8 +47,7 @@ Work = Callable[[], object]
 
 BATCHES = (10, 64, 128, 1024, 8192)
 CLASSES = (10, 62, 100, 200, 1000)
-# As many numbers as a ResNet-18 has, and LeNet-5's tensors on 28x28 images.
-LARGE = 11_173_962
+# LeNet-5's tensors on 28x28 images.
 LENET = [(6, 1, 5, 5), (6,), (16, 6, 5, 5), (16,), (120, 400), (120,), (84, 120), (84,), (10, 84)]
 LENET += [(10,)]
 SMALL = sum(torch.Size(shape).numel() for shape in LENET)
@@ -257,14 +256,6 @@ def measure_loss(name: str, batch: int, classes: int, args: argparse.Namespace) 
         )
 
 
-def accumulate(size: int, dtype: torch.dtype) -> tuple[Work, Work]:
-    acc, x = torch.zeros(size, dtype=dtype), torch.rand(size)
-    # What the op moves at least: it reads acc and x and writes acc.
-    moved = (2 * acc.nbytes + x.nbytes) // 2
-    source, target = (torch.zeros(moved, dtype=torch.uint8) for _ in range(2))
-    return lambda: ops.accumulate_(acc, x, 1e-9), lambda: target.copy_(source)
-
-
 def sgd(momentum: float) -> tuple[Work, Work]:
     """One step for LeNet: ours on the flat vector, with the mask that training passes."""
     found = [nn.Parameter(torch.rand(shape)) for shape in LENET]
@@ -307,9 +298,6 @@ def trained_convolution(batch: int, channels: int, side: int) -> tuple[Work, Wor
 
 def pairs() -> Iterator[tuple[str, int, int, Callable[[], tuple[Work, Work]]]]:
     """Ours and its peer: of vectors by their size, of images by how many there are."""
-    for size in (SMALL, LARGE):
-        yield "accumulate_ float32", 0, size, partial(accumulate, size, torch.float32)
-        yield "accumulate_ float64", 0, size, partial(accumulate, size, torch.float64)
     yield "sgd_step_", 0, SMALL, partial(sgd, 0.0)
     yield "sgd_step_ momentum", 0, SMALL, partial(sgd, 0.9)
     for batch in (10, 64, 256):
@@ -370,13 +358,6 @@ TARGETS = (
         for name in (*LIGHT, "distillation", "not true", "sgd_step_", "sgd_step_ momentum")
     ),
     Target("eager_ratio", ("probability sums",), at_least=3),
-    # Within 1.3 times of a copy; small vectors do not go through the memory.
-    *(
-        Target(
-            "eager_ratio", (f"accumulate_ {kind}",), at_least=1 / 1.3, classes=range(LARGE, 1 << 62)
-        )
-        for kind in ("float32", "float64")
-    ),
 )
 
 

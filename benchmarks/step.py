@@ -1,21 +1,27 @@
-"""What a method adds to local training: the time of a step, relative to FedAvg's.
+"""The time of a local step under each method, as ratios.
 
-python benchmarks/step.py [--models lenet] [--methods fedacd lfd] [--batch 64] [--held-out 0]
+python benchmarks/step.py [--models lenet] [--methods fedavg fedacd lfd] [--batch 64] [--held-out 0]
                           [--rounds 31] [--json FILE]
+
+ratio                to FedAvg's step as it is trained today: what the method adds
+torch_layers_ratio   to FedAvg's step with torch's own layers, without fused convolutions
+plain_torch_ratio    to a plain torch loop: cross_entropy, backward and torch.optim.SGD
+
+The last two are absolute: their denominators do not change when our own kernels get faster.
 
 Every method takes its third turn (private state is there and settled, targets are cached), on
 random images and batches of 64, or of --batch: FedALA's paper has 10. A step is forward, loss,
-backward and the optimiser's step with what the method notes of it; the ratio is the median over
-rounds of eight steps, in which it and FedAvg take turns step by step, so that a busy machine
-disturbs both alike; with one thread the processor's time is counted. The process is prepared as
-an agent's is.
+backward and the optimiser's step with what the method notes of it. A ratio is the median over
+rounds of eight steps, in which all four take turns step by step, so that a busy machine disturbs
+them alike; with one thread the processor's time is counted. The process is prepared as an agent's
+is.
 
-FedALA's steps are FedAvg's: it works before them, and its ratio is that of a device's whole turn,
-one epoch over 640 images, without the exchange with the coordinator. Nothing is held out, unless
---held-out says how many images more a device has, on which its turn ends with an evaluation: that
-is about the same for both, and brings them closer. A second row, `fedala start`, is the device's
-second turn, in which the weights start and are learned until they settle; how many passes that
-took is in the last column.
+FedALA's steps are FedAvg's: it works before them, and its ratios are those of a device's whole
+turn, one epoch over 640 images, without the exchange with the coordinator. Nothing is held out,
+unless --held-out says how many images more a device has, on which its turn ends with an evaluation:
+that is about the same for all, and brings them closer. A second row, `fedala start`, is the
+device's second turn, in which the weights start and are learned until they settle; how many passes
+that took is in the last column.
 """
 
 from __future__ import annotations
@@ -25,15 +31,17 @@ import json
 import re
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from unittest import mock
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
-from fededge import ops
+from fededge import models, ops
 from fededge.flat import FlatModel, as_tensors
 from fededge.method.base import forward
 from fededge.methods import Hyper, Private, method
@@ -48,25 +56,33 @@ MODELS: dict[str, tuple[int, int, int]] = {
     "resnet8": (3, 32, 32),
 }
 METHODS = (
-    *("fedprox", "scaffold", "fedrs", "fedlc", "balanced", "fedrod", "moon", "fedacd"),
+    *("fedavg", "fedprox", "scaffold", "fedrs", "fedlc", "balanced", "fedrod", "moon", "fedacd"),
     *("fedacd+mixup", "fedala", "fedbalance", "map", "lfd"),
 )
 PIECES = ("forward", "loss", "backward", "step")
 EXAMPLES = 640
 CLASSES = 10
 
+Times = dict[str, list[float]]
+"""Seconds, by what took them."""
+
+Split = dict[str, float]
+"""Where the microseconds of a step go."""
+
 
 @dataclass(frozen=True)
 class Row:
-    """A ratio to FedAvg, its spread, and where the microseconds of a step go."""
+    """The ratio to FedAvg with its spread, the two absolute ones, and a step's microseconds."""
 
     model: str
     method: str
     ratio: float
     low: float
     high: float
+    torch_layers_ratio: float
+    plain_torch_ratio: float
     of: str
-    split: dict[str, float] = field(default_factory=dict)
+    split: Split = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -81,17 +97,14 @@ class Setting:
 class Device:
     """A device in a turn under one method: its third, unless told otherwise."""
 
-    def __init__(self, setting: Setting, text: str, head: str = "linear", turns: int = 3) -> None:
-        model, self.batch = setting.model, setting.batch
-        shape, count = MODELS[model], EXAMPLES + setting.held_out
-        draw = torch.Generator().manual_seed(0)
-        x = torch.randint(0, 256, (count, *shape), generator=draw, dtype=torch.uint8)
-        # Two classes are missing, as on devices with skewed labels.
-        y = torch.randint(0, CLASSES - 2, (count,), generator=draw)
-        data = Examples(x[:EXAMPLES], y[:EXAMPLES], x[EXAMPLES:], y[EXAMPLES:], CLASSES)
-        net = FlatModel(build(model, CLASSES, shape, 0, head=head))
+    def __init__(
+        self, setting: Setting, text: str, head: str, turns: int = 3, torch_layers: bool = False
+    ) -> None:
+        model, self.batch, self.torch_layers = setting.model, setting.batch, torch_layers
+        draw = torch.Generator().manual_seed(1)
+        net = FlatModel(build(model, CLASSES, MODELS[model], 0, head=head))
         stack = method(text)
-        self.trainer = Trainer("device", net, Scale(), data, stack)
+        self.trainer = Trainer("device", net, Scale(), examples(setting), stack)
         sent = as_tensors(stack.send(stack.initial(net.layout)))
         self.private, received = Private(), net.vector.clone()
         for number in range(turns):
@@ -101,7 +114,8 @@ class Device:
                 received = received + 1e-3 * torch.randn(net.layout.size, generator=draw)
 
     def turn(self) -> None:
-        self.trainer.turn(self.task, self.private)
+        with layers(self.torch_layers):
+            self.trainer.turn(self.task, self.private)
 
     def begin(self) -> None:
         """Come to where the steps are taken; nothing after this is done once a turn only."""
@@ -110,11 +124,13 @@ class Device:
         turn.phase = stack.phases(turn)[0]
         turn.net.load(stack.begin(turn))
         order = torch.arange(EXAMPLES).split(self.batch)
-        self.step = LocalStep(stack, turn, ((order[i % len(order)], False) for i in range(1 << 40)))
+        batches = ((order[i % len(order)], False) for i in range(1 << 40))
+        with layers(self.torch_layers):
+            self.step = LocalStep(stack, turn, batches)
         turn.net.module.train()
         self.take_step()
 
-    def take_step(self, times: dict[str, list[float]] | None = None) -> None:
+    def take_step(self, times: Times | None = None) -> None:
         """A local step as training makes it, with a stop watch between its pieces."""
         stack, turn, step = self.trainer.method, self.turn_state, self.step
         batch = step.batch()
@@ -136,6 +152,58 @@ class Device:
                 times[name].append(end - begin)
 
 
+class PlainLoop:
+    """The same network and data in a loop that knows torch alone."""
+
+    def __init__(self, setting: Setting, head: str) -> None:
+        data = examples(setting)
+        self.x, self.y, self.batch = data.x, data.y, setting.batch
+        self.module = build(setting.model, CLASSES, MODELS[setting.model], 0, head=head).train()
+        hyper = Hyper()
+        self.optimiser = torch.optim.SGD(
+            self.module.parameters(), lr=hyper.lr, momentum=hyper.momentum
+        )
+        self.order = torch.arange(EXAMPLES).split(self.batch)
+        self.scale, self.taken = Scale(), 0
+
+    def begin(self) -> None:
+        self.take_step()
+
+    def take_step(self, _times: Times | None = None) -> None:
+        """The next of the batches that a `Device` takes."""
+        self._step(self.order[self.taken % len(self.order)])
+        self.taken += 1
+
+    def turn(self) -> None:
+        for index in torch.randperm(EXAMPLES).split(self.batch):
+            self._step(index)
+
+    def _step(self, index: torch.Tensor) -> None:
+        loss = F.cross_entropy(self.module(self.scale(self.x[index])), self.y[index])
+        self.optimiser.zero_grad()
+        loss.backward()
+        self.optimiser.step()
+
+
+@contextmanager
+def layers(torchs_own: bool) -> Iterator[None]:
+    """Train with torch's own layers, pooled first, instead of fused convolutions."""
+    if not torchs_own:
+        yield
+        return
+    with mock.patch.object(models, "trained", models.pooled_first):
+        yield
+
+
+def examples(setting: Setting) -> Examples:
+    shape, count = MODELS[setting.model], EXAMPLES + setting.held_out
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randint(0, 256, (count, *shape), generator=draw, dtype=torch.uint8)
+    # Two classes are missing, as on devices with skewed labels.
+    y = torch.randint(0, CLASSES - 2, (count,), generator=draw)
+    return Examples(x[:EXAMPLES], y[:EXAMPLES], x[EXAMPLES:], y[EXAMPLES:], CLASSES)
+
+
 class Scale(nn.Module):
     """Pixels to numbers around zero."""
 
@@ -151,20 +219,30 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def compare_steps(setting: Setting, text: str, rounds: int) -> Row:
-    head = "cosine:0.1" if text.startswith("lfd") else "linear"
-    ours, base = Device(setting, text, head), Device(setting, "fedavg", head)
-    ours.begin()
-    base.begin()
-    ratios = interleaved(ours.take_step, base.take_step, rounds, repeats=8)
-    return Row(setting.model, text, *ratios, "step", pieces(ours, rounds))
+    found = contenders(setting, text)
+    for one in found.values():
+        one.begin()
+    took = interleaved({name: one.take_step for name, one in found.items()}, rounds, repeats=8)
+    return row(setting, text, took, "step", pieces(found["ours"], rounds))
 
 
 def compare_turns(setting: Setting, text: str, rounds: int, turns: int) -> Row:
-    ours, base = Device(setting, text, turns=turns), Device(setting, "fedavg", turns=turns)
-    ratios = interleaved(ours.turn, base.turn, rounds)
+    found = contenders(setting, text, turns)
+    took = interleaved({name: one.turn for name, one in found.items()}, rounds, repeats=4)
     if turns > 2:
-        return Row(setting.model, text, *ratios, "round")
-    return Row(setting.model, f"{text} start", *ratios, "round", {"passes": passes(ours)})
+        return row(setting, text, took, "round")
+    return row(setting, f"{text} start", took, "round", {"passes": passes(found["ours"])})
+
+
+def contenders(setting: Setting, text: str, turns: int = 3) -> dict[str, Device | PlainLoop]:
+    """The method, and what it is compared with by the name of the ratio."""
+    head = "cosine:0.1" if text.startswith("lfd") else "linear"
+    return {
+        "ours": Device(setting, text, head, turns),
+        "ratio": Device(setting, "fedavg", head, turns),
+        "torch_layers_ratio": Device(setting, "fedavg", head, turns, torch_layers=True),
+        "plain_torch_ratio": PlainLoop(setting, head),
+    }
 
 
 def compare(setting: Setting, text: str, rounds: int) -> list[Row]:
@@ -173,34 +251,52 @@ def compare(setting: Setting, text: str, rounds: int) -> list[Row]:
     return [compare_steps(setting, text, rounds)]
 
 
-def interleaved(
-    ours: Callable[[], object], base: Callable[[], object], rounds: int, repeats: int = 2
-) -> tuple[float, float, float]:
-    """The median ratio of two pieces of work that take turns, and where eight of ten lie."""
-    ratios = sorted(ratio(ours, base, repeats) for _ in range(rounds))
-    tenth = len(ratios) // 10
-    return statistics.median(ratios), ratios[tenth], ratios[-1 - tenth]
+def interleaved(works: Mapping[str, Callable[[], object]], rounds: int, repeats: int) -> Times:
+    """Let all take turns, call by call; each goes first as often as the others."""
+    took: Times = {name: [] for name in works}
+    order = list(works)
+    for _ in range(rounds):
+        total = dict.fromkeys(works, 0.0)
+        for _ in range(repeats):
+            order = order[1:] + order[:1]
+            for name in order:
+                total[name] += seconds(works[name])
+        for name in works:
+            took[name].append(total[name])
+    return took
 
 
-def ratio(ours: Callable[[], object], base: Callable[[], object], repeats: int) -> float:
-    """Of a few calls of each, one by one, in which each goes first as often as the other."""
-    took = {ours: 0.0, base: 0.0}
-    for i in range(repeats):
-        for work in (base, ours) if i % 2 else (ours, base):
-            took[work] += seconds(work)
-    return took[ours] / took[base]
+def row(setting: Setting, text: str, took: Times, of: str, split: Split | None = None) -> Row:
+    """Medians of the ratios of each round, and where eight of ten lie."""
+    ratios = {
+        name: sorted(a / b for a, b in zip(took["ours"], times, strict=True))
+        for name, times in took.items()
+    }
+    middle = {name: statistics.median(found) for name, found in ratios.items()}
+    spread, tenth = ratios["ratio"], len(took["ours"]) // 10
+    return Row(
+        setting.model,
+        text,
+        middle["ratio"],
+        spread[tenth],
+        spread[-1 - tenth],
+        middle["torch_layers_ratio"],
+        middle["plain_torch_ratio"],
+        of,
+        split or {},
+    )
 
 
-def passes(device: Device) -> int:
+def passes(device: Device | PlainLoop) -> int:
     """How many passes over the slice it took until ALA's weights had settled."""
     with mock.patch.object(Mixture, "learn", autospec=True, side_effect=Mixture.learn) as learn:
         device.turn()
     return learn.call_count
 
 
-def pieces(device: Device, rounds: int) -> dict[str, float]:
+def pieces(device: Device | PlainLoop, rounds: int) -> Split:
     """The median microseconds of each piece of a step."""
-    times: dict[str, list[float]] = {name: [] for name in PIECES}
+    times: Times = {name: [] for name in PIECES}
     for _ in range(rounds):
         device.take_step(times)
     return {name: statistics.median(values) * 1e6 for name, values in times.items()}
@@ -209,7 +305,11 @@ def pieces(device: Device, rounds: int) -> dict[str, float]:
 def show(row: Row) -> None:
     split = "  ".join(f"{name} {us:,.0f}" for name, us in row.split.items())
     spread = f"[{row.low:.2f} .. {row.high:.2f}]"
-    print(f"{row.model:8} {row.method:14} {row.ratio:5.3f} a {row.of:5} {spread:16} {split}")
+    absolute = (
+        f"torch layers {row.torch_layers_ratio:5.3f}  plain torch {row.plain_torch_ratio:5.3f}"
+    )
+    name = f"{row.model:8} {row.method:14}"
+    print(f"{name} {row.ratio:5.3f} a {row.of:5} {spread:16} {absolute}  {split}")
 
 
 def main() -> None:

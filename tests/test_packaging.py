@@ -51,8 +51,8 @@ def checkout(tmp_path: Path) -> Path:
 def broken(checkout: Path) -> Path:
     """A checkout whose C++ does not compile."""
     shutil.rmtree(checkout / "csrc")
-    (checkout / "csrc").mkdir()
-    (checkout / "csrc" / "broken.cpp").write_text("#error this cannot be compiled\n")
+    (checkout / "csrc" / "torch").mkdir(parents=True)
+    (checkout / "csrc" / "torch" / "broken.cpp").write_text("#error this cannot be compiled\n")
     return checkout
 
 

@@ -1,11 +1,11 @@
-// Rows of middling width, several at once.
+// BlockLanes: rows of medium width, several in each pass.
 //
-// What is done to one row waits for itself: its largest number, then its sum, then their quotient.
-// In a short row that takes longer than the columns do. With several rows at every pass, a
-// processor goes on with the next one meanwhile; the arithmetic of each is that of ColumnLanes.
+// The maximum, the sum and the quotient of one row depend on each other, and in a short row this
+// latency exceeds the time of the columns. Several rows per pass hide it: the processor continues
+// with the next row. The arithmetic of each row is that of ColumnLanes.
 #pragma once
 
-#include "cpu/lanes.h"
+#include "cpu/column_lanes.h"
 
 namespace fededge::cpu {
 
@@ -14,7 +14,7 @@ struct BlockLanes {
   using One = ColumnLanes<T, kRegister>;
   using Real = T;
   using Number = typename One::Number;
-  using Scalar = Number;  // a number of each row
+  using Scalar = Number;  // one number per row
   static constexpr int kWidth = Number::kWidth;
 
   template <typename U>
@@ -35,9 +35,9 @@ struct BlockLanes {
   int columns;
   int64_t index;
   T* scratch;
-  int64_t room;  // of one row in the scratch
-  int rows;      // at most kWidth; where they are fewer, the last one stands in for the others
-  const int64_t* order = nullptr;  // of the rows, if they are not taken as they lie
+  int64_t room;                    // scratch numbers per row
+  int rows;                        // at most kWidth; if fewer, the last row is repeated
+  const int64_t* order = nullptr;  // row indices, or null for consecutive rows
 
   template <typename U>
   FEDEDGE_HD View<U> row(Matrix<U> m) const {
@@ -118,7 +118,7 @@ struct BlockLanes {
                              const double* share, int labellings, const Scalar& total) const {
     const Spread totals = spread(total);
     for (int k = 0; k < labellings; ++k) {
-      double rates[kWidth];  // all at once: a division takes longer than a register of a sum
+      double rates[kWidth];  // vectorised: one division takes longer than adding one register
       for (int i = 0; i < kWidth; ++i) rates[i] = share[k] / static_cast<double>(totals.of[i]);
       for (int i = 0; i < rows; ++i) {
         one(i).template add_kept<kSlot>(num.row(y[k].of[i]), rates[i]);
@@ -159,7 +159,9 @@ struct BlockLanes {
   }
 
  private:
-  FEDEDGE_HD int64_t row_index(int i) const { return order == nullptr ? index + i : order[index + i]; }
+  FEDEDGE_HD int64_t row_index(int i) const {
+    return order == nullptr ? index + i : order[index + i];
+  }
 
   FEDEDGE_HD One one(int i) const { return {columns, row_index(i), scratch + i * room}; }
 

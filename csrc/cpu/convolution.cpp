@@ -1,4 +1,4 @@
-// From tensors to the loops of a convolution: checks, layouts, threads.
+// The forward ops of the pooled convolution: checks, layouts, threads.
 #include "cpu/convolution.h"
 
 #include <ATen/EmptyTensor.h>
@@ -9,14 +9,14 @@
 #include <optional>
 #include <tuple>
 
-#include "cpu/images.h"
+#include "cpu/padded_images.h"
 #include "cpu/simd.h"
-#include "ops/convolution.h"
+#include "ops/convolution_checks.h"
 
 namespace fededge::cpu {
 namespace {
 
-// Multiplications per thread below which starting another one costs more than it saves.
+// Multiplications per thread below which another thread does not pay.
 constexpr int64_t kTapGrain = int64_t{1} << 21;
 
 struct Level {
@@ -34,7 +34,8 @@ Level level() {
 
 int64_t whole(int64_t outputs, int64_t lanes) { return (outputs + lanes - 1) / lanes * lanes; }
 
-// The weights in the order in which the loops read them, a register of output channels at a time.
+// The weights in the order in which the loops read them: groups of output channels, one register
+// each.
 at::Tensor packed(const at::Tensor& weight, int64_t lanes) {
   const int64_t taps = weight.size(1) * weight.size(2) * weight.size(3);
   at::Tensor out = zeros(whole(weight.size(0), lanes) * taps);
@@ -43,7 +44,8 @@ at::Tensor packed(const at::Tensor& weight, int64_t lanes) {
     float* to = out.mutable_data_ptr<float>() + o / lanes * lanes * taps + o % lanes;
     for (int64_t y = 0; y < weight.size(2); ++y) {
       for (int64_t x = 0; x < weight.size(3); ++x) {
-        const float* from = data + o * weight.stride(0) + y * weight.stride(2) + x * weight.stride(3);
+        const float* from =
+            data + o * weight.stride(0) + y * weight.stride(2) + x * weight.stride(3);
         for (int64_t c = 0; c < weight.size(1); ++c, to += lanes) *to = from[c * weight.stride(1)];
       }
     }
@@ -66,7 +68,8 @@ at::Tensor empty(const Sizes& sizes, at::ScalarType type) {
   return at::detail::empty_cpu(sizes, type, false, at::MemoryFormat::ChannelsLast);
 }
 
-// All images, into `out` and, where that is asked for, `where`.
+// Convolves all images into `out`, and writes the positions of the maxima to `where` unless it is
+// null.
 void convolve(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
               int64_t padding, const Sizes& sizes, float* out, uint8_t* where) {
   const Level best = level();
@@ -85,7 +88,7 @@ void convolve(const at::Tensor& x, const at::Tensor& weight, const std::optional
   const int64_t taps = 4 * size * weight.size(1) * weight.size(2) * weight.size(3);
   at::parallel_for(0, sizes[0], std::max<int64_t>(1, kTapGrain / taps),
                    [&](int64_t begin, int64_t end) {
-                     Images images(x, padding, layer.row);
+                     PaddedImages images(x, padding, layer.row);
                      for (int64_t i = begin; i < end; ++i) {
                        best.run(layer, images.image(i), out + i * size,
                                 where == nullptr ? nullptr : where + i * size);

@@ -1,4 +1,4 @@
-// From tensors to the loops of a convolution's gradients: layouts, threads, partial sums.
+// The backward op of the pooled convolution: layouts, threads, partial sums.
 #include <ATen/EmptyTensor.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
@@ -10,19 +10,20 @@
 #include <vector>
 
 #include "cpu/convolution.h"
-#include "cpu/images.h"
+#include "cpu/padded_images.h"
 #include "cpu/simd.h"
-#include "ops/convolution.h"
+#include "ops/convolution_checks.h"
 
 namespace fededge::cpu {
 namespace {
 
 using at::Tensor;
 
-// Multiplications per thread below which starting another one costs more than it saves.
+// Multiplications per thread below which another thread does not pay.
 constexpr int64_t kTapGrain = int64_t{1} << 20;
 
-// The images are summed up in so many parts, whatever threads there are, and these in their order.
+// The number of partial sums over the images. It does not depend on the number of threads, and the
+// parts are added in a fixed order, so that the bits do not either.
 constexpr int64_t kParts = 16;
 
 struct Level {
@@ -38,9 +39,9 @@ Level level() {
   return {add_to_weight_baseline, add_to_image_baseline};
 }
 
-// All that the backward pass is given.
+// The arguments of the backward pass.
 struct Inputs {
-  const Tensor& gradient;  // by the output
+  const Tensor& gradient;  // with respect to the output
   const Tensor where;      // [image][row][column][output]
   const Tensor& x;
   const Tensor& weight;
@@ -63,9 +64,12 @@ void each_weight(const Tensor& weight, const Patches& p, const F& f) {
   for (int64_t o = 0; o < weight.size(0); ++o) {
     for (int64_t y = 0; y < weight.size(2); ++y) {
       for (int64_t x = 0; x < weight.size(3); ++x) {
-        const int64_t of_weight = o * weight.stride(0) + y * weight.stride(2) + x * weight.stride(3);
+        const int64_t of_weight =
+            o * weight.stride(0) + y * weight.stride(2) + x * weight.stride(3);
         const int64_t of_patch = (o * p.rows + y) * p.stride + x * weight.size(1);
-        for (int64_t c = 0; c < weight.size(1); ++c) f(of_weight + c * weight.stride(1), of_patch + c);
+        for (int64_t c = 0; c < weight.size(1); ++c) {
+          f(of_weight + c * weight.stride(1), of_patch + c);
+        }
       }
     }
   }
@@ -77,7 +81,7 @@ class Finder {
   Finder(const Inputs& in, int64_t row)
       : in_(in), strides_(in.gradient.strides()), row_(row), found_(in.cells()) {}
 
-  // In the order of the map.
+  // Returns the slopes in the order of the feature map.
   Slopes find(int64_t image, int64_t output) {
     const float* const slopes =
         in_.gradient.const_data_ptr<float>() + image * strides_[0] + output * strides_[1];
@@ -93,7 +97,7 @@ class Finder {
   }
 
  private:
-  // Without a branch, which about half of them would take.
+  // Branch-free: a branch would be mispredicted, since about half of the positions have a slope.
   Slope* find_in_row(const float* slope, const uint8_t* where, int64_t columns, int64_t at,
                      Slope* to) const {
     const int64_t stride = strides_[3], outputs = in_.outputs(), channels = in_.channels();
@@ -113,21 +117,25 @@ class Finder {
   std::vector<Slope> found_;
 };
 
-// The gradient of one image after the other, with the border that is cut off in the end.
+// The gradient of one image after another. The buffer includes the padding, and end() crops it.
 class ImageGradient {
  public:
   ImageGradient(const Inputs& in, int64_t row, float* to)
-      : in_(in), row_(row), to_(to), sums_((in.x.size(2) + 2 * in.padding) * row + kWidest) {}
+      : in_(in),
+        row_(row),
+        to_(to),
+        sums_(to == nullptr ? 0 : (in.x.size(2) + 2 * in.padding) * row + kWidest) {}
 
   float* begin() {
-    std::fill(sums_.begin(), sums_.end(), 0.0f);
+    std::fill_n(sums_.data(), sums_.size(), 0.0f);
     return sums_.data();
   }
 
   void end(int64_t image) const {
     const int64_t rows = in_.x.size(2), width = in_.x.size(3) * in_.channels();
     for (int64_t y = 0; y < rows; ++y) {
-      const float* const from = sums_.data() + (y + in_.padding) * row_ + in_.padding * in_.channels();
+      const float* const from =
+          sums_.data() + (y + in_.padding) * row_ + in_.padding * in_.channels();
       std::copy_n(from, width, to_ + (image * rows + y) * width);
     }
   }
@@ -136,21 +144,27 @@ class ImageGradient {
   const Inputs& in_;
   int64_t row_;
   float* to_;
-  std::vector<float> sums_;
+  AlignedFloats sums_;
 };
 
-// What is asked for, as it is summed up. Null if it is not.
+// The sums of the gradients; null for those that are not needed.
 struct Sums {
   float* x = nullptr;       // [image][row][column][channel]
   float* weight = nullptr;  // [part][output][row of a patch]
   double* bias = nullptr;   // [part][output]
 };
 
+// The sum stays in a register: in memory, each addition would wait for the previous store.
+double added(double sum, Slopes slopes) {
+  for (int64_t s = 0; s < slopes.count; ++s) sum += slopes.data[s].value;
+  return sum;
+}
+
 void add_images(const Inputs& in, const float* weight, int64_t part, const Sums& sums) {
   const Patches p = in.patches();
   const Level best = level();
   const int64_t images = in.x.size(0), of_channel = p.rows * p.stride;
-  Images read(in.x, in.padding, p.row, kWidest);
+  PaddedImages read(in.x, in.padding, p.row, kWidest);
   ImageGradient written(in, p.row, sums.x);
   Finder finder(in, p.row);
   for (int64_t i = part * images / kParts; i < (part + 1) * images / kParts; ++i) {
@@ -161,15 +175,13 @@ void add_images(const Inputs& in, const float* weight, int64_t part, const Sums&
       const int64_t channel = part * in.outputs() + o;
       if (image) best.add_to_weight(p, slopes, image, sums.weight + channel * of_channel);
       if (gradient) best.add_to_image(p, slopes, weight + o * of_channel, gradient);
-      for (int64_t s = 0; sums.bias && s < slopes.count; ++s) {
-        sums.bias[channel] += slopes.data[s].value;
-      }
+      if (sums.bias) sums.bias[channel] = added(sums.bias[channel], slopes);
     }
     if (gradient) written.end(i);
   }
 }
 
-// The sum of the parts, in the first of them.
+// Adds all parts to the first one.
 template <typename T>
 void join(T* parts, int64_t size) {
   for (int64_t part = 1; part < kParts; ++part) {
@@ -189,10 +201,12 @@ void add_all(const Inputs& in, const Sums& sums) {
   });
 }
 
-// The gradients by x, weight and bias, as far as they are needed.
-std::tuple<Tensor, Tensor, Tensor> pooled_convolution_backward(
-    const Tensor& gradient, const Tensor& where, const Tensor& x, const Tensor& weight,
-    int64_t padding, std::array<bool, 3> needed) {
+// The gradients with respect to x, weight and bias, as far as they are needed.
+std::tuple<Tensor, Tensor, Tensor> pooled_convolution_backward(const Tensor& gradient,
+                                                               const Tensor& where, const Tensor& x,
+                                                               const Tensor& weight,
+                                                               int64_t padding,
+                                                               std::array<bool, 3> needed) {
   convolution_op::check_backward(gradient, where, x, weight, padding);
   const Inputs in{gradient, where.contiguous(at::MemoryFormat::ChannelsLast), x, weight, padding};
   const Patches p = in.patches();

@@ -1,15 +1,15 @@
-// The loops of a convolution's gradients, once for each instruction set, like convolution_loops.h.
+// The loops of the convolution's gradients, compiled once per instruction set.
 //
-// At most one in four numbers of the map has a slope: what the others would be multiplied by is not
-// read. Lanes run over a row of a patch, and every number gets its terms in the order of the slopes:
-// whatever registers the processor has, the bits are the same.
+// At most one in four numbers of the feature map has a slope, and only these are visited. Lanes run
+// over a row of a patch, and each sum adds its terms in the order of the slopes: the bits do not
+// depend on the size of the registers.
 #pragma once
 
 #include "cpu/convolution_loops.h"
 
 namespace fededge::cpu {
 
-// So many rows of a patch and registers of each have their sums in registers, of which AVX2 has 16.
+// Rows of a patch, and registers per row, whose sums are held in registers at once. AVX2 has 16.
 inline constexpr int kRowsAtOnce = 5;
 inline constexpr int kPiecesAtOnce = 2;
 
@@ -23,7 +23,7 @@ FEDEDGE_HD void store(Floats<kRegister> x, float* to) {
   *reinterpret_cast<typename Vector<float, kRegister>::Loose*>(to) = x;
 }
 
-// For a part of the patch. Summed up alone at first: many small terms are lost on a large sum.
+// One part of the patch. The terms are summed separately first: a large sum would lose small terms.
 template <int kRegister, int kRows, int kPieces>
 FEDEDGE_APART void add_part_to_weight(const Patches& p, Slopes slopes, const float* image,
                                       float* weight) {
@@ -31,7 +31,7 @@ FEDEDGE_APART void add_part_to_weight(const Patches& p, Slopes slopes, const flo
   constexpr int kLanes = kRegister / 4;
   V sum[kRows][kPieces] = {};
   for (int64_t s = 0; s < slopes.count; ++s) {
-    const V slope = slopes.data[s].value - V{};  // in every lane
+    const V slope = slopes.data[s].value - V{};  // broadcast
     const float* const from = image + slopes.data[s].at;
 #pragma GCC unroll 8
     for (int i = 0; i < kRows; ++i) {
@@ -52,7 +52,7 @@ FEDEDGE_APART void add_part_to_weight(const Patches& p, Slopes slopes, const flo
   }
 }
 
-// Calls add_part_to_weight for so many rows and pieces, at most the template's of each.
+// Calls add_part_to_weight for at most kRows rows and kPieces registers.
 template <int kRegister, int kRows, int kPieces, class... Arguments>
 FEDEDGE_HD void add_parts_to_weight(int64_t rows, int64_t pieces, const Arguments&... arguments) {
   if constexpr (kRows > 1) {
@@ -81,7 +81,7 @@ FEDEDGE_HD void add_to_weight(const Patches& p, Slopes slopes, const float* imag
   }
 }
 
-// One row of a patch. Lanes beyond it get what they have: zero times infinity would be no number.
+// One row of a patch. Lanes beyond its end keep their values: 0 times infinity would be NaN.
 template <int kRegister>
 FEDEDGE_HD void add_row_to_image(Floats<kRegister> slope, const float* weight, int64_t run,
                                  decltype(slope > slope) last, float* to) {
@@ -105,12 +105,25 @@ FEDEDGE_HD void add_to_image(const Patches& p, Slopes slopes, const float* weigh
   decltype(V{} > V{}) last{};
   for (int i = 0; i < kLanes; ++i) last[i] = i < p.run % kLanes ? -1 : 0;
   for (int64_t s = 0; s < slopes.count; ++s) {
-    const V slope = slopes.data[s].value - V{};  // in every lane
+    const V slope = slopes.data[s].value - V{};  // broadcast
     float* const to = image + slopes.data[s].at;
     for (int64_t i = 0; i < p.rows; ++i) {
       add_row_to_image<kRegister>(slope, weight + i * p.stride, p.run, last, to + i * p.row);
     }
   }
 }
+
+// Defines the three entry points of cpu/convolution.h for an instruction set with registers of
+// `kRegister` bytes.
+#define FEDEDGE_CONVOLUTIONS(isa, kRegister)                                                      \
+  void convolve_##isa(const Convolution& layer, const float* image, float* out, uint8_t* where) { \
+    convolve<kRegister>(layer, image, out, where);                                                \
+  }                                                                                               \
+  void add_to_weight_##isa(const Patches& p, Slopes slopes, const float* image, float* weight) {  \
+    add_to_weight<kRegister>(p, slopes, image, weight);                                           \
+  }                                                                                               \
+  void add_to_image_##isa(const Patches& p, Slopes slopes, const float* weight, float* image) {   \
+    add_to_image<kRegister>(p, slopes, weight, image);                                            \
+  }
 
 }  // namespace fededge::cpu

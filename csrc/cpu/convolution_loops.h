@@ -1,7 +1,7 @@
-// The loops of a convolution, once for each instruction set: included by the files that compile them.
+// The loops of a convolution, compiled once per instruction set.
 //
-// Every output is the sum of its taps in one order: of processors that multiply and add at once, all
-// give the same bits, whatever their registers. The others have torch's convolution.
+// Every output adds its taps in one order: all processors with fused multiply-add give the same
+// bits, whatever their registers. Processors without it use torch's convolution.
 #pragma once
 
 #include "cpu/convolution.h"
@@ -12,15 +12,15 @@ namespace fededge::cpu {
 template <int kRegister>
 using Floats = typename Vector<float, kRegister>::Type;
 
-// The larger of two, or the one that is not a number.
+// The maximum of two numbers; NaN if one of them is.
 template <class V>
 FEDEDGE_HD V pooled(V a, V b) {
   const V most = a > b ? a : b;
   return a == a ? most : a;
 }
 
-// Which of the four was the largest, the first of equals; of those that are not numbers, the last:
-// as torch's pooling has it. kNone where the rectifier lets nothing through.
+// The position of the maximum, as in torch's pooling: the first of equal numbers, the last NaN.
+// kNone if the ReLU's output is 0.
 template <class V>
 FEDEDGE_HD auto place(V a, V b, V c, V d) {
   using Places = decltype(a > b);
@@ -37,7 +37,7 @@ FEDEDGE_HD auto place(V a, V b, V c, V d) {
   return best <= V{} ? Places{} + kNone : at;
 }
 
-// So many pooled columns at once have all of their sums in registers, of which AVX-512 and ARM have 32.
+// Pooled columns per tile, so that all sums are held in registers. AVX-512 and ARM have 32 of them.
 template <int kRegister>
 #if defined(__aarch64__)
 inline constexpr int kAtOnce = 6;
@@ -45,7 +45,7 @@ inline constexpr int kAtOnce = 6;
 inline constexpr int kAtOnce = kRegister == 64 ? 6 : 3;
 #endif
 
-// The sums of pooled columns that lie side by side.
+// The sums of adjacent pooled columns.
 template <int kRegister, int kColumns>
 struct Tile {
   using V = Floats<kRegister>;
@@ -61,7 +61,7 @@ struct Tile {
     for (int j = 0; j < kWide; ++j) upper[j] = lower[j] = load(bias);
   }
 
-  // The taps that one row of the image has in the upper and the lower row of the map.
+  // Adds the taps of one image row to the upper and the lower row of the feature map.
   template <bool kUpper, bool kLower>
   FEDEDGE_HD void add(const float* from, const float* weight, int64_t taps, int64_t channels) {
     const float* const before = kLower ? weight - taps * kLanes : weight;
@@ -71,7 +71,7 @@ struct Tile {
       if constexpr (kLower) of_lower = load(before + t * kLanes);
 #pragma GCC unroll 16
       for (int j = 0; j < kWide; ++j) {
-        const V x = from[j * channels + t] - V{};  // in every lane
+        const V x = from[j * channels + t] - V{};  // broadcast
         if constexpr (kUpper) upper[j] = fused_registers<float, kRegister>(x, of_upper, upper[j]);
         if constexpr (kLower) lower[j] = fused_registers<float, kRegister>(x, of_lower, lower[j]);
       }
@@ -94,7 +94,7 @@ struct Tile {
 
   FEDEDGE_HD static V load(const float* from) { return *reinterpret_cast<const Loose*>(from); }
 
-  // The first numbers, `count` if there are not as many.
+  // Stores the first `count` lanes, at most all of them.
   template <class Values, typename T>
   FEDEDGE_HD static void put(const Values& values, T* to, int64_t count) {
     if (count >= kLanes) {
@@ -121,7 +121,7 @@ FEDEDGE_APART void convolve_tile(const Convolution& layer, const float* image, c
   tile.store(out, where, layer.outputs, count);
 }
 
-// Calls convolve_tile for `columns` of them, from 1 to kMost.
+// Calls convolve_tile for 1 to kMost columns.
 template <int kRegister, int kMost, class... Arguments>
 FEDEDGE_HD void convolve_columns(int64_t columns, const Arguments&... arguments) {
   if constexpr (kMost > 1) {
@@ -131,12 +131,11 @@ FEDEDGE_HD void convolve_columns(int64_t columns, const Arguments&... arguments)
 }
 
 template <int kRegister>
-FEDEDGE_HD void convolve(const Convolution& layer, const float* image, float* out,
-                         uint8_t* where) {
+FEDEDGE_HD void convolve(const Convolution& layer, const float* image, float* out, uint8_t* where) {
   constexpr int64_t kLanes = kRegister / 4;
   constexpr int kMost = kAtOnce<kRegister>;
   const int64_t group = layer.kernel_rows * layer.kernel_columns * layer.channels * kLanes;
-  // About equally many at a time: few sums alone would wait for each other.
+  // Tiles of about equal width: the few sums of a narrow tile would wait for each other.
   const int64_t tiles = (layer.columns + kMost - 1) / kMost;
   for (int64_t first = 0; first < layer.outputs; first += kLanes) {
     const float* const weight = layer.weight + first / kLanes * group;

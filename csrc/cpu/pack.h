@@ -1,8 +1,8 @@
-// 64 bytes of numbers that are computed with at once, whatever registers the processor has.
+// Pack: a SIMD vector of 64 bytes on every processor.
 //
-// GCC's and clang's vector types do the work, in pieces of the instruction set's own size. A pack
-// always holds as many numbers and reduces them in the same order: whatever the size of its registers,
-// every level that fuses (kernels/maths.h) gives the same bits, and so do those that do not.
+// It consists of vector types of GCC and clang in the register size of the instruction set. The
+// size of a pack and the order of its reductions never change: all instruction sets with fused
+// multiply-add (kernels/maths.h) give the same bits, and so do all without it.
 #pragma once
 
 #if defined(__x86_64__)
@@ -14,24 +14,25 @@
 #include <cstring>
 #include <utility>
 
-#include "cpu/row_levels.h"
+#include "cpu/row_dispatch.h"
 #include "kernels/maths.h"
 
 namespace fededge::cpu {
 
-// One register of T, and one that may lie anywhere in memory.
+// One register of T, and the same type for unaligned memory.
 template <typename T, int kRegister>
 struct Vector {
   typedef T Type __attribute__((vector_size(kRegister)));
   typedef T Loose __attribute__((vector_size(kRegister), aligned(sizeof(T)), may_alias));
 };
 
-// A register of doubles, from as many numbers of T.
+// Loads a register of doubles from numbers of type T.
 template <int kRegister, typename T>
 FEDEDGE_HD typename Vector<double, kRegister>::Type widened(const T* from) {
-  using Narrow = Vector<T, kRegister * int(sizeof(T)) / int(sizeof(double))>;
+  constexpr int kNarrow = kRegister / int(sizeof(double)) * int(sizeof(T));
+  using Narrow = Vector<T, kNarrow>;
   const auto x = *reinterpret_cast<const typename Narrow::Loose*>(from);
-#if !defined(__clang__)  // GCC would do it in two halves
+#if !defined(__clang__)  // GCC would convert two halves
 #if defined(FEDEDGE_AVX512)
   if constexpr (kRegister == 64 && sizeof(T) == 4) return _mm512_maskz_cvtps_pd(0xff, x);
 #endif
@@ -42,7 +43,7 @@ FEDEDGE_HD typename Vector<double, kRegister>::Type widened(const T* from) {
   return __builtin_convertvector(x, typename Vector<double, kRegister>::Type);
 }
 
-// a * b + c of registers, rounded as it is of numbers (kernels/maths.h).
+// a * b + c of registers, rounded like fused() of numbers (kernels/maths.h).
 template <typename T, int kRegister, class V>
 FEDEDGE_HD V fused_registers(V a, V b, V c) {
 #if !defined(FEDEDGE_FUSES)
@@ -67,7 +68,7 @@ FEDEDGE_HD V fused_registers(V a, V b, V c) {
 #endif
 }
 
-// The pieces of a pack of T, and what is done to each of them.
+// The registers of a pack.
 template <typename T, int kRegister>
 struct Pieces {
   using Piece = typename Vector<T, kRegister>::Type;
@@ -75,7 +76,7 @@ struct Pieces {
   static constexpr int kWidth = kPackBytes / int(sizeof(T));
   Piece piece[kCount];
 
-  // The pieces f(0), f(1), … Written as a loop, GCC would keep them in memory.
+  // The pieces f(0), f(1), … Not a loop, because GCC would keep the pieces in memory.
   template <class F>
   FEDEDGE_HD static Pieces each(F f) {
     return each(f, std::make_integer_sequence<int, kCount>());
@@ -88,7 +89,7 @@ struct Pieces {
   }
 };
 
-// The integers that are as large as a Real.
+// The integers of the same size as a Real.
 template <typename Real>
 struct Integer;
 
@@ -161,16 +162,16 @@ struct Pack : Pieces<T, kRegister> {
     return Result<T, kRegister>::Base::each(                                                  \
         [&](int i) FEDEDGE_LAMBDA { return a.piece[i] op b.piece[i]; });                      \
   }
-// A pack and one number, in either order.
-#define FEDEDGE_MIXED(Result, op)                                                             \
-  FEDEDGE_OPERATOR(Result, Pack, op)                                                          \
-  FEDEDGE_PACK FEDEDGE_HD Result<T, kRegister> operator op(const Pack<T, kRegister>& a,       \
-                                                           typename Traits<T>::Real b) {      \
-    return a op Pack<T, kRegister>(b);                                                        \
-  }                                                                                           \
-  FEDEDGE_PACK FEDEDGE_HD Result<T, kRegister> operator op(typename Traits<T>::Real a,        \
-                                                           const Pack<T, kRegister>& b) {     \
-    return Pack<T, kRegister>(a) op b;                                                        \
+// Operators of two packs, and of a pack and a number.
+#define FEDEDGE_MIXED(Result, op)                                                         \
+  FEDEDGE_OPERATOR(Result, Pack, op)                                                      \
+  FEDEDGE_PACK FEDEDGE_HD Result<T, kRegister> operator op(const Pack<T, kRegister>& a,   \
+                                                           typename Traits<T>::Real b) {  \
+    return a op Pack<T, kRegister>(b);                                                    \
+  }                                                                                       \
+  FEDEDGE_PACK FEDEDGE_HD Result<T, kRegister> operator op(typename Traits<T>::Real a,    \
+                                                           const Pack<T, kRegister>& b) { \
+    return Pack<T, kRegister>(a) op b;                                                    \
   }
 
 FEDEDGE_MIXED(Pack, +)
@@ -229,12 +230,12 @@ FEDEDGE_PACK FEDEDGE_HD Pack<T, kRegister> where(const Mask<T, kRegister>& take,
       [&](int i) FEDEDGE_LAMBDA { return take.piece[i] ? a.piece[i] : b.piece[i]; });
 }
 
-// As that of two numbers (kernels/maths.h). Through a mask it would not become one instruction.
+// The maximum, like larger() of numbers (kernels/maths.h). With a mask it would not compile to one
+// instruction.
 FEDEDGE_PACK FEDEDGE_HD Pack<T, kRegister> larger(const Pack<T, kRegister>& a,
                                                   const Pack<T, kRegister>& b) {
-  return Pack<T, kRegister>::Base::each([&](int i) FEDEDGE_LAMBDA {
-    return a.piece[i] > b.piece[i] ? a.piece[i] : b.piece[i];
-  });
+  return Pack<T, kRegister>::Base::each(
+      [&](int i) FEDEDGE_LAMBDA { return a.piece[i] > b.piece[i] ? a.piece[i] : b.piece[i]; });
 }
 
 FEDEDGE_PACK FEDEDGE_HD bool all(const Mask<T, kRegister>& mask) {
@@ -245,7 +246,7 @@ FEDEDGE_PACK FEDEDGE_HD bool all(const Mask<T, kRegister>& mask) {
   return held != 0;
 }
 
-// The pack with f(i) for its first numbers, as many as `count`, that a condition does not hold for.
+// The pack x, with f(i) in each of the first `count` lanes whose condition is false.
 template <typename T, int kRegister, class F>
 FEDEDGE_HD Pack<T, kRegister> mended(const Pack<T, kRegister>& x, const Mask<T, kRegister>& held,
                                      int count, F f) {
@@ -265,7 +266,7 @@ FEDEDGE_PACK FEDEDGE_HD Pack<T, kRegister> ordinals() {
   return Pack<T, kRegister>::gather([](int i) FEDEDGE_LAMBDA { return static_cast<T>(i); });
 }
 
-// The numbers of a register joined two by two, always the same two: i and i + half of them.
+// Reduces a register pairwise, always lane i with lane i + half.
 template <typename T, int kRegister, class Join>
 FEDEDGE_HD T reduce(typename Vector<T, kRegister>::Type x, Join join) {
   if constexpr (kRegister > 16) {
@@ -279,7 +280,7 @@ FEDEDGE_HD T reduce(typename Vector<T, kRegister>::Type x, Join join) {
   }
 }
 
-// The numbers of a pack, in the same way.
+// Reduces a pack in the same way.
 template <typename T, int kRegister, class Join>
 FEDEDGE_HD T reduce(const Pack<T, kRegister>& x, Join join) {
   if constexpr (Pack<T, kRegister>::kCount == 1) {

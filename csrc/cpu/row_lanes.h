@@ -1,61 +1,61 @@
-// Rows of few columns: one column of a pack of rows at a time.
+// RowLanes: rows of few columns, one column of a pack of rows per step.
 #pragma once
 
-#include "cpu/turn.h"
+#include "cpu/transpose.h"
 #include "kernels/lanes.h"
 
 namespace fededge::cpu {
 
-// The rows from `index` on, as many as a pack holds. Where the last of them lie past the end, the
-// last row stands in for them, and is not written by them.
+// A pack of rows from `index` on. Lanes past the last row repeat it and are not written back.
 //
-// A view is the rows' numbers in the scratch, turned: a pack for each column.
+// A view is a transposed copy of the rows in the scratch: one pack per column.
 template <typename T, int kRegister>
 struct RowLanes {
   using Real = T;
   using Number = Pack<T, kRegister>;
   using Scalar = Number;
+  using Column = int;
   using Spread = Scalar;
   static constexpr int kWidth = Number::kWidth;
 
   struct Label {
-    Number number;  // exact up to 2^24 classes, of which there are few here
+    Number number;  // exact up to 2^24 classes
     int of[kWidth];
   };
 
   template <typename U>
   struct View {
-    T* turned;
-    U* row[kWidth];  // of what is written
+    T* transposed;
+    U* row[kWidth];  // where close() writes
   };
 
   int columns;
   int64_t index;
   T* scratch;
-  int rows;         // of the pack, that are there
-  mutable T* free;  // where the next view goes
-  const int64_t* order = nullptr;  // of the rows, if they are not taken as they lie
+  int rows;                        // valid rows of the pack
+  mutable T* free;                 // scratch for the next view
+  const int64_t* order = nullptr;  // row indices, or null for consecutive rows
 
   FEDEDGE_HD View<const T> row(Matrix<const T> m) const {
     if (m && m.stride == 0) return same_for_all(m.data);
-    return turned(m, [&](int i) FEDEDGE_LAMBDA { return m.row(row_index(i)); });
+    return transposed(m, [&](int i) FEDEDGE_LAMBDA { return m.row(row_index(i)); });
   }
 
   FEDEDGE_HD View<const T> row(Matrix<const T> m, const Label& y) const {
     if (m && m.stride == 0) return same_for_all(m.data);
-    return turned(m, [&](int i) FEDEDGE_LAMBDA { return m.row(y.of[i]); });
+    return transposed(m, [&](int i) FEDEDGE_LAMBDA { return m.row(y.of[i]); });
   }
 
   FEDEDGE_HD View<T> open(Matrix<T> m, bool add = false) const {
     View<T> out = empty<T>();
     if (!m) return out;
     for (int i = 0; i < kWidth; ++i) out.row[i] = m.row(row_index(i));
-    if (add) turn_in<kRegister, kWidth>(out.turned, out.row, columns);
+    if (add) transpose_in<kRegister, kWidth>(out.transposed, out.row, columns);
     return out;
   }
 
   FEDEDGE_HD void close(const View<T>& v) const {
-    turn_out<kRegister, kWidth>(v.turned, v.row, rows, columns);
+    transpose_out<kRegister, kWidth>(v.transposed, v.row, rows, columns);
   }
 
   FEDEDGE_HD Label label(const int64_t* y) const {
@@ -71,11 +71,11 @@ struct RowLanes {
 
   template <typename U>
   FEDEDGE_HD Number load(const View<U>& v, int c) const {
-    return Number::load(v.turned + c * kWidth);
+    return Number::load(v.transposed + c * kWidth);
   }
 
   FEDEDGE_HD void store(const View<T>& v, int c, const Number& x) const {
-    x.store(v.turned + c * kWidth);
+    x.store(v.transposed + c * kWidth);
   }
 
   FEDEDGE_HD void add(const View<T>& v, int c, const Number& x) const {
@@ -84,8 +84,7 @@ struct RowLanes {
 
   template <typename U>
   FEDEDGE_HD Number at(const View<U>& v, const Label& y) const {
-    return Number::gather(
-        [&](int i) FEDEDGE_LAMBDA { return v.turned[y.of[i] * kWidth + i]; });
+    return Number::gather([&](int i) FEDEDGE_LAMBDA { return v.transposed[y.of[i] * kWidth + i]; });
   }
 
   FEDEDGE_HD Number diagonal(Matrix<const T> m, const Label& y) const {
@@ -172,23 +171,23 @@ struct RowLanes {
   template <typename U>
   FEDEDGE_HD View<U> empty() const {
     View<U> out;
-    out.turned = free;
+    out.transposed = free;
     free += columns * kWidth;
     return out;
   }
 
   FEDEDGE_HD View<const T> same_for_all(const T* numbers) const {
     const View<const T> out = empty<const T>();
-    for (int c = 0; c < columns; ++c) Number(numbers[c]).store(out.turned + c * kWidth);
+    for (int c = 0; c < columns; ++c) Number(numbers[c]).store(out.transposed + c * kWidth);
     return out;
   }
 
   template <class F>
-  FEDEDGE_HD View<const T> turned(Matrix<const T> m, F row) const {
+  FEDEDGE_HD View<const T> transposed(Matrix<const T> m, F row) const {
     View<const T> out = empty<const T>();
     if (!m) return out;
     for (int i = 0; i < kWidth; ++i) out.row[i] = row(i);
-    turn_in<kRegister, kWidth>(out.turned, out.row, columns);
+    transpose_in<kRegister, kWidth>(out.transposed, out.row, columns);
     return out;
   }
 };

@@ -1,20 +1,20 @@
-// The loops over rows, once for each instruction set: included by the files that compile them.
+// The loops over rows, compiled once per instruction set.
 //
-// A file, not a function, chooses the instruction set: GCC breaks up vectors that are too wide for
-// the function where they are written before it inlines that into one that could hold them.
+// A file, not a function, selects the instruction set: GCC splits vectors that are too wide for the
+// function in which they appear before it inlines that function into a caller with wider registers.
 #pragma once
 
 #include "cpu/block_lanes.h"
-#include "cpu/lanes.h"
+#include "cpu/column_lanes.h"
+#include "cpu/row_dispatch.h"
 #include "cpu/row_lanes.h"
-#include "cpu/row_levels.h"
 #include "kernels/distillation.h"
 #include "kernels/label_loss.h"
 #include "kernels/probability_sums.h"
 
 namespace fededge::cpu {
 
-// Blocks of as many rows as a pack has numbers; `lanes` makes those of the rows from one on.
+// Runs the kernel over blocks of kWidth rows. lanes(i, n) makes the Lanes of n rows from row i on.
 template <int kWidth, class Kernel, class Make>
 FEDEDGE_HD double sum_blocks(const Kernel& kernel, int64_t begin, int64_t end, Make lanes) {
   double total = 0;
@@ -27,7 +27,7 @@ FEDEDGE_HD double sum_blocks(const Kernel& kernel, int64_t begin, int64_t end, M
   return total;
 }
 
-// In which order a kernel takes its rows, if not as they lie.
+// The row indices of a kernel, or null for consecutive rows.
 template <class Kernel>
 FEDEDGE_HD const int64_t* order_of(const Kernel&) {
   return nullptr;
@@ -38,7 +38,7 @@ FEDEDGE_HD const int64_t* order_of(const ProbabilitySums<T>& kernel) {
   return kernel.order;
 }
 
-// The kernel is copied: of one that lies elsewhere, every store might have changed it.
+// The kernel is passed by value, so that stores cannot alias it.
 template <int kRegister, class Kernel>
 FEDEDGE_APART double loop_over_rows(Kernel kernel, int64_t begin, int64_t end, int columns,
                                     typename Kernel::Real* scratch) {
@@ -79,21 +79,21 @@ FEDEDGE_HD double sum_rows(const LabelLoss<T>& loss, int64_t begin, int64_t end,
   });
 }
 
-#define FEDEDGE_ROWS_OF(name, Kernel)                                                  \
+#define FEDEDGE_ROWS_OF(name, Kernel) \
   template double name<Kernel>(const Kernel&, int64_t, int64_t, int, Kernel::Real*);
 
-// Defines `name` for every row kernel, with registers of so many bytes.
-#define FEDEDGE_ROWS(name, kRegister)                                                  \
-  template <class Kernel>                                                              \
-  double name(const Kernel& kernel, int64_t begin, int64_t end, int columns,           \
-              typename Kernel::Real* scratch) {                                        \
-    return sum_rows<kRegister>(kernel, begin, end, columns, scratch);                  \
-  }                                                                                    \
-  FEDEDGE_ROWS_OF(name, LabelLoss<float>)                                              \
-  FEDEDGE_ROWS_OF(name, LabelLoss<double>)                                             \
-  FEDEDGE_ROWS_OF(name, Distillation<float>)                                           \
-  FEDEDGE_ROWS_OF(name, Distillation<double>)                                          \
-  FEDEDGE_ROWS_OF(name, ProbabilitySums<float>)                                        \
+// Defines `name` for every row kernel, with registers of kRegister bytes.
+#define FEDEDGE_ROWS(name, kRegister)                                        \
+  template <class Kernel>                                                    \
+  double name(const Kernel& kernel, int64_t begin, int64_t end, int columns, \
+              typename Kernel::Real* scratch) {                              \
+    return sum_rows<kRegister>(kernel, begin, end, columns, scratch);        \
+  }                                                                          \
+  FEDEDGE_ROWS_OF(name, LabelLoss<float>)                                    \
+  FEDEDGE_ROWS_OF(name, LabelLoss<double>)                                   \
+  FEDEDGE_ROWS_OF(name, Distillation<float>)                                 \
+  FEDEDGE_ROWS_OF(name, Distillation<double>)                                \
+  FEDEDGE_ROWS_OF(name, ProbabilitySums<float>)                              \
   FEDEDGE_ROWS_OF(name, ProbabilitySums<double>)
 
 }  // namespace fededge::cpu

@@ -31,7 +31,7 @@ std::vector<Simd> simd_levels() {
   std::vector<Simd> levels{Simd::kBaseline};
 #if defined(__x86_64__)
   __builtin_cpu_init();
-  // Convolutions fuse; hardly a processor has the one without the other.
+  // The AVX2 loops use FMA. Almost every processor has both.
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   if (avx2) levels.push_back(Simd::kAvx2);
   if (avx2 && __builtin_cpu_supports("avx512f")) levels.push_back(Simd::kAvx512);

@@ -1,4 +1,4 @@
-// Which instruction set the loops use: chosen when the program runs, not when it is built.
+// The instruction set of the loops, selected at run time.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@ namespace fededge::cpu {
 
 enum class Simd { kBaseline, kAvx2, kAvx512 };
 
-// The level in use: the best that this processor has, unless limited.
+// The level in use: the best of this processor, unless limited.
 Simd simd_level();
 
 // "sse2", "avx2", "avx512", "neon" or, elsewhere, "baseline".
@@ -17,7 +17,7 @@ std::string simd_name(Simd level);
 // Every level that this processor can run, lowest first.
 std::vector<Simd> simd_levels();
 
-// Use this level from now on, so that one machine can test and compare all that it has.
+// Selects a level from now on. Tests use it to compare all levels of one machine.
 void limit_simd(const std::string& name);
 
 }  // namespace fededge::cpu

@@ -1,14 +1,12 @@
-// Runs a span's maths over some of its elements with the best instruction set at run time; it knows
-// neither threads nor torch.
+// Runs a span over a range of elements, with run-time dispatch by instruction set. No threads, no
+// torch.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
 #include "cpu/simd.h"
-#include "kernels/accumulate.h"
 
-// Element i touches nothing but index i of its vectors, so iterations never depend on each other.
+// Element i accesses only index i of its vectors: iterations are independent.
 #if defined(__clang__)
 #define FEDEDGE_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #else
@@ -17,7 +15,7 @@
 
 namespace fededge::cpu {
 
-// The span is taken by value: a local copy cannot alias what the loop writes.
+// The span is passed by value, so that stores cannot alias it.
 template <class Span>
 void run_baseline(Span span, int64_t begin, int64_t end) {
   FEDEDGE_INDEPENDENT
@@ -46,16 +44,6 @@ void run(const Span& span, int64_t begin, int64_t end) {
   if (level == Simd::kAvx2) return run_avx2(span, begin, end);
 #endif
   run_baseline(span, begin, end);
-}
-
-// Tensor by tensor, so that the inner loop has one scale and becomes SIMD.
-template <typename Acc>
-void run(const AccumulateInt8<Acc>& span, int64_t begin, int64_t end) {
-  for (int64_t tensor = span.tensor_of(begin); begin < end; ++tensor) {
-    const int64_t stop = std::min(end, span.ends[tensor]);
-    run(span.within(tensor), begin, stop);
-    begin = stop;
-  }
 }
 
 }  // namespace fededge::cpu

@@ -1,4 +1,4 @@
-// FedALA's step of the element-wise weights, and the model that they give.
+// One step of FedALA's element-wise weights, and the mixed model.
 #pragma once
 
 #include "kernels/host_device.h"
@@ -18,7 +18,7 @@ struct AlaStep {
   FEDEDGE_HD void operator()(int64_t i) const {
     const float change = received[i] - local[i];
     float w = W[i] - eta * (grad[i] * change);
-    w = select(w < 0.0f, 0.0f, w);  // in this order a NaN stays one
+    w = select(w < 0.0f, 0.0f, w);  // in this order NaN is preserved
     w = select(w > 1.0f, 1.0f, w);
     W[i] = w;
     mixed[i] = local[i] + change * w;

@@ -1,4 +1,4 @@
-// Floating point numbers as their bits, and back.
+// Bit casts between floating point numbers and integers.
 #pragma once
 
 #include <cstring>

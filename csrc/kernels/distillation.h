@@ -1,12 +1,12 @@
-// What a teacher's logits teach: the divergence of two tempered softmaxes.
+// Distillation: the KL divergence of two tempered softmaxes.
 #pragma once
 
 #include "kernels/lanes.h"
 
 namespace fededge {
 
-// One row's T² KL(softmax(teacher / T) ‖ softmax(z / T)), and its gradient; with labels, both
-// softmaxes are over the other classes alone (FedNTD).
+// T² KL(softmax(teacher / T) ‖ softmax(z / T)) of one row, and its gradient. With labels, both
+// softmaxes leave out the label's class (FedNTD).
 template <typename T>
 struct Distillation {
   using Real = T;
@@ -23,6 +23,7 @@ struct Distillation {
 
   template <class L>
   FEDEDGE_HD typename L::Scalar operator()(const L& lanes) const {
+    static_assert(LanesContract<L>::kHolds);
     using Number = typename L::Number;
     using Scalar = typename L::Scalar;
     typename L::Label y = {};
@@ -45,7 +46,7 @@ struct Distillation {
       const Number taught = exp(b);
       lanes.template keep<0>(c, student);
       lanes.template keep<1>(c, taught);
-      // 0 log 0 = 0: what is ruled out on both sides would be ∞ - ∞.
+      // 0 log 0 = 0: a class that both sides exclude would give ∞ - ∞.
       return Sums<Number, 3>{{student, taught, where(taught == T(0), taught, taught * (b - a))}};
     });
     const Scalar divergence = sums.of[2] / sums.of[1] + (log(sums.of[0]) - log(sums.of[1]));

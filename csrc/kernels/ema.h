@@ -12,9 +12,7 @@ struct Ema {
   float mu;
   float rest;  // 1 - mu, rounded once from double
 
-  FEDEDGE_HD void operator()(int64_t i) const {
-    target[i] = mu * target[i] + rest * source[i];
-  }
+  FEDEDGE_HD void operator()(int64_t i) const { target[i] = mu * target[i] + rest * source[i]; }
 };
 
 }  // namespace fededge

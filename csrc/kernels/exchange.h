@@ -1,19 +1,19 @@
-// How the threads of a block that compute one row together tell each other numbers.
+// Data exchange between the threads of a block that compute one row together.
 #pragma once
 
 #include "kernels/host_device.h"
 
 namespace fededge {
 
-// The exchange of StridedLanes (lanes.h) for all threads of a block, warp after warp.
+// The Exchange of StridedLanes (kernels/lanes.h) for all threads of a block.
 //
-// Thread is one of them, on a device or in the tests that play one:
+// Thread is a device thread, or an emulated one in the tests:
 //
-//   number(), threads()   its number in the block, and how many there are, a power of two
-//   warp()                how many of them are a warp, a power of two
-//   shuffle(x, mask)      the x of the thread of its warp whose number differs in these bits
+//   number(), threads()   its index in the block, and the size of the block, a power of two
+//   warp()                the size of a warp, a power of two
+//   shuffle(x, mask)      the x of thread `number() ^ mask` of the same warp
 //   barrier()             waits for all threads of the block
-//   slot<T>(i)            the i-th of threads() numbers in memory that they share
+//   slot<T>(i)            number i of threads() numbers in shared memory
 template <class Thread>
 struct BlockExchange {
   Thread thread;
@@ -24,7 +24,7 @@ struct BlockExchange {
   template <typename T>
   FEDEDGE_HD T swap(T x, int mask) const {
     if (mask < thread.warp()) return thread.shuffle(x, mask);
-    thread.barrier();  // until all have read what the swap before this one left
+    thread.barrier();  // until all threads have read the slots of the previous swap
     thread.template slot<T>(lane()) = x;
     thread.barrier();
     return thread.template slot<T>(lane() ^ mask);

@@ -1,4 +1,4 @@
-// What one thread of many does of a span or of the rows: on a device, and in tests that play one.
+// The share of one device thread in a span or in the rows. The tests emulate the device.
 #pragma once
 
 #include "kernels/exchange.h"
@@ -7,27 +7,27 @@
 
 namespace fededge {
 
-// Every `step`-th element from `first` on.
+// Runs the span for every `step`-th element from `first` on.
 template <class Span>
 FEDEDGE_HD void stride_over(const Span& span, int64_t n, int64_t first, int64_t step) {
   for (int64_t i = first; i < n; i += step) span(i);
 }
 
-// What the threads share that compute rows: how many rows, and where the results go.
+// Arguments of a row kernel's launch that all threads share.
 template <typename T>
 struct RowJob {
-  static constexpr int64_t kInside = INT64_MIN;  // no label is this
+  static constexpr int64_t kInside = INT64_MIN;  // never a label
 
   int64_t rows;
   int columns;
-  T* results;        // what the kernel returns for each row
-  int64_t* outside;  // a label outside of the columns is put here; until then it is kInside
+  T* results;        // the kernel's result for each row
+  int64_t* outside;  // receives a label that is out of range; initially kInside
 
   FEDEDGE_HD bool has(int64_t label) const { return label >= 0 && label < columns; }
 };
 
-// Lanes that stay inside their memory whatever the labels are: a row with a label outside of the
-// columns is computed with another one, all that it writes is NaN, and the label is reported.
+// Lanes that check labels. A row with a label out of range is computed with label 0, all its
+// outputs are NaN, and the label is reported.
 template <typename T, class Exchange>
 struct CheckedLanes : StridedLanes<T, Exchange> {
   const RowJob<T>* job;
@@ -47,7 +47,7 @@ struct CheckedLanes : StridedLanes<T, Exchange> {
   }
 };
 
-// Each of a group's rows in turn: every `step`-th from `first` on.
+// The rows of one group of threads: every `step`-th from `first` on.
 struct EachRow {
   template <typename T>
   static int64_t groups(const RowJob<T>& job) {
@@ -68,7 +68,7 @@ struct EachRow {
   }
 };
 
-// Lanes that add to the table's row of one class alone, and so need no atomic addition.
+// Lanes that add to the table row of one class only, without atomic additions.
 template <typename T, class Exchange>
 struct ClassLanes : StridedLanes<T, Exchange> {
   int64_t only;
@@ -92,8 +92,8 @@ struct ClassLanes : StridedLanes<T, Exchange> {
   }
 };
 
-// Each of a group's classes in turn, and of each the rows in their order: a sum is the same
-// whenever it is made. A row is computed once for each of its labels.
+// The classes of one group of threads, and for each class its rows in order, so that the sums are
+// deterministic. A row is computed once per label.
 struct EachClass {
   template <typename T>
   static int64_t groups(const RowJob<T>& job) {
@@ -130,19 +130,20 @@ struct EachClass {
   }
 };
 
-// How rows or classes are shared out: a warp or a block for each, and where kept numbers go.
+// The launch configuration: a warp or a block per row or class, and the memory of kept numbers.
 struct RowPlan {
   static constexpr int kWarp = 32;
-  static constexpr int kWarps = 4;             // of a block whose warps have a row each
-  static constexpr int kBlock = 512;           // threads that have a row together
-  static constexpr int kNarrow = 1024;         // columns up to which a warp has a row
-  static constexpr int64_t kShared = 48 << 10; // bytes that every device gives a block
-  static constexpr int64_t kSlot = 8;          // bytes that a thread can show the others
+  static constexpr int kWarps = 4;  // warps per block, if each warp has its own row
+  static constexpr int kNarrowThreads = kWarp * kWarps;
+  static constexpr int kBlock = 512;            // threads per block, if a block computes one row
+  static constexpr int kNarrow = 1024;          // columns up to which one warp computes a row
+  static constexpr int64_t kShared = 48 << 10;  // shared memory per block on every device
+  static constexpr int64_t kSlot = 8;           // bytes of shared memory per thread for swaps
 
-  bool narrow;      // a warp for each row
+  bool narrow;  // one warp per row
   int64_t blocks;
-  int64_t shared;   // bytes of a block's shared memory
-  int64_t scratch;  // bytes of global memory, where the kept numbers do not fit
+  int64_t shared;   // bytes of shared memory per block
+  int64_t scratch;  // bytes of global memory, if the kept numbers do not fit in shared memory
 
   static RowPlan of(int64_t groups, int columns, int64_t kept_bytes) {
     const int64_t row = kept_bytes * columns;
@@ -151,7 +152,7 @@ struct RowPlan {
     }
     const int64_t slots = kBlock * kSlot;
     if (slots + row <= kShared) return {false, atmost(groups, 1 << 16), slots + row, 0};
-    const int64_t blocks = atmost(groups, 128);  // each needs memory of its own
+    const int64_t blocks = atmost(groups, 128);  // each block needs its own memory
     return {false, blocks, slots, blocks * row};
   }
 

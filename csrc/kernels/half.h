@@ -1,7 +1,7 @@
-// The two 16-bit floats as bits, so that kernels need neither torch's nor CUDA's headers.
+// The 16-bit float as bits, so that kernels need neither torch's nor CUDA's headers.
 //
-// Integer arithmetic without branches: loops over it become SIMD on every processor, with the same
-// bits everywhere, whether or not subnormal numbers are flushed to zero.
+// Branch-free integer arithmetic: loops are vectorised on every processor and give the same bits,
+// whether or not subnormal numbers are flushed to zero.
 #pragma once
 
 #include "kernels/host_device.h"
@@ -23,13 +23,6 @@ struct Half {
     const uint32_t subnormal = fededge::bits(fraction * 0x1p-24f);
     return from_bits(sign | select(exponent == 0, subnormal, magnitude + kRebias + special));
   }
-};
-
-// The upper half of a float.
-struct BFloat16 {
-  uint16_t bits;
-
-  FEDEDGE_HD operator float() const { return from_bits(static_cast<uint32_t>(bits) << 16); }
 };
 
 }  // namespace fededge

@@ -1,19 +1,20 @@
-// Marks maths that is compiled for the host and, by nvcc, for the device as well.
+// FEDEDGE_HD marks functions for the host and, under nvcc, for the device.
 #pragma once
 
 #include <cstdint>
 
-// always_inline: the body must take on the instruction set of the loop that calls it.
+// On the host it means always_inline: the body must use the instruction set of the loop that calls
+// it.
 //
-// FEDEDGE_APART: what is rare, or needed in many places. On the host it is a function of its own, so
-// that the compiler has its registers for the others; its template's arguments must name the
-// instruction set, or another one's could stand in for it.
+// FEDEDGE_APART marks functions that are rarely called, or called from many places. On the host
+// they are not inlined, which frees registers in the caller. Their template arguments must include
+// the register size: otherwise the linker could merge versions for different instruction sets.
 #if defined(__CUDACC__)
 #define FEDEDGE_HD __host__ __device__ __forceinline__
 #define FEDEDGE_APART FEDEDGE_HD
 #define FEDEDGE_LAMBDA
 #elif defined(__SANITIZE_ADDRESS__)
-// Watched, all of it in one function would take the compiler many minutes.
+// With sanitizers, inlining everything into one function would take the compiler many minutes.
 #define FEDEDGE_HD inline
 #define FEDEDGE_APART inline
 #define FEDEDGE_LAMBDA

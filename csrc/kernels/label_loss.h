@@ -1,12 +1,12 @@
-// The losses of logits and labels: cross entropy of adjusted logits, soft targets, flattening.
+// Losses of logits and labels: cross entropy of adjusted logits, soft targets, flattening.
 #pragma once
 
 #include "kernels/lanes.h"
 
 namespace fededge {
 
-// One row's loss, and its gradient: with u = scale * z + added_scale * added + shift[y], the sum
-// over the labellings y, each by its share, of
+// The loss of one row, and its gradient. With u = scale * z + added_scale * added + shift[y], it is
+// the sum over the labellings y, weighted by their shares, of
 //
 //   weight * CE(u, y) + soft * CE(u, target) + flat * L1(z, y)
 //
@@ -15,21 +15,21 @@ template <typename T>
 struct LabelLoss {
   using Real = T;
   static constexpr int kKept = 2;
-  static constexpr int kViews = 8;  // that a function of ours has of its Lanes at once
-  static constexpr int kLongRow = 160;  // of so many columns one keeps a CPU busy by itself
+  static constexpr int kViews = 8;      // views that one function holds at once
+  static constexpr int kLongRow = 160;  // columns from which a CPU computes one row at a time
 
   Matrix<const T> z;
   Matrix<const T> scale;
   Matrix<const T> added;
   Matrix<const T> added_scale;
-  Matrix<const T> shift;   // a row for each label; a stride of 0 is the same for all of them
-  Matrix<const T> factor;  // e^shift, which saves exponentials; or nothing
+  Matrix<const T> shift;   // one row per label; with a stride of 0, one row for all labels
+  Matrix<const T> factor;  // e^shift, which saves exponentials; optional
   Matrix<const T> target;
   Matrix<T> dz;
-  Matrix<T> dadded;  // nothing where it would be the same as dz
+  Matrix<T> dadded;  // null if it equals dz
   const int64_t* label[2];
   T share[2];
-  int labellings;  // 0 is a target alone
+  int labellings;  // 0: only a target
   T weight;
   T soft;
   T flat;
@@ -38,6 +38,7 @@ struct LabelLoss {
 
   template <class L>
   FEDEDGE_HD typename L::Scalar operator()(const L& lanes) const {
+    static_assert(LanesContract<L>::kHolds);
     using Scalar = typename L::Scalar;
     typename L::Label y[2] = {};
     for (int i = 0; i < labellings; ++i) y[i] = lanes.label(label[i]);
@@ -50,8 +51,8 @@ struct LabelLoss {
     return lanes.mended(loss, seen, [&](const auto& row) { return in_parts(row); });
   }
 
-  // What a call may have besides logits and labels. A loop that knows what there is has no branch;
-  // kAny is one that asks.
+  // The optional inputs as template flags, so that the loop has no branches. kAny tests at run
+  // time.
   static constexpr int kScale = 1;
   static constexpr int kAdded = 2;
   static constexpr int kShift = 4;
@@ -59,15 +60,15 @@ struct LabelLoss {
   static constexpr int kAddedScale = 16;
   static constexpr int kAny = -1;
 
-  // The cross entropies of such a call alone, with so many labellings.
+  // The kernel for a fixed set of inputs (kParts) and number of labellings (kCount).
   template <int kParts, int kCount>
   struct Known;
 
-  // f of the kernel that knows the most: of plain, restricted, both fused, adjusted, LfD's and soft
-  // ones.
+  // Calls f with the most specialised kernel: plain, restricted, fused logits (two kinds),
+  // adjusted, LfD's, soft targets, or the general one.
   template <class F>
   FEDEDGE_HD auto most_known(F f) const {
-    if constexpr (sizeof(T) == sizeof(float)) {  // training is; doubles need not be that fast
+    if constexpr (sizeof(T) == sizeof(float)) {  // training uses float; double need not be as fast
       const int there = flat == 0 && labellings < 2 ? parts() : kAny;
       if (labellings == 1 && there == 0) return f(Known<0, 1>{*this});
       if (labellings == 1 && there == kScale) return f(Known<kScale, 1>{*this});
@@ -100,7 +101,7 @@ struct LabelLoss {
     }
   }
 
-  // Both cross entropies, for labellings that have one softmax.
+  // Both cross entropies, for labellings that share one softmax.
   template <int kParts, int kCount, class L>
   FEDEDGE_HD typename L::Scalar cross_entropy(const L lanes, const typename L::Label* y,
                                               const T* part, int labelled, bool add) const {
@@ -136,7 +137,7 @@ struct LabelLoss {
         return Sums<Number, 1>{{e}};
       } else {
         const Number t = there & kTarget ? lanes.load(target_, c) : Number(T(0));
-        // 0 log 0 = 0: a class that the shift rules out and the target does not ask for.
+        // 0 log 0 = 0: a class that the shift excludes and whose target is 0.
         return Sums<Number, 3>{{e, t, where(t == T(0), t, t * x)}};
       }
     });
@@ -188,7 +189,7 @@ struct LabelLoss {
     return loss;
   }
 
-  // Each of the terms by itself, with exponentials of its own.
+  // Every term separately, each with its own exponentials.
   template <class L>
   FEDEDGE_APART typename L::Scalar in_parts(const L& lanes) const {
     using Scalar = typename L::Scalar;
@@ -207,10 +208,11 @@ struct LabelLoss {
     return cross_entropy<kAny, kAny>(lanes, y, part, labelled, add);
   }
 
-  // L1, added to the gradient. The classes but y are measured by the largest of themselves, so that
-  // nothing is lost where y has next to all of the probability.
+  // Adds the gradient of L1. The maximum is taken over the classes except y, so that precision is
+  // kept if y has almost all of the probability.
   template <class L>
-  FEDEDGE_APART typename L::Scalar flattening(const L lanes, const typename L::Label& y, T part) const {
+  FEDEDGE_APART typename L::Scalar flattening(const L lanes, const typename L::Label& y,
+                                              T part) const {
     using Number = typename L::Number;
     using Scalar = typename L::Scalar;
     const Number none(-Constants<T>::infinity());
@@ -249,9 +251,8 @@ struct LabelLoss {
     return (flat * part) * l1;
   }
 
-  // weight * CE + flat * L1 from one exponential per column: e^(z + shift) = e^z factor. Returns
-  // whether all of a row was seen: where it was not, numbers that fell below the smallest could
-  // matter, and the row must be done again.
+  // weight * CE + flat * L1 with one exponential per column: e^(z + shift) = e^z factor. Returns
+  // false for rows in which numbers that underflowed could matter; these must be computed again.
   template <int kCount, class L>
   FEDEDGE_HD auto shared(const L lanes, const typename L::Label* y,
                          typename L::Scalar& loss) const {
@@ -334,6 +335,7 @@ template <int kParts, int kCount>
 struct LabelLoss<T>::Known : LabelLoss<T> {
   template <class L>
   FEDEDGE_HD typename L::Scalar operator()(const L& lanes) const {
+    static_assert(LanesContract<L>::kHolds);
     typename L::Label y[1] = {};
     if (kCount == 1) y[0] = lanes.label(this->label[0]);
     return this->template cross_entropy<kParts, kCount>(lanes, y, this->share, kCount, false);

@@ -1,40 +1,26 @@
-// How the columns of a row are shared out among those who compute it.
+// Lanes: how the columns of a row are divided among those that compute it.
 //
-// The maths of one row is written once, over a `Lanes` that supplies the columns and what needs all
-// of them together. There are four: a warp or block with a column for each thread at a time
-// (StridedLanes, below), and on the host a pack of columns of one row (cpu/lanes.h), one column of a
-// pack of rows (cpu/row_lanes.h), or packs of columns of several rows (cpu/block_lanes.h). What a Lanes offers:
+// The maths of one row is written once, over a `Lanes` that supplies the columns and the reductions
+// over them. There are four kinds:
 //
-//   Real     float or double
-//   Number   what one column is computed in: a Real, or a pack of them
-//   Scalar   what belongs to a row as a whole: a Real, or a pack of them
-//   Label    a row's label
-//   row(m), row(m, y)   this row of a matrix; row y of a table. Views live as long as the Lanes does
-//            that made them: a function that makes some takes its Lanes by value
-//   open(m, add), close(v)   this row of a matrix that is written, with what is in it if that is added
-//            to; after close it is there, and take may follow
-//   diagonal(m, y)   the number in row y and column y of a table
-//   load(v, c), store(v, c, x), add(v, c, x)   by column. A column may be met twice by each(f): what
-//            is stored must be the same both times, and is added once
-//   at(v, y), take(v, y, x)   one label's column; x taken from it, after close
-//   keep<i>(c, x), kept<i>(c)   the i-th number that each column may put by
-//   is(c, y)   whether column c is label y's
-//   spread(x), of(s, c)   a row's Scalar for the use of its columns, and what column c sees of it
-//   max(f), sum(f), each(f)   over all columns; f takes a column, of sum it returns Sums
-//   mended(x, held, f)   a Scalar, in which every row that a condition does not hold for has the
-//            f(lanes) of lanes with this row alone
-//   fetch(num, y, c)   a hint that column c of num's row y will be added to
-//   accumulate<i>(num, den, y, share, labellings, total)   for each of the labellings, add the share
-//            to den's row y, of one column, and to num's row y in proportion to what each column kept
-//            of a total. On a device only lanes that have a class to themselves do (ClassLanes, grid.h)
+//   StridedLanes   kernels/lanes.h       a warp or block; each thread takes every n-th column
+//   ColumnLanes    cpu/column_lanes.h    a pack of columns of one row
+//   RowLanes       cpu/row_lanes.h       one column of a pack of rows
+//   BlockLanes     cpu/block_lanes.h     packs of columns of several rows
+//
+// LanesContract lists what a Lanes offers, and the compiler checks it.
 #pragma once
+
+#include <type_traits>
+#include <utility>
 
 #include "kernels/host_device.h"
 #include "kernels/maths.h"
 
 namespace fededge {
 
-// Rows of `stride` numbers each; a stride of 0 is one row for all. Columns lie side by side.
+// A matrix with `stride` numbers between rows; a stride of 0 repeats one row. Columns are
+// contiguous.
 template <typename T>
 struct Matrix {
   T* data = nullptr;
@@ -44,28 +30,119 @@ struct Matrix {
   FEDEDGE_HD T* row(int64_t i) const { return data + i * stride; }
 };
 
-// Several sums that are made in one pass.
+// Several sums that are computed in one pass.
 template <class Number, int kCount>
 struct Sums {
   Number of[kCount];
 };
 
-// One thread of `exchange.width()`, a power of two, that compute a row together.
+// The contract of a Lanes L. Every row kernel asserts it: static_assert(LanesContract<L>::kHolds).
+template <class L>
+struct LanesContract {
+ private:
+  // A function of a column that returns an R, and one of a Lanes that returns its Scalar.
+  template <class R>
+  struct OfColumn {
+    FEDEDGE_HD R operator()(const typename L::Column&) const { return R(); }
+  };
+  struct OfLanes {
+    template <class Other>
+    FEDEDGE_HD typename Other::Scalar operator()(const Other&) const {
+      return typename Other::Scalar();
+    }
+  };
+
+  static const L& lanes();
+  template <class T>
+  static const T& a();
+
+ public:
+  using Real = typename L::Real;
+  static_assert(std::is_same_v<Real, float> || std::is_same_v<Real, double>);
+  // One column's number, a row's number, and a row's label. A Number or Scalar is a Real or a pack.
+  using Number = typename L::Number;
+  using Scalar = typename L::Scalar;
+  using Label = typename L::Label;
+  // A column, as each(f), max(f) and sum(f) pass it to f, and a Scalar prepared for use by columns.
+  using Column = typename L::Column;
+  using Spread = typename L::Spread;
+
+  static_assert(std::is_constructible_v<Number, Real> && std::is_constructible_v<Scalar, Real>);
+  static_assert(std::is_convertible_v<decltype(lanes().columns), int>, "the number of columns");
+  static_assert(std::is_same_v<Label, decltype(lanes().label(a<const int64_t*>()))>);
+
+  // row(m): this row of a matrix. row(m, y): row y of a table. A view is valid as long as the Lanes
+  // that made it: a function that creates views takes its Lanes by value.
+  using View = decltype(lanes().row(a<Matrix<const Real>>()));
+  static_assert(std::is_same_v<View, decltype(lanes().row(a<Matrix<const Real>>(), a<Label>()))>);
+  // open(m, add): this row of an output; `add` loads the present values. close(v) writes it back.
+  using Output = decltype(lanes().open(a<Matrix<Real>>(), true));
+  static_assert(std::is_void_v<decltype(lanes().close(a<Output>()))>);
+
+  // load, store and add by column. each(f) may visit a column twice: both stores must write the
+  // same value, and add() counts once.
+  static_assert(std::is_same_v<Number, decltype(lanes().load(a<View>(), a<Column>()))>);
+  static_assert(std::is_void_v<decltype(lanes().store(a<Output>(), a<Column>(), a<Number>()))>);
+  static_assert(std::is_void_v<decltype(lanes().add(a<Output>(), a<Column>(), a<Number>()))>);
+  // at(v, y): the column of label y. diagonal(m, y): row y, column y of a table. take(v, y, x):
+  // subtracts x from the column of label y; only after close(v).
+  static_assert(std::is_same_v<Scalar, decltype(lanes().at(a<View>(), a<Label>()))>);
+  static_assert(
+      std::is_same_v<Scalar, decltype(lanes().diagonal(a<Matrix<const Real>>(), a<Label>()))>);
+  static_assert(std::is_void_v<decltype(lanes().take(a<Output>(), a<Label>(), a<Scalar>()))>);
+  // keep<i>(c, x) and kept<i>(c): scratch memory, slot i of column c.
+  static_assert(std::is_void_v<decltype(lanes().template keep<0>(a<Column>(), a<Number>()))>);
+  static_assert(std::is_same_v<Number, decltype(lanes().template kept<0>(a<Column>()))>);
+  // is(c, y): a mask, true in the column of label y.
+  static_assert(std::is_same_v<Number, decltype(where(lanes().is(a<Column>(), a<Label>()),
+                                                      a<Number>(), a<Number>()))>);
+  // spread(x) prepares a Scalar for the columns, and of(s, c) is its value in column c.
+  static_assert(std::is_same_v<Spread, decltype(lanes().spread(a<Scalar>()))>);
+  static_assert(std::is_constructible_v<Number, decltype(lanes().of(a<Spread>(), a<Column>()))>);
+  // Loops over all columns. sum(f) adds up several sums at once.
+  static_assert(std::is_void_v<decltype(lanes().each(a<OfColumn<Number>>()))>);
+  static_assert(std::is_same_v<Scalar, decltype(lanes().max(a<OfColumn<Number>>()))>);
+  static_assert(
+      std::is_same_v<Sums<Scalar, 2>, decltype(lanes().sum(a<OfColumn<Sums<Number, 2>>>()))>);
+  // mended(x, ok, f): x, with f(lanes of that row alone) in every row whose condition is false.
+  static_assert(std::is_same_v<Scalar, decltype(lanes().mended(
+                                           a<Scalar>(), a<Scalar>() > a<Scalar>(), a<OfLanes>()))>);
+  // fetch(num, y, c): a prefetch hint for column c of row y.
+  static_assert(
+      std::is_void_v<decltype(lanes().fetch(a<Matrix<double>>(), a<Label>(), a<Column>()))>);
+
+  static constexpr bool kHolds = true;
+};
+
+// The contract of a Lanes whose rows may be added to a table by class. On a device only lanes that
+// own a class do this (ClassLanes in kernels/grid.h).
 //
-// Exchange gives the thread's own `lane()` and `swap(x, mask)`: the x of the lane whose number
-// differs in the bits of `mask` (__shfl_xor_sync in a warp). Every lane comes to every swap.
+// accumulate<i>(num, den, y, share, labellings, total): for each labelling, adds its share to row y
+// of `den`, and share * kept<i> / total to row y of `num`.
+template <class L>
+struct AccumulatingLanesContract : LanesContract<L> {
+  static_assert(std::is_void_v<decltype(std::declval<const L&>().template accumulate<0>(
+                    Matrix<double>(), Matrix<double>(), std::declval<const typename L::Label*>(),
+                    std::declval<const double*>(), 1, std::declval<typename L::Scalar>()))>);
+};
+
+// One of `exchange.width()` threads, a power of two, that compute a row together.
+//
+// Exchange has lane(), the thread's number, and swap(x, mask), the x of lane `lane() ^ mask`
+// (__shfl_xor_sync in a warp). All lanes must reach every swap.
 template <typename T, class Exchange>
 struct StridedLanes {
   using Real = T;
   using Number = T;
   using Scalar = T;
   using Label = int;
+  using Column = int;
   using Spread = T;
 
   Exchange exchange;
   int columns;
   int64_t index;  // of the row
-  T* scratch;     // `columns` numbers for each kept<i>
+  T* scratch;     // `columns` numbers per slot of keep<i>
 
   template <typename U>
   FEDEDGE_HD U* row(Matrix<U> m) const {

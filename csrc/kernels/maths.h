@@ -1,8 +1,8 @@
-// Exponential and logarithm without branches or tables: the same bits on every processor that
-// multiplies and adds at once, and others, always the same, on those that do not.
+// Exponential and logarithm without branches or tables. All processors with fused multiply-add give
+// the same bits, and so do all without it.
 //
-// They are templates over a number: a float, a double, or a pack of them (cpu/pack.h), which brings
-// its own `Real`, `bits`, `from_bits` and `where`.
+// The template argument Number is float, double or a pack (cpu/pack.h), which defines its own
+// `Real`, `bits`, `from_bits` and `where`.
 #pragma once
 
 #include "kernels/bits.h"
@@ -27,9 +27,9 @@ struct Traits<double> {
 FEDEDGE_HD float where(bool take, float a, float b) { return take ? a : b; }
 FEDEDGE_HD double where(bool take, double a, double b) { return take ? a : b; }
 
-// a * b + c, rounded once where that is one instruction; to make one of several would take long. A
-// file that chooses its instruction set says which (FEDEDGE_AVX2, FEDEDGE_AVX512): GCC has read all
-// of it, and decided what is #if, before it looks at that choice.
+// FEDEDGE_FUSES: fused multiply-add is one instruction. Emulating it would be slow. A file that
+// selects its instruction set defines FEDEDGE_AVX2 or FEDEDGE_AVX512, because the preprocessor does
+// not see #pragma GCC target.
 #if defined(FEDEDGE_AVX2) || defined(FEDEDGE_AVX512) || defined(__aarch64__)
 #define FEDEDGE_FUSES
 #endif
@@ -54,17 +54,17 @@ FEDEDGE_HD double fused(double a, double b, double c) {
 #endif
 }
 
-// Whether a condition holds; of packs, for each of their numbers.
+// True if a condition holds; for packs, if it holds in all lanes.
 FEDEDGE_HD bool all(bool holds) { return holds; }
 
-// The larger of two; b where one of them is not a number.
+// The maximum of two numbers; b if one of them is NaN.
 template <class Number>
 FEDEDGE_HD Number larger(Number a, Number b) {
   return where(a > b, a, b);
 }
 
-// A constant that the compiler takes for any number. Where it knows one of two numbers, GCC makes two
-// instructions of the larger one, not one.
+// Hides a constant from the compiler. GCC compiles larger() with a known constant to two
+// instructions instead of one.
 template <typename Real>
 FEDEDGE_HD Real unknown(Real x) {
 #if defined(__x86_64__) && !defined(__CUDACC__)
@@ -73,7 +73,7 @@ FEDEDGE_HD Real unknown(Real x) {
   return x;
 }
 
-// 2^f is, for |f| <= 1/2, the polynomial with the coefficients in kExp: to 1.1e-7 as a float.
+// For |f| <= 1/2, 2^f is a polynomial with the coefficients kExp; the error in float is 1.1e-7.
 template <typename Real>
 struct Constants;
 
@@ -82,19 +82,20 @@ struct Constants<float> {
   using Bits = uint32_t;
   static constexpr int kMantissa = 23;
   static constexpr Bits kBias = 127;
-  // 1.5 * 2^23 and the bias: adding it rounds to an integer, whose biased exponent is in the low bits.
+  // 1.5 * 2^23 plus the bias: adding it rounds to an integer and leaves a biased exponent in the
+  // low bits.
   static constexpr float kRound = 12583039.0f;
   static constexpr float kLog2E = 1.44269504088896341f;
   static constexpr float kLn2High = 0.693145751953125f;  // short: its multiples are exact
   static constexpr float kLn2Low = 1.42860682030941723e-6f;
-  static constexpr float kLeast = -88.0f;  // from here on 2^n is written as 0
+  static constexpr float kLeast = -88.0f;  // below this e^x is 0
   static constexpr float kSqrtHalf = 0.707106781f;
   static constexpr float kTiny = 1.17549435e-38f;
   static constexpr float kMost = 3.40282347e38f;
   static constexpr int kExpTerms = 6;
   static constexpr int kLogTerms = 5;
 
-  // A function, because device code cannot read a constexpr array by a variable index.
+  // A function, because device code cannot index a constexpr array member at run time.
   FEDEDGE_HD static constexpr float infinity() { return __builtin_huge_valf(); }
   FEDEDGE_HD static constexpr float power(int i) {
     constexpr float kExp[] = {1.0f,
@@ -125,35 +126,34 @@ struct Constants<double> {
 
   FEDEDGE_HD static constexpr double infinity() { return __builtin_huge_val(); }
   FEDEDGE_HD static constexpr double power(int i) {
-    constexpr double kExp[] = {
-        1.0,
-        0.69314718055994530942,
-        0.24022650695910098328,
-        0.055504108664821594396,
-        0.009618129107606819316,
-        0.0013333558146416898419,
-        0.00015403530441852282742,
-        0.000015252733829898073766,
-        1.3215442517101619104e-6,
-        1.01780624080967359e-7,
-        7.0726001079108916422e-9,
-        4.4549681451096384816e-10};
+    constexpr double kExp[] = {1.0,
+                               0.69314718055994530942,
+                               0.24022650695910098328,
+                               0.055504108664821594396,
+                               0.009618129107606819316,
+                               0.0013333558146416898419,
+                               0.00015403530441852282742,
+                               0.000015252733829898073766,
+                               1.3215442517101619104e-6,
+                               1.01780624080967359e-7,
+                               7.0726001079108916422e-9,
+                               4.4549681451096384816e-10};
     return kExp[i];
   }
 };
 
-// e^x for x <= 88 (float) or 709 (double), 0 of -inf. Its relative error is that of x being off by an
-// ulp, and 2 ulp more: a difference of logits, which is what x is here, is no more exact itself.
+// e^x for x <= 88 (float) or 709 (double), and 0 for -inf. The relative error is that of one ulp in
+// x, plus 2 ulp. Here x is a difference of logits, which is no more accurate itself.
 template <class Number>
 FEDEDGE_HD Number exp(Number given) {
   using Real = typename Traits<Number>::Real;
   using K = Constants<Real>;
   const Number x = larger(Number(unknown(K::kLeast)), given);
-  // e^x = 2^n 2^f, with n the integer next to it
+  // e^x = 2^n 2^f, where n is the nearest integer
   const Number log2e(K::kLog2E);
   const Number shifted = fused(x, log2e, Number(K::kRound));
   const Number f = fused(x, log2e, K::kRound - shifted);
-  // Two terms at a time: what waits for itself is half as long.
+  // Two terms per step: the dependency chain is half as long.
   const Number square = f * f;
   const auto two = [&](int i) FEDEDGE_LAMBDA {
     return fused(f, Number(K::power(i + 1)), Number(K::power(i)));
@@ -169,7 +169,7 @@ template <class Number>
 FEDEDGE_HD Number log(Number x) {
   using Real = typename Traits<Number>::Real;
   using K = Constants<Real>;
-  // x = 2^k m with m from sqrt(1/2) to sqrt(2); `raised` is k and the bias, at the exponent's place.
+  // x = 2^k m with sqrt(1/2) <= m < sqrt(2). `raised` has k plus the bias in the exponent bits.
   const auto raised = bits(x) - (bits(Real(K::kSqrtHalf)) - (K::kBias << K::kMantissa));
   const auto k = (raised >> K::kMantissa) - K::kBias;
   const Number m = from_bits(bits(x) - (k << K::kMantissa));

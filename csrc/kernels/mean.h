@@ -1,11 +1,11 @@
-// The mean of what a row kernel returned for each row, in a fixed order.
+// The mean of a row kernel's results, in a fixed order.
 #pragma once
 
 #include "kernels/lanes.h"
 
 namespace fededge {
 
-// Itself a row kernel, of one row: the results are its columns. Of no results it is NaN.
+// A row kernel with one row, whose columns are the results. The mean of no results is NaN.
 template <typename T>
 struct Mean {
   using Real = double;
@@ -15,8 +15,9 @@ struct Mean {
 
   template <class L>
   FEDEDGE_HD double operator()(const L& lanes) const {
-    const auto sums = lanes.sum(
-        [&](auto c) FEDEDGE_LAMBDA { return Sums<double, 1>{{lanes.load(results, c)}}; });
+    static_assert(LanesContract<L>::kHolds);
+    const auto sums =
+        lanes.sum([&](auto c) FEDEDGE_LAMBDA { return Sums<double, 1>{{lanes.load(results, c)}}; });
     return sums.of[0] / lanes.columns;
   }
 };

@@ -1,11 +1,11 @@
-// The sums that a probability matrix is the quotient of.
+// Numerator and denominator of the probability matrix.
 #pragma once
 
 #include "kernels/lanes.h"
 
 namespace fededge {
 
-// num[y] += share * softmax(z), den[y] += share, for each of a row's labels.
+// num[y] += share * softmax(z), den[y] += share, for each label of a row.
 template <typename T>
 struct ProbabilitySums {
   using Real = T;
@@ -15,14 +15,15 @@ struct ProbabilitySums {
 
   Matrix<const T> z;
   Matrix<double> num;
-  Matrix<double> den;  // of one column
+  Matrix<double> den;  // one column
   const int64_t* label[2];
   double share[2];
   int labellings;
-  const int64_t* order;  // of the rows, on the host: by their label; or null, as they lie
+  const int64_t* order;  // row indices sorted by label, on the host; or null for consecutive rows
 
   template <class L>
   FEDEDGE_HD typename L::Scalar operator()(const L& lanes) const {
+    static_assert(AccumulatingLanesContract<L>::kHolds);
     using Number = typename L::Number;
     using Scalar = typename L::Scalar;
     typename L::Label y[2] = {};

@@ -1,12 +1,12 @@
-// A choice between two values without a branch.
+// Branch-free selection of one of two values.
 #pragma once
 
 #include "kernels/bits.h"
 
 namespace fededge {
 
-// take ? a : b, on the bits. Written as a condition, GCC makes masked loads and stores of it, which
-// are several times slower than computing both, or no SIMD at all.
+// take ? a : b, by bit operations. GCC compiles the conditional operator to masked loads and
+// stores, which are several times slower, or does not vectorise it at all.
 FEDEDGE_HD uint32_t select(bool take, uint32_t a, uint32_t b) {
   const uint32_t mask = 0u - static_cast<uint32_t>(take);
   return (a & mask) | (b & ~mask);

@@ -1,4 +1,4 @@
-// One step of SGD with momentum, weight decay and an affine pull on the gradient.
+// One step of SGD with momentum, weight decay and an affine correction of the gradient.
 #pragma once
 
 #include "kernels/host_device.h"
@@ -10,9 +10,9 @@ struct SgdVectors {
   float* w;
   const float* grad;
   float* buffer;        // momentum, or null
-  const float* anchor;  // null without a pull
+  const float* anchor;  // or null
   const float* bias;    // or null
-  const float* mask;    // or null: every element moves
+  const float* mask;    // or null: every element is trained
   float lr;
   float momentum;
   float weight_decay;
@@ -23,7 +23,7 @@ struct SgdVectors {
 // buffer = momentum * buffer + g
 // w -= lr * buffer            (lr * g without momentum)
 //
-// Which vectors are there is known at compile time, so that the loop has no branch to decide.
+// Template arguments say which vectors are present, so that the loop has no branches.
 template <bool kBuffer, bool kAnchor, bool kBias, bool kMask>
 struct SgdStep {
   SgdVectors v;

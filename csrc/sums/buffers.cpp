@@ -1,11 +1,10 @@
-// The module fededge._sums: sums of models that lie in plain buffers, as NumPy and Python have them.
+// The module fededge._sums: sums of models in plain buffers (NumPy, array.array, memoryview).
 //
-// It knows nothing of torch, so that a coordinator can do without it. One thread: these loops wait
-// for memory, and the coordinator talks to its devices meanwhile.
+// It does not link torch, so that the coordinator needs none. It uses one thread: the loops are
+// bound by memory bandwidth, and the coordinator serves its devices meanwhile.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <stdexcept>
 #include <string>
@@ -20,7 +19,7 @@ namespace {
 
 namespace py = pybind11;
 
-// A flat, dense buffer: what kind of number it holds, how many, and where.
+// A flat, contiguous buffer with a checked number format.
 class Flat {
  public:
   Flat(const char* name, const py::buffer& buffer, const std::string& kinds, bool writable = false)
@@ -28,8 +27,8 @@ class Flat {
     const bool dense = info_.ndim == 1 && (info_.size < 2 || info_.strides[0] == info_.itemsize);
     if (!dense) throw py::value_error(name_ + " must be a flat vector without gaps");
     if (info_.format.size() != 1 || kinds.find(kind()) == std::string::npos) {
-      throw py::type_error(name_ + " has numbers of kind '" + info_.format + "', expected one of '" +
-                           kinds + "' (see Python's struct module)");
+      throw py::type_error(name_ + " has numbers of kind '" + info_.format +
+                           "', expected one of '" + kinds + "' (see Python's struct module)");
     }
   }
 
@@ -48,7 +47,7 @@ class Flat {
     }
   }
 
-  // What is written may not lie across what is read.
+  // Throws if this output buffer overlaps an input.
   void apart(const Flat& read) const {
     const char* begin = data<char>();
     const char* other = read.data<char>();
@@ -91,53 +90,6 @@ void accumulate_buffer(const py::buffer& acc, const py::buffer& x, double weight
   }
 }
 
-// A model in 8 bits: where each of its tensors ends, and what its numbers are to be multiplied by.
-struct Quantised {
-  Flat q;
-  Flat ends;
-  Flat scales;
-
-  Quantised(const py::buffer& q, const py::buffer& ends, const py::buffer& scales,
-            const Flat& written)
-      : q("q", q, "b"), ends("ends", ends, "lq"), scales("scales", scales, "f") {
-    this->q.expect(written.size());
-    this->scales.expect(this->ends.size());
-    const auto* end = this->ends.data<int64_t>();
-    const int64_t last = this->ends.size() == 0 ? 0 : end[this->ends.size() - 1];
-    const bool ascends = std::is_sorted(end, end + this->ends.size());
-    if (!ascends || last != written.size() || (this->ends.size() > 0 && end[0] < 0)) {
-      throw py::value_error("ends must ascend from 0 to " + std::to_string(written.size()));
-    }
-    for (const Flat* read : {&this->q, &this->ends, &this->scales}) written.apart(*read);
-  }
-
-  template <typename Acc>
-  void add_to(const Flat& acc, double weight) const {
-    unlocked(acc.size(), AccumulateInt8<Acc>{acc.data<Acc>(), q.data<int8_t>(),
-                                             static_cast<Acc>(weight), ends.data<int64_t>(),
-                                             scales.data<float>(), ends.size()});
-  }
-};
-
-void accumulate_int8_buffer(const py::buffer& acc, const py::buffer& q, const py::buffer& ends,
-                            const py::buffer& scales, double weight) {
-  const Flat sum("acc", acc, "fd", true);
-  const Quantised model(q, ends, scales, sum);
-  if (sum.kind() == 'd') {
-    model.add_to<double>(sum, weight);
-  } else {
-    model.add_to<float>(sum, weight);
-  }
-}
-
-void dequantise_buffer(const py::buffer& out, const py::buffer& q, const py::buffer& ends,
-                       const py::buffer& scales) {
-  const Flat model("out", out, "f", true);
-  const Quantised small(q, ends, scales, model);
-  std::fill_n(model.data<float>(), model.size(), 0.0f);
-  small.add_to<float>(model, 1.0);
-}
-
 std::vector<std::string> simd_levels() {
   std::vector<std::string> names;
   for (const cpu::Simd level : cpu::simd_levels()) names.push_back(cpu::simd_name(level));
@@ -149,16 +101,13 @@ std::vector<std::string> simd_levels() {
 PYBIND11_MODULE(_sums, m) {
   using py::arg;
   m.doc() = "FedEdge's sums of models in plain buffers.";
-  m.def("simd_level", [] { return cpu::simd_name(cpu::simd_level()); }, "The instruction set in use.");
+  m.def(
+      "simd_level", [] { return cpu::simd_name(cpu::simd_level()); },
+      "The instruction set in use.");
   m.def("simd_levels", &simd_levels, "Those that this processor has, lowest first.");
   m.def("limit_simd", &cpu::limit_simd, arg("level"), "Use this one of them from now on.");
   m.def("accumulate_buffer", &accumulate_buffer, arg("acc"), arg("x"), arg("weight"),
         "acc += weight * x: float32 or float64, of float32 or float16.");
-  m.def("accumulate_int8_buffer", &accumulate_int8_buffer, arg("acc"), arg("q"), arg("ends"),
-        arg("scales"), arg("weight"),
-        "acc += weight * scale * q: int8, where each tensor has a scale and ends before `ends`.");
-  m.def("dequantise_buffer", &dequantise_buffer, arg("out"), arg("q"), arg("ends"), arg("scales"),
-        "out = scale * q, as float32.");
 }
 
 }  // namespace fededge

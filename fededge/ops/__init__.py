@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING
 from fededge._internal.lazy_torch import late_names
 
 __all__ = [
-    "accumulate_",
-    "accumulate_int8_",
     "ala_step_",
     "backward",
     "distillation",
@@ -37,7 +35,7 @@ if TYPE_CHECKING:
         probability_sums_,
         soft_cross_entropy,
     )
-    from fededge.ops.vectors import accumulate_, accumulate_int8_, ala_step_, ema_, sgd_step_
+    from fededge.ops.vectors import ala_step_, ema_, sgd_step_
 else:
     # What lies behind these names needs torch.
     __getattr__ = late_names(
@@ -48,6 +46,6 @@ else:
             "losses": (
                 "backward distillation gradient label_loss probability_sums_ soft_cross_entropy"
             ),
-            "vectors": "accumulate_ accumulate_int8_ ala_step_ ema_ sgd_step_",
+            "vectors": "ala_step_ ema_ sgd_step_",
         },
     )

@@ -13,8 +13,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 __all__ = [
-    "accumulate_",
-    "accumulate_int8_",
     "ala_step_",
     "backward",
     "distillation",
@@ -25,16 +23,6 @@ __all__ = [
     "probability_sums_",
     "sgd_step_",
 ]
-
-
-def accumulate_(acc: Tensor, x: Tensor, weight: float) -> None:
-    acc.add_(x, alpha=weight)
-
-
-def accumulate_int8_(acc: Tensor, q: Tensor, ends: Tensor, scales: Tensor, weight: float) -> None:
-    sizes = ends.diff(prepend=ends.new_zeros(1)).to(acc.device)
-    factors = scales.to(acc.dtype).mul_(weight).repeat_interleave(sizes, output_size=len(q))
-    acc.addcmul_(factors, q.to(acc.dtype))
 
 
 def ala_step_(

@@ -1,4 +1,4 @@
-"""Ops over flat vectors: aggregation, the optimiser's step, moving averages, ALA's weights.
+"""Ops over flat vectors: the optimiser's step, moving averages, ALA's weights.
 
 All change their first argument in place; none can be differentiated, so that vectors which
 require a gradient are refused.
@@ -9,69 +9,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fededge.errors import LayoutError, MethodError
+from fededge.errors import MethodError
 from fededge.ops._backend import kernels
 from fededge.ops._check import check_numbers, check_vectors
 
-__all__ = ["accumulate_", "accumulate_int8_", "ala_step_", "ema_", "sgd_step_"]
+__all__ = ["ala_step_", "ema_", "sgd_step_"]
 
 SINGLE = torch.float32
-SUMS = (torch.float32, torch.float64)
-
-
-def accumulate_(acc: Tensor, x: Tensor, weight: float) -> None:
-    """acc += weight * x, in the precision of `acc`.
-
-    Args:
-        acc: float32 or float64; a mean over devices is summed in float64.
-        x: float32, float16 or bfloat16.
-        weight: a finite number.
-    """
-    check_vectors("accumulate_", *SUMS, acc=acc)
-    check_vectors("accumulate_", SINGLE, torch.float16, torch.bfloat16, like=acc, x=x)
-    check_numbers("accumulate_", weight=weight)
-    kernels(acc).accumulate_(acc, x, weight)
-
-
-def accumulate_int8_(acc: Tensor, q: Tensor, ends: Tensor, scales: Tensor, weight: float) -> None:
-    """acc += weight * scale * q, where each tensor of a layout has a scale of its own.
-
-    Args:
-        acc: float32 or float64.
-        q: int8, the quantised model.
-        ends: where each tensor ends, `offset + size` of a layout's entries: int64, on the CPU.
-        scales: one float32 for each of `ends`.
-        weight: a finite number.
-    """
-    op = "accumulate_int8_"
-    check_vectors(op, *SUMS, acc=acc)
-    check_vectors(op, torch.int8, like=acc, q=q)
-    check_vectors(op, torch.int64, ends=ends)
-    check_vectors(op, SINGLE, scales=scales)
-    check_numbers(op, weight=weight)
-    _check_ends(op, ends, scales, acc)
-    kernels(acc).accumulate_int8_(acc, q, ends, scales, weight)
-
-
-def _check_ends(op: str, ends: Tensor, scales: Tensor, acc: Tensor) -> None:
-    for name, vector, device in (
-        ("ends", ends, torch.device("cpu")),
-        ("scales", scales, acc.device),
-    ):
-        if vector.device != device:
-            raise LayoutError(f"{op}: {name} is on {vector.device}, expected {device}")
-    if len(scales) != len(ends):
-        raise LayoutError(f"{op}: there are {len(ends)} ends but {len(scales)} scales")
-    if torch.compiler.is_compiling():  # traced, they have no values; the compiled op looks at them
-        return
-    steps = ends.diff(prepend=ends.new_zeros(1))
-    if (steps < 0).any():
-        raise LayoutError(
-            f"{op}: ends must ascend from 0, but ends[{int(steps.argmin())}] does not"
-        )
-    last = int(ends[-1]) if len(ends) else 0
-    if last != len(acc):
-        raise LayoutError(f"{op}: the last of ends is {last}, expected {len(acc)}")
 
 
 def ala_step_(

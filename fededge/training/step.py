@@ -29,7 +29,7 @@ class LocalStep:
         self.ends_pass = False
         companions = method.companions(turn)
         self.models = [turn.net, *companions]
-        self.network = models.pooled_first(turn.net.module)
+        self.network = models.trained(turn.net.module)
         pull = method.pull(turn) or Affine()
         turn.kappas[turn.phase.name] = pull.kappa
         self.optimisers = [Sgd(turn.net, turn.hyper, pull)]

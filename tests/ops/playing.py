@@ -49,9 +49,6 @@ class Shape(ctypes.Structure):
 
 # Python's numbers do not say how wide C's are: the function's C++ signature does, by its letters.
 SIGNATURES = {
-    "accumulate_float": "ppidll",
-    "accumulate_double": "ppidll",
-    "accumulate_int8": "ppppldll",
     "ema": "ppdll",
     "ala_step": "pppppdll",
     "sgd_step": "ppppppffffll",

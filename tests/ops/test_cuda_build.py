@@ -136,7 +136,7 @@ names = [n for n in torch._C._dispatch_get_all_op_names() if n.startswith("feded
 has = torch._C._dispatch_has_kernel_for_dispatch_key
 print("without CUDA:", [n for n in names if has(n, "CPU") and not has(n, "CUDA")])
 acc = torch.zeros(3)
-ops.accumulate_(acc, torch.ones(3), 2.0)
+ops.ema_(acc, torch.full((3,), 4.0), 0.5)
 print("sum:", acc.sum().item())
 """
 

@@ -20,35 +20,6 @@ def same(a: Tensor, b: Tensor, tolerance: float = 2e-6) -> None:
 
 
 @shapes
-@pytest.mark.parametrize("kind", [torch.float32, torch.float16, torch.bfloat16])
-def test_accumulate(played: Played, n: int, threads: int, kind: torch.dtype) -> None:
-    start, x = vectors(n, 1, 2)
-    x = x.to(kind)
-    expected = start.double() + 0.3 * x.double()
-    code = [torch.float32, torch.float16, torch.bfloat16].index(kind)
-    single, double = start.clone(), start.double()
-    played.accumulate_float(single, x, code, 0.3, n, threads)
-    played.accumulate_double(double, x, code, 0.3, n, threads)
-    same(single, expected)
-    same(double, expected, 1e-15)
-
-
-@pytest.mark.parametrize("threads", THREADS)
-@pytest.mark.parametrize("sizes", [[], [1], [0, 3, 0, 40, 1], [7] * 30, [0, 0, 64], [100, 0]])
-def test_accumulate_int8_finds_the_scale_of_every_element(
-    played: Played, sizes: list[int], threads: int
-) -> None:
-    n = sum(sizes)
-    (acc,), q = vectors(n, 1, 1), torch.arange(n).sub(n // 2).to(torch.int8)
-    ends, scales = torch.tensor(sizes, dtype=torch.int64).cumsum(0), torch.rand(len(sizes))
-    factors = scales.double().repeat_interleave(torch.tensor(sizes, dtype=torch.int64))
-    expected = acc.double() + 0.5 * factors * q.double()
-    wide = acc.double()
-    played.accumulate_int8(wide, q, ends, scales, len(sizes), 0.5, n, threads)
-    same(wide, expected, 1e-15)
-
-
-@shapes
 def test_ema(played: Played, n: int, threads: int) -> None:
     target, source = vectors(n, 2, 2)
     expected = 0.3 * target.double() + 0.7 * source.double()

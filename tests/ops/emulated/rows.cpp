@@ -83,8 +83,8 @@ int label_loss_double(void* const* at, const int64_t* strides, const double* num
 int distillation_double(const double* z, int64_t stride, const double* teacher, double* dz,
                         const int64_t* label, double temperature, const RowJob<double>* job,
                         const Shape* shape) {
-  const Distillation<double> loss{{z, stride}, {teacher, job->columns}, {dz, job->columns},
-                                  label,       temperature,             1.0 / job->rows};
+  const Distillation<double> loss{{z, stride}, {teacher, job->columns}, {dz, job->columns}, label,
+                                  temperature, 1.0 / job->rows};
   return play<EachRow>(loss, *job, *shape);
 }
 

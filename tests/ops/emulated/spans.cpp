@@ -1,5 +1,4 @@
 // The spans as a device runs them: every thread of a grid strides over its elements.
-#include "kernels/accumulate.h"
 #include "kernels/ala_step.h"
 #include "kernels/ema.h"
 #include "kernels/grid.h"
@@ -15,14 +14,6 @@ void run(const Span& span, int64_t n, int64_t threads) {
   for (int64_t i = threads - 1; i >= 0; --i) stride_over(span, n, i, threads);
 }
 
-template <typename Acc>
-void accumulate(Acc* acc, const void* x, int kind, double weight, int64_t n, int64_t threads) {
-  const auto w = static_cast<Acc>(weight);
-  if (kind == 0) run(Accumulate<Acc, float>{acc, static_cast<const float*>(x), w}, n, threads);
-  if (kind == 1) run(Accumulate<Acc, Half>{acc, static_cast<const Half*>(x), w}, n, threads);
-  if (kind == 2) run(Accumulate<Acc, BFloat16>{acc, static_cast<const BFloat16*>(x), w}, n, threads);
-}
-
 template <bool kBuffer, bool kAnchor, bool kBias, bool kMask>
 void sgd_step(const SgdVectors& v, int64_t n, int64_t threads) {
   run(SgdStep<kBuffer, kAnchor, kBias, kMask>{v}, n, threads);
@@ -31,21 +22,6 @@ void sgd_step(const SgdVectors& v, int64_t n, int64_t threads) {
 }  // namespace
 
 extern "C" {
-
-void accumulate_float(float* acc, const void* x, int kind, double weight, int64_t n,
-                      int64_t threads) {
-  accumulate(acc, x, kind, weight, n, threads);
-}
-
-void accumulate_double(double* acc, const void* x, int kind, double weight, int64_t n,
-                       int64_t threads) {
-  accumulate(acc, x, kind, weight, n, threads);
-}
-
-void accumulate_int8(double* acc, const int8_t* q, const int64_t* ends, const float* scales,
-                     int64_t tensors, double weight, int64_t n, int64_t threads) {
-  run(AccumulateInt8<double>{acc, q, weight, ends, scales, tensors}, n, threads);
-}
 
 void ema(float* target, const float* source, double mu, int64_t n, int64_t threads) {
   run(Ema{target, source, static_cast<float>(mu), static_cast<float>(1 - mu)}, n, threads);

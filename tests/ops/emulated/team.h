@@ -23,7 +23,11 @@ class Team {
   static constexpr size_t kStack = 64 * 1024;
 
   Team(int threads, int warp, uint64_t seed)
-      : threads_(threads), warp_(warp), random_(seed), warps_(threads / warp), slots_(threads * 8) {}
+      : threads_(threads),
+        warp_(warp),
+        random_(seed),
+        warps_(threads / warp),
+        slots_(threads * 8) {}
 
   int threads() const { return threads_; }
   int warp() const { return warp_; }

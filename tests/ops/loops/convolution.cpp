@@ -1,7 +1,7 @@
 // The CPU's convolution and its gradients without torch: prints a hash of each at every shape.
 //
-// FEDEDGE_REGISTER says of how many bytes the registers are. All lies in memory of exactly its size,
-// so that a sanitizer sees every step beyond it.
+// FEDEDGE_REGISTER says of how many bytes the registers are. All lies in memory of exactly its
+// size, so that a sanitizer sees every step beyond it.
 #include "cpu/convolution_backward_loops.h"
 #include "cpu/convolution_loops.h"
 
@@ -57,9 +57,8 @@ void forward(const Shape& s, bool spoiled) {
   const std::vector<float> bias = packed(numbers(draw, s.outputs), s.outputs, 1);
   std::vector<float> out(s.rows * s.columns * s.outputs), again(out.size());
   std::vector<uint8_t> where(out.size());
-  const Convolution layer{s.channels, s.outputs, s.kernel_rows, s.kernel_columns,
-                          s.row(),    s.rows,    s.columns,     weight.data(),
-                          bias.data()};
+  const Convolution layer{s.channels, s.outputs, s.kernel_rows, s.kernel_columns, s.row(),
+                          s.rows,     s.columns, weight.data(), bias.data()};
   convolve<FEDEDGE_REGISTER>(layer, image.data(), out.data(), nullptr);
   convolve<FEDEDGE_REGISTER>(layer, image.data(), again.data(), where.data());
   Hash hash;

@@ -46,8 +46,16 @@ double run(const Kernel& kernel, int64_t rows, int columns) {
   return sum_rows<FEDEDGE_REGISTER>(kernel, 0, rows, columns, scratch.data());
 }
 
-enum Part { kScale = 1, kAdded = 2, kRow = 4, kTable = 8, kTarget = 16, kFlat = 32, kFactor = 64,
-            kAddedScale = 128 };
+enum Part {
+  kScale = 1,
+  kAdded = 2,
+  kRow = 4,
+  kTable = 8,
+  kTarget = 16,
+  kFlat = 32,
+  kFactor = 64,
+  kAddedScale = 128
+};
 
 void label_loss(const Inputs& in, int parts, int labellings) {
   std::vector<T> dz(in.z.size()), dadded(in.z.size());
@@ -77,24 +85,30 @@ void label_loss(const Inputs& in, int parts, int labellings) {
   hash.add(dz);
   hash.add(dadded);
   hash.add(std::vector<double>{total});
-  std::printf("label_loss %lldx%d parts %d of %d: %016llx\n",
-              static_cast<long long>(in.rows), in.columns, parts, labellings,
-              static_cast<unsigned long long>(hash.value));
+  std::printf("label_loss %lldx%d parts %d of %d: %016llx\n", static_cast<long long>(in.rows),
+              in.columns, parts, labellings, static_cast<unsigned long long>(hash.value));
 }
 
 void others(const Inputs& in) {
   std::vector<T> dz(in.z.size());
   Hash hash;
   for (const int64_t* label : {static_cast<const int64_t*>(nullptr), in.label.data()}) {
-    const Distillation<T> loss{{in.z.data(), in.columns}, {in.added.data(), in.columns},
-                               {dz.data(), in.columns},   label, T(2), T(1) / T(in.rows)};
+    const Distillation<T> loss{{in.z.data(), in.columns},
+                               {in.added.data(), in.columns},
+                               {dz.data(), in.columns},
+                               label,
+                               T(2),
+                               T(1) / T(in.rows)};
     hash.add(std::vector<double>{run(loss, in.rows, in.columns)});
     hash.add(dz);
   }
   std::vector<double> num(in.shift.size()), den(in.columns);
-  const ProbabilitySums<T> sums{{in.z.data(), in.columns}, {num.data(), in.columns},
-                                {den.data(), 1},           {in.label.data(), in.other.data()},
-                                {0.25, 0.75},              2,
+  const ProbabilitySums<T> sums{{in.z.data(), in.columns},
+                                {num.data(), in.columns},
+                                {den.data(), 1},
+                                {in.label.data(), in.other.data()},
+                                {0.25, 0.75},
+                                2,
                                 nullptr};
   run(sums, in.rows, in.columns);
   ProbabilitySums<T> backwards = sums;
@@ -104,8 +118,8 @@ void others(const Inputs& in) {
   run(backwards, in.rows, in.columns);
   hash.add(num);
   hash.add(den);
-  std::printf("others %lldx%d: %016llx\n", static_cast<long long>(in.rows),
-              in.columns, static_cast<unsigned long long>(hash.value));
+  std::printf("others %lldx%d: %016llx\n", static_cast<long long>(in.rows), in.columns,
+              static_cast<unsigned long long>(hash.value));
 }
 
 void all(int64_t rows, int columns) {
