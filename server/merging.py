@@ -197,11 +197,11 @@ class Merging:
             return w[span] + factor * (model - base) if age else model
 
         if not self.robust.clip_norm:
-            return tensors.Made(shape, rebased)
+            return tensors.LazyVector(shape, rebased)
         norm, most = norm_of(len(w), lambda span: rebased(span) - w[span]), self.robust.clip_norm
         if norm <= most:
-            return tensors.Made(shape, rebased)
-        return tensors.Made(shape, lambda s: w[s] + (rebased(s) - w[s]) * (most / norm))
+            return tensors.LazyVector(shape, rebased)
+        return tensors.LazyVector(shape, lambda s: w[s] + (rebased(s) - w[s]) * (most / norm))
 
     def _base(self, version: str, current: Current) -> Vector:
         if version == current.version:

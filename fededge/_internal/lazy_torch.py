@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-__all__ = ["Tensor", "late_names", "nn", "torch", "torch_is_loaded"]
+__all__ = ["Tensor", "lazy_names", "nn", "torch", "torch_is_loaded"]
 
 if TYPE_CHECKING:
     import torch

@@ -39,7 +39,7 @@ class Transfers:
         if transfer is None or transfer.report.manifest != report.manifest:
             self.open[device] = Transfer(report, Assembly(report.manifest, now))
             return [Expect(device, report), self._ask(device)]
-        transfer.assembly.patience = STALLED
+        transfer.assembly.stalled = STALLED
         return [self._ask(device)] if transfer.assembly.overdue(now) else []
 
     def resume(self, device: str, report: Report, have: frozenset[int], now: float) -> None:

@@ -21,7 +21,7 @@ from fededge.model_spec import ModelSpec
 from fededge.models import build_for
 from fededge.transport.session import Message, Session, Will
 from fededge.wire import chunks, tensors
-from fededge.wire.container import Archive, Form, raw
+from fededge.wire.container import Archive, TensorSpec, raw
 from fededge.wire.messages import Reply, Report, State, Status, TaskMessage, decode, encode
 from fededge.wire.topics import Topics
 
@@ -174,7 +174,7 @@ class HostileDevice:
         archive = Archive.open(io.BytesIO(b"".join(parts[i] for i in sorted(parts))), 1 << 20)
         model = np.empty(self.layout.size, np.float32)
         for entry in self.layout.entries:
-            archive.read(entry.name, Form("F32", entry.shape), raw(model[entry.span]))
+            archive.read(entry.name, TensorSpec("F32", entry.shape), raw(model[entry.span]))
         return model
 
     # What it says

@@ -116,7 +116,7 @@ REFUSED_WHOLE: dict[str, Whole] = {
     "numbers that are not finite": numbers(float("nan")),
     "it has the number 3.4e+38": numbers(-3.4e38),
     "the tensors are not those of the layout": other_names,
-    "not safetensors bytes: the tensors do not lie": payload(lambda data: data + b"more"),
+    "not safetensors bytes: the tensors overlap or leave": payload(lambda data: data + b"more"),
     "not safetensors bytes: no header": payload(lambda data: b"\xff" * 100_000),
     "its SHA-256 does not fit": like(sized(sha256="0" * 64)),
     "the report's steps must be a whole number between 0 and 4, got 5": like(counted(steps=5.0)),

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from fededge.errors import StoreError, WireError
 from fededge.storage.pieces import check_whole, write_piece
 from fededge.wire import chunks
-from fededge.wire.chunks import HEADER, MOST_PATIENCE, STALLED, Assembly, check_manifest
+from fededge.wire.chunks import HEADER, MAX_STALLED, STALLED, Assembly, check_manifest
 from fededge.wire.messages import Manifest, decode, encode
 
 SIZES = [0, 1, 1023, 1024, 1025, 2048, 5000]
@@ -148,9 +148,9 @@ def test_patience_grows_to_a_limit_and_any_chunk_restarts_the_wait() -> None:
     asked = [second for second in range(1000) if assembly.overdue(float(second))]
     waits = [b - a for a, b in zip([0, *asked], asked, strict=False)]
     assert waits[:5] == [STALLED, 10, 20, 40, 80]
-    assert set(waits[5:]) == {MOST_PATIENCE}
+    assert set(waits[5:]) == {MAX_STALLED}
     assembly.take(chunks.pack(payload, facts, 0), 1000.0)
-    assert not assembly.overdue(1000.0 + MOST_PATIENCE - 1)
+    assert not assembly.overdue(1000.0 + MAX_STALLED - 1)
 
 
 # Where they land

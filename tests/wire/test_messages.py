@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from fededge.errors import WireError
 from fededge.model_spec import ModelSpec
 from fededge.wire.messages import (
+    MAX_OTHER_BYTES,
     MOST_ASKED,
-    MOST_OTHERS,
     Claim,
     Manifest,
     Message,
@@ -189,7 +189,7 @@ def test_what_is_no_message_is_refused(data: bytes) -> None:
 
 
 def test_a_message_over_the_limit_is_refused_unread() -> None:
-    data = encode(Claim(ME))[:-1] + b" " * MOST_OTHERS + b"}"
+    data = encode(Claim(ME))[:-1] + b" " * MAX_OTHER_BYTES + b"}"
     assert "over the limit" in refused(data, Claim)
     assert decode(data.replace(b" " * 100, b""), Claim) == Claim(ME)
 

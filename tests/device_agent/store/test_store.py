@@ -388,7 +388,7 @@ def test_an_update_that_is_damaged_while_it_is_sent_is_found_out(store: AgentSto
     payload = store.update()
     assert payload is not None
     flip(store.folder / "1.update")
-    with pytest.raises(StoreError, match=r"1\.update: damaged since it was made"):
+    with pytest.raises(StoreError, match=r"1\.update: the file has changed"):
         payload.chunk(0)
 
 
