@@ -29,7 +29,7 @@ from fededge.model_spec import ModelSpec
 from fededge.storage.source import FileSource
 from fededge.training import Examples
 from fededge.transport.outbox import Outbox, Parcel
-from fededge.transport.session import Delivered, Message, Session, Will
+from fededge.transport.session import Delivered, Incoming, Session, Will
 from fededge.wire import chunks
 from fededge.wire.encoding import Encoding
 from fededge.wire.messages import (
@@ -309,7 +309,7 @@ class Alone(Coordinator):
         return self.versions.layout.hash
 
     def hear(self, topic: str, message: bytes) -> None:
-        self._take(Message(topic, message, False, lambda: None))
+        self._take(Incoming(topic, message, False, lambda: None))
 
     def arrive(self) -> None:
         while self.wire.arrived:

@@ -166,7 +166,7 @@ def test_two_keys_are_trusted_while_one_replaces_the_other(tmp_path: Path) -> No
 def test_keys_are_never_overwritten(tmp_path: Path) -> None:
     make_keys(tmp_path / "a.key", tmp_path / "a.pub")
     before = (tmp_path / "a.key").read_bytes()
-    with pytest.raises(ConfigError, match="is there already"):
+    with pytest.raises(ConfigError, match="exists already"):
         make_keys(tmp_path / "a.key", tmp_path / "a.pub")
     assert (tmp_path / "a.key").read_bytes() == before
     assert (tmp_path / "a.key").stat().st_mode & 0o777 == 0o600
@@ -180,7 +180,7 @@ def test_key_files_that_will_not_do(tmp_path: Path) -> None:
     for read, path, said in (
         (read_signing_key, tmp_path / "none", "signing_key: there is no file"),
         (read_signing_key, text, "holds no private Ed25519 key; make one: fededge init key"),
-        (read_signing_key, tmp_path / "a.pub", "everybody can read"),
+        (read_signing_key, tmp_path / "a.pub", "every user can read"),
         (read_trusted_keys, tmp_path / "none", "trusted_key: there is no file"),
         (read_trusted_keys, text, "holds no public Ed25519 key"),
         (read_trusted_keys, tmp_path / "a.key", "holds no public Ed25519 key"),
