@@ -22,8 +22,14 @@ import msgspec
 
 from fededge import methods, models
 from fededge._internal.lazy_torch import torch, torch_is_loaded
-from fededge.config import AgentConfig, CoordinatorConfig, RobustConfig, RoundsConfig
-from fededge.config.sections import DataConfig, ModelConfig
+from fededge.config import (
+    AgentConfig,
+    CoordinatorConfig,
+    DataConfig,
+    ModelConfig,
+    RobustConfig,
+    RoundsConfig,
+)
 from fededge.flat import FlatModel, Layout, Vector, as_numpy
 from fededge.model_spec import ModelSpec
 from fededge.storage.source import FileSource

@@ -20,7 +20,7 @@ ALERT_SECONDS = 2.0
 # OpenSSL's error numbers for certificates: X509_V_ERR_…
 NOT_YET_VALID, EXPIRED, OTHER_HOST, OTHER_ADDRESS = 9, 10, 62, 64
 
-# TLS alerts about our certificate, as OpenSSL names them (with '_' or ' ', depending on its version).
+# TLS alerts about our certificate. OpenSSL's versions name them with '_' or with spaces.
 ALERTS = {
     "CERTIFICATE_REQUIRED": "it requires one, and [broker] certificate is not set",
     "ALERT_CERTIFICATE_EXPIRED": "it has expired; get a new one",
@@ -170,7 +170,7 @@ def _await_alert(secured: ssl.SSLSocket) -> None:
 
 
 def _unverified() -> ssl.SSLContext:
-    """A context that verifies nothing, only to test whether a server speaks TLS; no data is sent."""
+    """A context without verification, to test whether a server speaks TLS; no data is sent."""
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     made.check_hostname = False
     made.verify_mode = ssl.CERT_NONE

@@ -79,7 +79,7 @@ def test_a_password_that_was_removed_does_not_come_back(
     kept = [line for line in passwords.read_text().splitlines(True) if "gate-7" not in line]
     passwords.write_text("".join(kept))
     said = refused(tmp_path, "--devices", "gate-6", "gate-7", "gate-8", capsys=capsys)
-    assert "--devices gate-7: its line is gone" in said
+    assert "--devices gate-7: its line was removed" in said
     assert passwords.read_text() == "".join(kept)
     assert made(tmp_path, "--devices", "gate-6", "gate-8") == 0
     assert "gate-7" not in passwords.read_text()

@@ -11,8 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from fededge.config import CoordinatorConfig
-from fededge.config.sections import DataConfig, ModelConfig, TransferConfig
+from fededge.config import CoordinatorConfig, DataConfig, ModelConfig, TransferConfig
 from fededge.errors import DiskFullError
 from fededge.flat import as_numpy
 from fededge.storage.source import FileSource

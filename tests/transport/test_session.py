@@ -17,8 +17,7 @@ from fededge.broker.local import Broker
 from fededge.config import BrokerConfig
 from fededge.errors import RefusedError, TransportError, WireError
 from fededge.transport import backpressure as backlog
-from fededge.transport import presence
-from fededge.transport import session as sessions
+from fededge.transport import paho_client, presence
 from fededge.transport.presence import Holder, claim_name, new_claim
 from fededge.transport.session import Connected, Failed, Incoming, Lost, Session, Will
 from fededge.wire import chunks
@@ -213,7 +212,9 @@ def test_something_that_is_no_broker_is_named() -> None:
     try:
         where = BrokerConfig(host="127.0.0.1", port=server.server_port, wait=0.0)
         session = Session(where, "lost", queue.SimpleQueue())
-        with pytest.raises(TransportError, match=f"127.0.0.1:{server.server_port}.*or none"):
+        with pytest.raises(
+            TransportError, match=f"127.0.0.1:{server.server_port}.*or not an MQTT broker"
+        ):
             session.start()
     finally:
         server.shutdown()
@@ -421,7 +422,7 @@ def test_what_is_larger_than_any_message_does_not_come(
     broker: Broker, opened: list[Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever the broker itself allows: the reader has said so."""
-    monkeypatch.setattr(sessions, "MOST_PACKET", 100_000)
+    monkeypatch.setattr(paho_client, "MAX_PACKET", 100_000)
     reader = started(opened, config(broker), "reader", "t")
     writer = started(opened, config(broker), "writer")
     writer.publish("t", bytes(100_000))
