@@ -1,4 +1,4 @@
-"""Mosquitto ACL file of a federation: the topics that coordinator and devices may read and write."""
+"""Mosquitto ACL file of a federation: topics that coordinator and devices may read and write."""
 
 from __future__ import annotations
 

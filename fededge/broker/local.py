@@ -208,7 +208,7 @@ def _free_port(host: str, wanted: int) -> int:
 def _handshake(host: str, port: int, user: tuple[str, str] | None) -> bool:
     """Return True if a CONNECT is accepted; OSError if there is no answer yet.
 
-    The packet is built by hand in MQTT 3.1.1, which every broker speaks, to avoid a client's thread.
+    The packet is built by hand in MQTT 3.1.1, which every broker speaks: no client, no thread.
     """
     fields = ["", *(user or ())]
     body = b"\x00\x04MQTT\x04" + (b"\x02" if user is None else b"\xc2") + struct.pack("!H", 10)

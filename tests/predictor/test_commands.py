@@ -247,7 +247,7 @@ def test_a_picture_too_large_is_refused_in_our_own_words(
     """Pillow would add two lines about attacks."""
     PIL.Image.new("1", (10000, 9000)).save(tmp_path / "huge.png")
     assert main(["predict", str(models), str(tmp_path / "huge.png")]) == 2
-    assert "10000x9000 pixels are more than the 8192 a side" in capsys.readouterr().err
+    assert "10000 x 9000 pixels, the limit is 8192 a side" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["http://camera.lan", "camera.lan:80", "camera.lan/", "a@b", ""])

@@ -18,7 +18,7 @@ from fededge.credentials.signing_keys import make_keys, read_signing_key
 from fededge.errors import ConfigError, StoreError
 from fededge.export import Draft, Models, Samples, compared
 from fededge.flat import FlatModel
-from fededge.predictor.manifest import Input, chosen, read
+from fededge.predictor.manifest import ModelInput, chosen, read
 from tests.predictor.conftest import LABELS, ORIGIN, Maker, network
 
 
@@ -78,7 +78,7 @@ def test_a_spoilt_variant_gives_way_to_float32(
     assert (predictor.about.variant, file_of(predictor)) == ("fp32", draft.manifest.sha256[:16])
     assert predictor.predict(np.zeros((8, 10), np.uint8)).label in LABELS
     (line,) = (record.getMessage() for record in caplog.records)
-    assert line.startswith("int8 cannot be used, float32 takes its place: ")
+    assert line.startswith("int8 cannot be used, falling back to fp32: ")
     assert "model.int8.onnx: " in line
     with pytest.raises(StoreError, match=r"model\.int8\.onnx: (damaged|cannot be read)"):
         Predictor(tmp_path, variant="int8")
@@ -141,4 +141,4 @@ def test_a_manifest_is_read_or_refused_whatever_stands_in_it(
     except StoreError:
         return
     assert "/" not in chosen(found, None).name
-    assert Input.of(found).kind in ("image", "text")
+    assert ModelInput.of(found).kind in ("image", "text")

@@ -157,7 +157,7 @@ def test_other_channels_than_grey_and_colour_go_through_as_they_are() -> None:
         (np.zeros((0, 10), np.uint8), r"an array of shape \(0, 10\) has no pixels"),
         (np.zeros((0, 10, 3), np.uint8), r"an array of shape \(0, 10, 3\) has no pixels"),
         (np.zeros((5, 0, 10, 3), np.uint8), r"shape \(5, 0, 10, 3\) has no pixels"),
-        (PIL.Image.new("RGB", (5, 0)), "the image given: 5x0 pixels are none"),
+        (PIL.Image.new("RGB", (5, 0)), r"the image given: the image is empty \(5 x 0 pixels\)"),
         ("", r"\.: this is a folder"),
         (np.zeros((8, 10, 7), np.uint8), "neither the first nor the last could be"),
         (np.zeros((3, 9, 3), np.uint8), "both the first and the last could be"),
@@ -166,9 +166,9 @@ def test_other_channels_than_grey_and_colour_go_through_as_they_are() -> None:
         (b"no image", "the bytes given: not a readable image .known: BMP, JPEG, PNG, PPM, WEBP"),
         (b"", "the bytes given: not a readable image"),
         ("absent.png", "absent.png: there is no such file"),
-        (Path("/"), "/: this is a folder; give the image files in it"),
-        (PIL.Image.new("F", (8, 8)), "the image given: its pixels are of kind F"),
-        (PIL.Image.new("L", (8193, 1)), "8193x1 pixels are more than the 8192 a side"),
+        (Path("/"), "/: this is a folder; pass the image files in it"),
+        (PIL.Image.new("F", (8, 8)), "the image given: Pillow's mode F is not supported"),
+        (PIL.Image.new("L", (8193, 1)), "8193 x 1 pixels, the limit is 8192 a side"),
     ],
     ids=range(20),
 )
@@ -226,7 +226,7 @@ def test_another_size_is_refused_where_nothing_may_be_scaled(models: Path) -> No
 
 def test_a_model_of_five_channels_takes_arrays_of_its_size_only() -> None:
     shape = (5, 8, 10)
-    with pytest.raises(DataError, match=r"pictures have 1 channel .grey. or 3 .*takes 5"):
+    with pytest.raises(DataError, match=r"images have 1 channel .grey. or 3 .*takes 5"):
         prepare(picture("RGB"), shape, True)
     with pytest.raises(DataError, match="only 1 or 3 channels can be, not 5"):
         prepare(np.zeros((5, 9, 11), np.uint8), shape, True)
@@ -245,5 +245,5 @@ def test_without_pillow_arrays_still_go(
     assert np.array_equal(prepare(frame, SHAPE, True)[0], expected)
     predictor = Predictor(models)
     assert predictor.predict(pixels).label
-    with pytest.raises(ConfigError, match=r"take Pillow, which cannot be .*pip install"):
+    with pytest.raises(ConfigError, match=r"need Pillow, which cannot be .*pip install"):
         predictor.predict("photo.png")

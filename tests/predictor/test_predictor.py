@@ -23,7 +23,7 @@ from fededge.credentials.signing_keys import make_keys, read_signing_key
 from fededge.errors import ConfigError, StoreError
 from fededge.export import session
 from fededge.predictor import predictor as following
-from fededge.predictor.model import Model, Wanted
+from fededge.predictor.model import LoadOptions, Model
 from tests.predictor.conftest import Maker, bare
 
 Point = Callable[[Path, str], None]
@@ -151,7 +151,7 @@ def test_a_call_is_answered_by_the_old_model_until_the_new_one_is_ready(
     predictor, slow, loads = Predictor(two), threading.Event(), []
     load = Model.load
 
-    def loading(folder: Path, wanted: Wanted) -> Model:
+    def loading(folder: Path, wanted: LoadOptions) -> Model:
         loads.append(folder)
         assert slow.wait(30)
         return load(folder, wanted)
@@ -217,11 +217,11 @@ def edit(folder: Path, **changes: object) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text("utf-8")), **changes}))
 
 
-WRONG = "a value is none that it may have"
+WRONG = "a value is not valid"
 INPUT = {"name": "image", "shape": [3, 8, 10], "dtype": "uint8", "range": [0, 255]}
 BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
-    "one bit": (damage, r"2/model\.onnx: damaged or half written, its SHA-256 begins with"),
-    "half a file": (halve, "damaged or half written"),
+    "one bit": (damage, r"2/model\.onnx: damaged or incomplete, its SHA-256 begins with"),
+    "half a file": (halve, "damaged or incomplete"),
     "no file": (lambda f: (f / "model.onnx").unlink(), r"model\.onnx: cannot be read \(No such"),
     "no manifest": (lambda f: (f / "manifest.json").unlink(), r"manifest\.json: cannot be read"),
     "no JSON": (lambda f: (f / "manifest.json").write_text("{"), r"manifest\.json: not JSON"),
@@ -240,7 +240,7 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "another kind": (
         lambda f: edit(f, input={**INPUT, "shape": [16000], "dtype": "float32"}),
-        r"takes float32 of shape \[16000\], and this FedEdge knows images",
+        r"takes float32 of shape \[16000\]; this FedEdge supports only images",
     ),
     "a variant of another name": (lambda f: edit(f, use="int8"), WRONG),
     "a variant somewhere else": (
@@ -279,7 +279,10 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
         r"model\.onnx: the model does not run \(",
     ),
     "another input": (lambda f: edit(f, input={**INPUT, "name": "x"}), "does not run"),
-    "too few labels": (lambda f: edit(f, labels=["a", "b"]), "no probability for each of its"),
+    "too few labels": (
+        lambda f: edit(f, labels=["a", "b"]),
+        "does not give one probability per label",
+    ),
 }
 
 
@@ -298,10 +301,12 @@ def test_a_broken_model_is_refused_and_the_old_one_goes_on(
         results += [predictor.predict(pixels) for _ in range(20)]
     assert {result.version for result in results} == {version(two / "1", 34)}
     (record,) = caplog.records
-    assert record.getMessage().startswith(f"the new model is refused, {predictor.version} goes on")
+    assert record.getMessage().startswith(
+        f"the new model is refused, {predictor.version} stays in use"
+    )
     assert re.search(sentence, record.getMessage())
     with pytest.raises(StoreError, match=sentence):
-        Model.load(two / "2", Wanted())
+        Model.load(two / "2", LoadOptions())
 
 
 def test_a_model_that_is_still_being_copied_is_taken_when_it_is_whole(
@@ -439,7 +444,7 @@ def test_a_folder_that_the_app_may_not_read_is_said_so(
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(os, "stat", refuse)
-    with pytest.raises(StoreError, match=r"cannot be entered \(Permission denied\); the app"):
+    with pytest.raises(StoreError, match=r"cannot be read \(Permission denied\); the app"):
         Predictor(models)
 
 
@@ -496,7 +501,7 @@ def test_a_report_about_a_model_that_is_gone_does_not_bring_its_folder_back(
     result = predictor.predict(pixels)
     point(two, "2")
     shutil.rmtree(two / "1")
-    with pytest.raises(StoreError, match="this model is gone"):
+    with pytest.raises(StoreError, match="this model was removed"):
         predictor.report_bad("late", result.about)
     assert not (two / "1").exists()
 

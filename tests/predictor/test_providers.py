@@ -88,7 +88,7 @@ def test_this_machine_says_why_the_cpu_runs_the_model(
 @pytest.mark.parametrize("name", ["cpu", "CPU", "CPUExecutionProvider"])
 def test_a_provider_may_be_asked_for_by_any_of_its_names(models: Path, name: str) -> None:
     provider = Predictor(models, provider=name).about.provider
-    assert str(provider) == "CPU runs the model: it was asked for"
+    assert str(provider) == "CPU runs the model: it was requested"
 
 
 def test_the_fastest_that_is_offered_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +139,7 @@ def test_an_unknown_provider_gets_a_guess(models: Path) -> None:
 
 def test_a_model_that_no_provider_takes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     runtime = FakeRuntime([CUDA, CPU], raising=(CUDA, CPU))
-    with pytest.raises(StoreError, match=r"does not take the model: CUDA cannot .*; CPU cannot"):
+    with pytest.raises(StoreError, match=r"does not accept the model: CUDA cannot .*; CPU cannot"):
         started(monkeypatch, runtime)
 
 
@@ -170,12 +170,14 @@ def test_without_onnx_runtime_a_sentence_says_what_to_install(
     models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(ConfigError, match=r"takes ONNX Runtime.*pip install onnxruntime"):
+    with pytest.raises(ConfigError, match=r"needs ONNX Runtime.*pip install onnxruntime"):
         Predictor(models)
 
 
 @pytest.mark.parametrize("threads", [0, -1, 100_000, True, 1.5, "2"])
 def test_a_count_of_threads_that_cannot_be_had_is_refused(models: Path, threads: Any) -> None:
     """ONNX Runtime would try: a hundred thousand threads end the app."""
-    with pytest.raises(ConfigError, match=f"threads: a number from 1 to 256, not {threads!r}"):
+    with pytest.raises(
+        ConfigError, match=f"threads must be a number from 1 to 256, got {threads!r}"
+    ):
         Predictor(models, threads=threads)

@@ -92,8 +92,8 @@ def test_a_text_its_tokens_and_a_list_of_texts_give_the_reference_answer(state: 
         (np.zeros(5, np.int64), r"of shape \[6\] or \[N, 6\].*int64 of shape \(5,\)"),
         (np.zeros((1, 1, 6), np.int64), r"of shape \(1, 1, 6\)"),
         (np.zeros(6), "this array is float64"),
-        (np.full(6, 50), "tokens go from 0 to 49; this array goes from 50 to 50"),
-        (np.full(6, -1), "this array goes from -1"),
+        (np.full(6, 50), "tokens must be from 0 to 49, got 50 to 50"),
+        (np.full(6, -1), "got -1"),
     ],
     ids=range(8),
 )
