@@ -16,7 +16,7 @@ MAX_NAME = 200
 
 Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME, pattern=LINE)]
 
-MOST_CHANNELS = 64
+MAX_CHANNELS = 64
 TAU = "[0-9.e-]{1,12}"
 """Pattern of a temperature in `cosine:TAU`."""
 
@@ -34,8 +34,8 @@ class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True):
     shape: Annotated[
         tuple[Annotated[int, Meta(ge=1, le=8192)], ...], Meta(min_length=1, max_length=3)
     ]
-    mean: Annotated[tuple[float, ...], Meta(max_length=MOST_CHANNELS)]
-    std: Annotated[tuple[Annotated[float, Meta(gt=0)], ...], Meta(max_length=MOST_CHANNELS)]
+    mean: Annotated[tuple[float, ...], Meta(max_length=MAX_CHANNELS)]
+    std: Annotated[tuple[Annotated[float, Meta(gt=0)], ...], Meta(max_length=MAX_CHANNELS)]
     # `\Z`, because `$` also matches before a trailing newline.
     head: Annotated[str, Meta(pattern=rf"^(linear|bias-free|cosine(:{TAU})?)\Z")] = "linear"
     vocabulary: Annotated[int, Meta(ge=0, le=10_000_000)] = 0
@@ -49,10 +49,10 @@ class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True):
                 "a network for texts (it has a vocabulary) needs a shape of one number, its "
                 f"tokens, and no mean or std; got shape {list(self.shape)}"
             )
-        if self.kind == "image" and (len(self.shape) != 3 or self.shape[0] > MOST_CHANNELS):
+        if self.kind == "image" and (len(self.shape) != 3 or self.shape[0] > MAX_CHANNELS):
             raise ValueError(
                 "a network for images (it has no vocabulary) needs a shape of channels (at most "
-                f"{MOST_CHANNELS}), height and width; got {list(self.shape)}"
+                f"{MAX_CHANNELS}), height and width; got {list(self.shape)}"
             )
 
     @property

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["LINE", "MOST", "plain"]
+__all__ = ["LINE", "MAX_TEXT", "SCALAR_NAME", "plain"]
 
-MOST = 2000
+MAX_TEXT = 2000
 """Longest text from outside, in characters."""
 
 # A fixed list: Python's own categories change with its version, and text that one machine has
@@ -29,8 +29,11 @@ _ODD = re.compile(f"[{_HIDDEN}]")
 LINE = rf"^[^{_HIDDEN}]*\Z"
 """Pattern, for message schemas, of text that `plain` leaves unchanged."""
 
+SCALAR_NAME = "[a-z][a-z0-9_]{0,39}"
+"""Pattern of the name of a scalar that a device reports."""
 
-def plain(text: str, most: int = MOST) -> str:
+
+def plain(text: str, most: int = MAX_TEXT) -> str:
     """Return the text as one line of at most `most` characters, with hidden characters escaped.
 
     The function is idempotent: escaped text comes back unchanged.

@@ -9,6 +9,15 @@ from msgspec import Meta
 
 from fededge.config.base import Section, described
 from fededge.federated.selection import expected_turns
+from fededge.wire.messages import (
+    BatchSize,
+    ChunkBytes,
+    Epochs,
+    LearningRate,
+    Lease,
+    Momentum,
+    NonNegative,
+)
 
 __all__ = [
     "ModelConfig",
@@ -41,16 +50,14 @@ class ModelConfig(Section, frozen=True):
 class TrainingConfig(Section, frozen=True):
     """The local training on each device."""
 
-    epochs: Annotated[
-        int, described("passes over the device's data per round", ge=1, le=10_000)
-    ] = 1
-    batch_size: Annotated[int, described("examples per step", ge=1, le=1_000_000)] = 32
-    lr: Annotated[float, described("learning rate", gt=0, le=1e6)] = 0.01
-    momentum: Annotated[float, described("of SGD", ge=0, lt=1)] = 0.9
-    weight_decay: Annotated[float, described("of SGD", ge=0, le=1e6)] = 1e-5
-    clip_norm: Annotated[
-        float, described("gradients are clipped to this norm; 0: never", ge=0, le=1e6)
-    ] = 0.0
+    epochs: Annotated[Epochs, described("passes over the device's data per round")] = 1
+    batch_size: Annotated[BatchSize, described("examples per step")] = 32
+    lr: Annotated[LearningRate, described("learning rate")] = 0.01
+    momentum: Annotated[Momentum, described("of SGD")] = 0.9
+    weight_decay: Annotated[NonNegative, described("of SGD")] = 1e-5
+    clip_norm: Annotated[NonNegative, described("gradients are clipped to this norm; 0: never")] = (
+        0.0
+    )
 
 
 class RoundsConfig(Section, frozen=True):
@@ -88,8 +95,7 @@ class RoundsConfig(Section, frozen=True):
         described("stragglers get this many times the time of the first two thirds; 0: all", ge=0),
     ] = 5.0
     lease: Annotated[
-        float,
-        described("seconds without a sign of life after which a device is absent", ge=5, le=1e6),
+        Lease, described("seconds without a sign of life after which a device is absent")
     ] = 90.0
     grace: Annotated[
         float, described("extra seconds at the deadline for updates in transfer", ge=0, le=1e6)
@@ -167,9 +173,7 @@ class RobustConfig(Section, frozen=True):
 class TransferConfig(Section, frozen=True):
     """The transfer of models and updates."""
 
-    chunk_bytes: Annotated[int, described("size of a chunk", ge=1024, le=16 * 1024 * 1024)] = (
-        256 * 1024
-    )
+    chunk_bytes: Annotated[ChunkBytes, described("size of a chunk")] = 256 * 1024
     encoding: Annotated[
         str,
         described(

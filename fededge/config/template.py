@@ -43,7 +43,7 @@ def _section_lines(
 def _lines(
     field: msgspec.structs.FieldInfo, hints: Mapping[str, Any], values: Mapping[str, Any]
 ) -> list[str]:
-    meta = hints[field.name].__metadata__[0]
+    meta = hints[field.name].__metadata__[-1]  # limits of the wire come before the help
     value = values.get(field.name, field.default)
     mark = "" if field.name in values or field.required else "# "
     shown = "" if value is msgspec.NODEFAULT else value

@@ -18,13 +18,13 @@ from fededge.predictor.host_check import host_of
 from fededge.predictor.http_handler import Handler
 from fededge.predictor.predictor import Predictor
 
-__all__ = ["AT_ONCE", "MOST_BYTES", "MOST_CONNECTIONS", "Endpoint"]
+__all__ = ["AT_ONCE", "MAX_BODY_BYTES", "MAX_CONNECTIONS", "Endpoint"]
 
 log = logging.getLogger(__name__)
 
-MOST_BYTES = 16 * 2**20
+MAX_BODY_BYTES = 16 * 2**20
 # Each connection holds a thread and the body of a request.
-MOST_CONNECTIONS = 32
+MAX_CONNECTIONS = 32
 # Decoding an image of 8192 pixels a side takes some hundred megabytes.
 AT_ONCE = min(4, os.cpu_count() or 1)
 
@@ -49,8 +49,8 @@ class Endpoint(ThreadingHTTPServer):
         predictor: Predictor,
         host: str,
         port: int,
-        most_bytes: int = MOST_BYTES,
-        most_connections: int = MOST_CONNECTIONS,
+        most_bytes: int = MAX_BODY_BYTES,
+        most_connections: int = MAX_CONNECTIONS,
         names: Iterable[str] = (),
     ) -> None:
         """`names`: further host names that a request may be addressed to."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from fededge.errors import DataError
 
-__all__ = ["KINDS", "MOST_INPUTS", "TooManyError", "UnknownKindError", "inputs_of"]
+__all__ = ["KINDS", "MAX_INPUTS", "TooManyError", "UnknownKindError", "inputs_of"]
 
 JSON = "application/json"
 KINDS = {
@@ -17,7 +17,7 @@ KINDS = {
     "text": f"text/plain or {JSON}",
 }
 
-MOST_INPUTS = 1024
+MAX_INPUTS = 1024
 NUMBERS = {
     "image": "an array of whole numbers from 0 to 255, the pixels",
     "text": "a text, a list of texts, or an array of whole numbers, the tokens",
@@ -89,5 +89,5 @@ def _whole_numbers(value: Any, kind: Literal["image", "text"]) -> np.ndarray:
 
 def _check_count(count: int) -> None:
     """Bound the inputs: a few bytes of text become a full-size input and a full-size answer."""
-    if count > MOST_INPUTS:
-        raise TooManyError(f"the request has {count:,} inputs, the limit is {MOST_INPUTS:,}")
+    if count > MAX_INPUTS:
+        raise TooManyError(f"the request has {count:,} inputs, the limit is {MAX_INPUTS:,}")

@@ -75,7 +75,9 @@ class Payload:
         facts = self.facts
         data = piece(self.source, index * facts.chunk_bytes, facts.chunk_bytes)
         if zlib.crc32(data) != self.checksums[index]:
-            raise StoreError(f"{self.source!s:.200}: the file has changed; restart to make it anew")
+            raise StoreError(
+                f"{self.source!s:.200}: the file has changed since it was written; start again"
+            )
         return _packed(data, facts, index)
 
 

@@ -8,15 +8,22 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from fededge._internal.plain_text import LINE, MOST
+from fededge._internal.plain_text import LINE, MAX_TEXT, SCALAR_NAME
 from fededge.errors import WireError
 from fededge.model_spec import ModelSpec
 from fededge.wire.topics import NAME_PATTERN, VERSION_PATTERN
 
 __all__ = [
-    "MOST_ASKED",
+    "MAX_RESEND",
+    "BatchSize",
+    "ChunkBytes",
     "Claim",
+    "Epochs",
+    "LearningRate",
+    "Lease",
     "Manifest",
+    "Momentum",
+    "NonNegative",
     "Presence",
     "Reply",
     "Report",
@@ -35,7 +42,7 @@ MAX_STATE_BYTES = 4 * 1024 * 1024
 MAX_OTHER_BYTES = 64 * 1024
 """Largest other message: decoding a device's message must be quick."""
 
-MOST_ASKED = 1000
+MAX_RESEND = 1000
 """Missing chunks that one reply may name."""
 
 # `\Z`, because `$` also matches before a trailing newline.
@@ -50,11 +57,18 @@ Instance = Annotated[str, Meta(pattern=rf"^{INSTANCE}\Z")]
 OptionalInstance = Annotated[str, Meta(pattern=rf"^({INSTANCE})?\Z")]
 Signature = Annotated[str, Meta(pattern=r"^([0-9a-f]{128})?\Z")]
 Run = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,64}\Z")]
-Line = Annotated[str, Meta(max_length=MOST, pattern=LINE)]
+Line = Annotated[str, Meta(max_length=MAX_TEXT, pattern=LINE)]
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 Chunks = Annotated[int, Meta(ge=1, le=1_000_000)]
 MethodName = Annotated[str, Meta(pattern=r"^[\w-]{1,64}\Z")]
-ScalarName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]{0,39}\Z")]
+ScalarName = Annotated[str, Meta(pattern=rf"^{SCALAR_NAME}\Z")]
+ChunkBytes = Annotated[int, Meta(ge=1024, le=16 * 1024 * 1024)]
+Lease = Annotated[float, Meta(ge=5, le=1e6)]
+Epochs = Annotated[int, Meta(ge=1, le=10_000)]
+BatchSize = Annotated[int, Meta(ge=1, le=1_000_000)]
+LearningRate = Annotated[float, Meta(gt=0, le=1e6)]
+Momentum = Annotated[float, Meta(ge=0, lt=1)]
+NonNegative = Annotated[float, Meta(ge=0, le=1e6)]
 
 
 class Message(Struct, frozen=True, forbid_unknown_fields=True):
@@ -65,7 +79,7 @@ class Manifest(Message, frozen=True):
     """Number of chunks, size and SHA-256 of a transfer, by which the receiver checks it."""
 
     chunks: Chunks
-    chunk_bytes: Annotated[int, Meta(ge=1024, le=16 * 1024 * 1024)]
+    chunk_bytes: ChunkBytes
     bytes: Count
     sha256: Hash
 
@@ -73,12 +87,12 @@ class Manifest(Message, frozen=True):
 class Training(Message, frozen=True):
     """The training hyper-parameters (`Hyper`) on the wire."""
 
-    epochs: Annotated[int, Meta(ge=1, le=10_000)]
-    batch_size: Annotated[int, Meta(ge=1, le=1_000_000)]
-    lr: Annotated[float, Meta(gt=0, le=1e6)]
-    momentum: Annotated[float, Meta(ge=0, lt=1)]
-    weight_decay: Annotated[float, Meta(ge=0, le=1e6)]
-    clip_norm: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
+    epochs: Epochs
+    batch_size: BatchSize
+    lr: LearningRate
+    momentum: Momentum
+    weight_decay: NonNegative
+    clip_norm: NonNegative = 0.0
 
 
 class Rollout(Message, frozen=True):
@@ -117,7 +131,7 @@ class State(Message, frozen=True):
     model: ModelSpec
     manifest: Manifest
     deadline: float
-    lease: Annotated[float, Meta(ge=5, le=1e6)] = 90.0
+    lease: Lease = 90.0
     asked: Count = 0
     accuracy: float | None = None
     files: Annotated[dict[MethodName, Hash], Meta(max_length=64)] = {}
@@ -204,7 +218,7 @@ class Reply(Message, frozen=True):
     kind: Literal["accepted", "resend", "late", "refused"]
     version: Version
     reason: Line = ""
-    chunks: Annotated[tuple[Count, ...], Meta(max_length=MOST_ASKED)] = ()
+    chunks: Annotated[tuple[Count, ...], Meta(max_length=MAX_RESEND)] = ()
     device: OptionalDeviceId = ""
     run: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{0,64}\Z")] = ""
     signature: Signature = ""

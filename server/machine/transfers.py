@@ -12,7 +12,7 @@ from itertools import islice
 
 from fededge.errors import WireError
 from fededge.wire.chunks import STALLED, Assembly
-from fededge.wire.messages import MOST_ASKED, Reply, Report
+from fededge.wire.messages import MAX_RESEND, Reply, Report
 from fededge_server.machine.events import Answer, Check, ChunkCame, Command, Expect, Keep, Note
 
 __all__ = ["Transfers"]
@@ -79,6 +79,6 @@ class Transfers:
     def _ask(self, device: str) -> Answer:
         """Ask a device for what is missing."""
         transfer = self.open[device]
-        missing = tuple(islice(transfer.assembly.missing(), MOST_ASKED))
+        missing = tuple(islice(transfer.assembly.missing(), MAX_RESEND))
         transfer.asked = frozenset(missing)
         return Answer(device, Reply("resend", transfer.report.version, chunks=missing))

@@ -16,7 +16,7 @@ from fededge.errors import WireError
 from fededge.model_spec import ModelSpec
 from fededge.wire.messages import (
     MAX_OTHER_BYTES,
-    MOST_ASKED,
+    MAX_RESEND,
     Claim,
     Manifest,
     Message,
@@ -153,7 +153,7 @@ REPORT = Report("a", "0123", VERSION, HASH, MANIFEST, {"examples": 3.0})
         (MANIFEST, {"bytes": 2**53 + 1}),
         (MANIFEST, {"bytes": 10**400}),
         (MANIFEST, {"bytes": True}),
-        (Reply("resend", VERSION), {"chunks": list(range(MOST_ASKED + 1))}),
+        (Reply("resend", VERSION), {"chunks": list(range(MAX_RESEND + 1))}),
         (Reply("resend", VERSION), {"chunks": [-1]}),
         (Reply("resend", VERSION), {"kind": "maybe"}),
         (Reply("refused", VERSION), {"reason": "x" * 2001}),

@@ -147,7 +147,7 @@ def test_the_limits_are_those_that_hold() -> None:
     low, high = schema["chunk_bytes"]["minimum"], schema["chunk_bytes"]["maximum"]
     assert limits["data of a chunk"].startswith(f"{low} to {high} bytes")
     assert str(chunks.CHUNK_BYTES) in limits["data of a chunk"]
-    assert str(messages.MOST_ASKED) in limits["chunks named in one `resend`"]
+    assert str(messages.MAX_RESEND) in limits["chunks named in one `resend`"]
     assert str(schema["bytes"]["maximum"]) in limits["counts"]
 
 
