@@ -28,14 +28,14 @@ from fededge.predictor.providers import Provider, first_line, start
 from fededge.predictor.signature import check_signature
 from fededge.storage.files import read_bounded
 
-__all__ = ["About", "LoadOptions", "Model", "Signature", "signature"]
+__all__ = ["About", "Fingerprint", "LoadOptions", "Model", "fingerprint"]
 
 log = logging.getLogger(__name__)
 
 # Inputs per call of the network: bounds the memory without changing results.
 BATCH = 64
 
-Signature = tuple[tuple[int, int, int, int], ...]
+Fingerprint = tuple[tuple[int, int, int, int], ...]
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ class Model:
             raise StoreError(f"{path}: the model does not give one probability per label")
 
 
-def signature(folder: str | Path) -> Signature | None:
+def fingerprint(folder: str | Path) -> Fingerprint | None:
     """A value that changes when one of the two files does; None if one is missing."""
     try:
         found = [os.stat(os.path.join(folder, name)) for name in (MODEL, MANIFEST)]

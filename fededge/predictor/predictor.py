@@ -17,7 +17,7 @@ import numpy as np
 from fededge.errors import ConfigError, FedEdgeError, StoreError
 from fededge.predictor.inputs import prepare
 from fededge.predictor.manifest import BAD, CURRENT, MANIFEST, MODEL, ModelInput
-from fededge.predictor.model import About, LoadOptions, Model, Signature, signature
+from fededge.predictor.model import About, Fingerprint, LoadOptions, Model, fingerprint
 from fededge.predictor.prediction import Prediction
 from fededge.predictor.texts import prepare_texts
 from fededge.storage.files import replace_file
@@ -184,7 +184,7 @@ class Predictor:
         if now < self._next_check:
             return
         self._next_check = now + CHECK_SECONDS
-        if signature(self._path) == self._seen or not self._loading.acquire(blocking=False):
+        if fingerprint(self._path) == self._seen or not self._loading.acquire(blocking=False):
             return
         try:
             threading.Thread(target=self._take_over_and_release, name="fededge-model").start()
@@ -199,7 +199,7 @@ class Predictor:
 
     def _take_over(self) -> bool:
         folder = self._real()
-        seen = signature(folder)
+        seen = fingerprint(folder)
         if seen == self._seen:
             return False
         self._seen = seen
@@ -219,8 +219,8 @@ class Predictor:
     def _load(self, folder: Path) -> Model:
         return Model.load(folder, self._options)
 
-    def _loaded(self, folder: Path) -> tuple[Signature | None, Model]:
-        seen = signature(folder)  # taken before reading, so that a change meanwhile is noticed
+    def _loaded(self, folder: Path) -> tuple[Fingerprint | None, Model]:
+        seen = fingerprint(folder)  # taken before reading, so that a change meanwhile is noticed
         return seen, self._load(folder)
 
 

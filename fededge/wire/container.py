@@ -67,6 +67,7 @@ def storage_dtype(code: str) -> np.dtype[Any]:
 
 
 SIZES = {code: storage_dtype(code).itemsize for code in DTYPES}
+_NUMPY_CODES = {storage_dtype(code): code for code in DTYPES if code != "BF16"}
 
 
 class TensorSpec(NamedTuple):
@@ -149,7 +150,7 @@ def read(file: BinaryIO, wanted: Callable[[str], bool] = bool) -> dict[str, RawT
 def from_array(array: npt.NDArray[Any]) -> RawTensor:
     """A numpy array as a tensor; its bytes are copied only if they are not contiguous."""
     flat = np.ascontiguousarray(array).reshape(-1)
-    return RawTensor(TensorSpec(CODES[flat.dtype.name], array.shape), raw(flat))
+    return RawTensor(TensorSpec(_NUMPY_CODES[flat.dtype], array.shape), raw(flat))
 
 
 def to_array(tensor: RawTensor) -> npt.NDArray[Any]:
