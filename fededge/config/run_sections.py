@@ -89,10 +89,12 @@ class RoundsConfig(Section, frozen=True):
         float, described("select this many times `participants`, against stragglers", ge=1, le=10)
     ] = 1.0
     quorum: Annotated[int, described("fewest updates that end a round at its deadline", ge=1)] = 1
-    deadline: Annotated[float, described("longest round, in seconds", gt=0, le=1e7)] = 600.0
+    deadline: Annotated[float, described("seconds until a round's deadline", gt=0, le=1e7)] = 600.0
     slack: Annotated[
         float,
-        described("stragglers get this many times the time of the first two thirds; 0: all", ge=0),
+        described(
+            "stragglers get this many times the time of the first two thirds; 0: no cutoff", ge=0
+        ),
     ] = 5.0
     lease: Annotated[
         Lease, described("seconds without a sign of life after which a device is absent")
