@@ -1,4 +1,4 @@
-"""Configuration files: what they say is what is read, and every mistake is one clear sentence."""
+"""Configuration files: their values, and one clear error for every mistake."""
 
 from __future__ import annotations
 

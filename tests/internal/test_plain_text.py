@@ -1,4 +1,4 @@
-"""Text from outside: what a terminal obeys or a reader cannot see comes out as a visible escape."""
+"""Text from outside: control and invisible characters become visible escapes."""
 
 from __future__ import annotations
 

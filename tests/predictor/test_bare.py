@@ -1,4 +1,4 @@
-"""An app needs ONNX Runtime and numpy: an environment that has these two and nothing else."""
+"""An app needs only ONNX Runtime and numpy: tests in an environment with just these two."""
 
 from __future__ import annotations
 

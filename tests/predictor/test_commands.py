@@ -139,7 +139,7 @@ def test_json_has_one_object_a_line_also_for_a_bad_file(
 def test_csv_has_a_header_and_two_columns_for_each_of_the_best(
     models: Path, colour: Maker, photos: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """More than there are labels gives all of them; a bad file has no row, but a sentence."""
+    """A count beyond the labels gives all labels; a bad file has an error instead of a row."""
     (photos / "aa.png").write_text("no image")
     assert main(["predict", str(models), str(photos), "--csv", "--top", "9"]) == 2
     said = capsys.readouterr()

@@ -54,7 +54,7 @@ def ask(
 
 
 def raw(server: Endpoint, request: bytes) -> bytes:
-    """What comes back for these bytes, until the server closes."""
+    """Send bytes, and return the answer up to the end of the connection."""
     with socket.create_connection(("127.0.0.1", server.server_port), 30) as link:
         link.sendall(request)
         link.shutdown(socket.SHUT_WR)
@@ -158,7 +158,7 @@ def test_a_mistake_gets_a_sentence(
     status: int,
     sentence: str,
 ) -> None:
-    """And the endpoint goes on."""
+    """The endpoint keeps serving afterwards."""
     got, answer = ask(server, method, path, body, Content_Type=kind)
     assert got == status
     assert answer.keys() == {"error"}
@@ -226,7 +226,7 @@ def test_a_client_that_stops_in_the_middle_is_let_go(
 def test_a_client_that_sends_a_byte_now_and_then_is_let_go_too(
     server: Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The time is for the whole request, not for each byte of it: in the body, and in its head."""
+    """The deadline covers the whole request, header and body, not each byte."""
     monkeypatch.setattr(Handler, "timeout", 0.3)
     for head, answer in (
         (b"POST / HTTP/1.1\r\nContent-Length: 5000\r\n\r\n", b"did not all arrive"),
@@ -239,7 +239,7 @@ def test_a_client_that_sends_a_byte_now_and_then_is_let_go_too(
 
 
 def trickle(link: socket.socket) -> bytes:
-    """What the server says until it hangs up, while it gets a byte every 20 ms for 20 s at most."""
+    """Send a byte every 20 ms for 20 s at most, and return the server's answer."""
     got = b""
     for _ in range(1000):
         try:
@@ -256,7 +256,7 @@ def trickle(link: socket.socket) -> bytes:
 
 
 def test_clients_that_come_at_once_are_all_answered(models: Path) -> None:
-    """All connect before the server looks: none may be turned away by the operating system."""
+    """All connect before the server accepts: the operating system must refuse none."""
     endpoint = Endpoint(Predictor(models), "127.0.0.1", 0)
     address = "127.0.0.1", endpoint.server_port
     links = [socket.create_connection(address, 30) for _ in range(30)]
@@ -276,7 +276,7 @@ def test_clients_that_come_at_once_are_all_answered(models: Path) -> None:
 def test_few_pictures_are_decoded_at_once(
     server: Endpoint, pixels: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One may take some hundred megabytes, and a connection costs its sender nothing."""
+    """Decoding one may take some hundred megabytes, while a connection costs a client nothing."""
     predict, lock = server.predictor.predict, threading.Lock()
     here, most = 0, 0
 
@@ -300,7 +300,7 @@ def test_few_pictures_are_decoded_at_once(
 
 
 def test_words_where_pixels_belong_take_no_memory() -> None:
-    """NumPy would give every one of them the room of the longest."""
+    """numpy would pad every string to the longest one."""
     body = json.dumps(["x" * 10_000, *[""] * 100_000]).encode()
     tracemalloc.start()
     try:
@@ -358,7 +358,7 @@ def test_requests_at_once_each_get_their_own_answer(
 
 
 def test_one_connection_too_many_is_told_so(models: Path, pixels: np.ndarray) -> None:
-    """Two hold both places; when one is gone, the next is answered."""
+    """Two clients hold both places; when one leaves, the next is answered."""
     endpoint = Endpoint(Predictor(models), "127.0.0.1", 0, most_connections=2)
     thread = threading.Thread(target=endpoint.run)
     thread.start()
@@ -437,7 +437,7 @@ def test_a_port_that_is_taken_gets_a_sentence(server: Endpoint) -> None:
 def test_only_this_machines_own_names_are_answered(
     server: Endpoint, pixels: np.ndarray, host: str, status: int
 ) -> None:
-    """A page whose name leads here, once it is loaded, gets neither the model nor an answer."""
+    """A page that uses DNS rebinding gets neither the model nor an answer."""
     for method, path, body in (("GET", "/", None), ("GET", "/health", None), ("POST", "/", b"x")):
         got, answer = ask(server, method, path, body, Host=host, Content_Type=PNG)
         assert got == (400 if status == 200 and method == "POST" else status)

@@ -1,4 +1,4 @@
-"""Every kind of input gives the pixels that the model was trained to expect."""
+"""Every kind of input gives the same pixels as in training."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_result_names_label_probability_and_the_order(
 
 
 def test_many_images_are_answered_each_on_its_own(models: Path, colour: Maker) -> None:
-    """More than go through the network at once."""
+    """More images than one batch of the network."""
     many = rng.integers(0, 256, (150, *SHAPE), np.uint8)
     results = Predictor(models).predict(many)
     expected = [colour.expected(1, image) for image in many]
@@ -135,7 +135,7 @@ def test_a_list_may_mix_kinds_and_sizes() -> None:
 
 
 def test_a_cube_is_read_as_the_model_has_it() -> None:
-    """Where both orders are possible, the model's own wins."""
+    """If both axis orders are possible, the model's own is used."""
     cube = rng.integers(0, 256, (3, 3, 3), np.uint8)
     assert np.array_equal(prepare(cube, (3, 3, 3), True)[0][0], cube)
 
@@ -182,7 +182,7 @@ def test_what_is_not_an_image_gets_a_sentence(given: object, sentence: str) -> N
 def test_a_palette_whose_colours_are_partly_opaque_is_read_without_a_warning(
     shape: tuple[int, int, int], recwarn: pytest.WarningsRecorder
 ) -> None:
-    """How opaque a pixel is does not count, and a line of Pillow's on a terminal helps nobody."""
+    """Transparency is ignored, and Pillow's warning must not reach the terminal."""
     image = picture("P")
     expected, _ = prepare(png(image), shape, True)
     file = io.BytesIO()
@@ -237,7 +237,7 @@ def test_a_model_of_five_channels_takes_arrays_of_its_size_only() -> None:
 def test_without_pillow_arrays_still_go(
     models: Path, pixels: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also scaled, to the same pixels; only files and PIL images need it."""
+    """Arrays are scaled to the same pixels; only files and PIL images need Pillow."""
     frame = np.asarray(picture("RGB"))
     expected, _ = prepare(frame, SHAPE, True)
     for name in [name for name in sys.modules if name == "PIL" or name.startswith("PIL.")]:

@@ -1,4 +1,4 @@
-"""A predictor takes over a new model while it is asked, and refuses one that is damaged."""
+"""A predictor switches to a new model while in use, and refuses a damaged one."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_the_model_is_found_from_its_link_its_file_and_the_folders_above(
 
 
 def asked(path: Path, pixels: np.ndarray) -> np.ndarray:
-    """What ONNX Runtime alone says, given exactly this file."""
+    """The answer of ONNX Runtime itself for exactly this file."""
     (rows,) = session(path).run(None, {"image": pixels[None]})
     return np.asarray(rows[0])
 
@@ -147,7 +147,7 @@ def test_an_app_that_trusts_a_key_takes_what_it_signed_and_nothing_else(
 def test_a_call_is_answered_by_the_old_model_until_the_new_one_is_ready(
     two: Path, pixels: np.ndarray, point: Point, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A model that takes long to load delays nobody, and is loaded once for all who ask."""
+    """A model that loads slowly delays no call, and is loaded once for all threads."""
     predictor, slow, loads = Predictor(two), threading.Event(), []
     load = Model.load
 
@@ -197,7 +197,7 @@ def halve(folder: Path) -> None:
 
 
 def set_model(folder: Path, data: bytes) -> None:
-    """A model that fits its manifest, and yet is none."""
+    """Bytes that match their manifest and are not a model."""
     (folder / "model.onnx").write_bytes(data)
     edit(folder, sha256=hashlib.sha256(data).hexdigest())
 
@@ -290,7 +290,7 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
 def test_a_broken_model_is_refused_and_the_old_one_goes_on(
     kind: str, two: Path, pixels: np.ndarray, point: Point, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One sentence in the log, however often it is asked; alone, it does not load at all."""
+    """One log line, however many calls there are; without an old model, loading fails."""
     breaking, sentence = BROKEN[kind]
     predictor = Predictor(two)
     breaking(two / "2")
@@ -312,7 +312,7 @@ def test_a_broken_model_is_refused_and_the_old_one_goes_on(
 def test_a_model_that_is_still_being_copied_is_taken_when_it_is_whole(
     two: Path, pixels: np.ndarray, point: Point, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody copies in place, the manifest first: refused, then taken without further ado."""
+    """A copy in place, manifest first: refused while incomplete, then used."""
     monkeypatch.setattr(following, "PAUSE_SECONDS", 0.0)
     predictor = Predictor(two)
     whole, new = (two / "2" / "model.onnx").read_bytes(), version(two / "2", 35)
@@ -330,7 +330,7 @@ def test_after_a_refusal_there_is_a_pause(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A file that grows while it is written would else be hashed and logged all the time."""
+    """Without it a growing file would be hashed and logged all the time."""
     monkeypatch.setattr(following, "PAUSE_SECONDS", 600.0)
     monkeypatch.setattr(following, "LOOK_SECONDS", 0.0)
     predictor = Predictor(two)
@@ -467,7 +467,7 @@ def owner(array: np.ndarray) -> np.ndarray:
 
 
 def test_a_bad_model_is_reported_beside_it(two: Path, pixels: np.ndarray, point: Point) -> None:
-    """About the model that answers now, or about the one that a result came from."""
+    """The report is about the model in use, or the model of a given result."""
     predictor = Predictor(two)
     result = predictor.predict(pixels)
     point(two, "2")

@@ -1,4 +1,4 @@
-"""Which execution provider is taken, and the sentence that says why."""
+"""The choice of an execution provider, and its reason."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_provider_may_be_asked_for_by_any_of_its_names(models: Path, name: str
 
 
 def test_the_fastest_that_is_offered_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The others stand behind it, for layers that it does not know."""
+    """The others follow it, for layers that it does not support."""
     runtime = FakeRuntime([TENSORRT, CUDA, CPU])
     provider = started(monkeypatch, runtime)
     assert provider.name == TENSORRT
@@ -144,7 +144,7 @@ def test_a_model_that_no_provider_takes_is_refused(monkeypatch: pytest.MonkeyPat
 
 
 def test_tensorrt_keeps_no_engine_unless_it_has_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the environment could have it take the engine of another version of the model."""
+    """Else the environment could make it use the engine of another version of the model."""
     runtime = FakeRuntime([TENSORRT, CUDA, CPU])
     started(monkeypatch, runtime)
     assert runtime.given == [{TENSORRT: {"trt_engine_cache_enable": "False"}, CUDA: {}, CPU: {}}]
@@ -153,7 +153,7 @@ def test_tensorrt_keeps_no_engine_unless_it_has_a_folder(monkeypatch: pytest.Mon
 def test_each_model_has_an_engine_folder_of_its_own_and_the_newest_stays(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """What else lies in the folder is not touched."""
+    """Other files in the folder are not touched."""
     runtime = FakeRuntime([TENSORRT, CPU])
     monkeypatch.setattr(providers, "_onnxruntime", lambda: runtime)
     (tmp_path / "cache" / "mine").mkdir(parents=True)

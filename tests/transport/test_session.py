@@ -73,7 +73,7 @@ def next_event(session: Session, kind: type) -> Any:
 
 
 def crash(session: Session) -> None:
-    """End a session as kill -9 would: the socket closes without a word."""
+    """End a session as kill -9 would: the socket closes without DISCONNECT."""
     client = session._client
     assert client is not None
     session._stopping = True
@@ -155,7 +155,7 @@ def test_a_reader_that_is_slow_is_sent_a_bounded_number_of_bytes(
 def test_a_reader_that_does_nothing_for_long_stays_connected(
     broker: Broker, opened: list[Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is read while the backlog is full, but for a message now and then, and pings."""
+    """While the backlog is full only pings and a message now and then are read."""
     monkeypatch.setattr(backlog, "MAX_BYTES", 1)
     monkeypatch.setattr(backlog, "MAX_PAUSE", 0.1)
     reader = started(opened, config(broker), "reader", "a")
@@ -195,7 +195,7 @@ def test_last_words_replace_the_will(broker: Broker, opened: list[Session]) -> N
 def test_a_password_that_became_wrong_ends_the_session(
     tmp_path: Path, opened: list[Session]
 ) -> None:
-    """Network trouble is worth another try, a refusal is not: a person has to look at it."""
+    """A network error is retried; refused credentials are not, an operator has to act."""
     with Broker(tmp_path / "b", kind="mosquitto", users={"box": "old"}) as broker:
         session = started(opened, config(broker, username="box", password="old"), "box")
         next_event(session, Connected)
@@ -206,7 +206,7 @@ def test_a_password_that_became_wrong_ends_the_session(
 
 
 def test_something_that_is_no_broker_is_named() -> None:
-    """A web server takes the connection, and waits for the end of a line."""
+    """A web server accepts the connection and waits for the end of a line."""
     server = HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
@@ -222,7 +222,7 @@ def test_something_that_is_no_broker_is_named() -> None:
 
 
 def answering(answer: bytes | None) -> socket.socket:
-    """A server that takes connections, and sends this after the first packet; None: hangs up."""
+    """A server that sends `answer` after the first packet; None: it closes the connection."""
     server = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
@@ -311,7 +311,7 @@ def test_garbage_holds_no_name(
 
 
 def test_every_claim_is_another_one() -> None:
-    """An answer to one of old cannot be repeated."""
+    """An old answer cannot be replayed."""
     assert new_claim() != new_claim()
 
 
@@ -335,7 +335,7 @@ def test_a_process_finds_its_own_presence_harmless(
 
 
 def heard(holder: Holder, payload: bytes, now: float) -> None:
-    """A word on our topic, as a shell passes it on."""
+    """A message on our topic, as the shell passes it on."""
     try:
         found = decode(payload, Presence)
     except WireError:
@@ -421,7 +421,7 @@ def test_the_largest_chunk_passes(broker: Broker, opened: list[Session]) -> None
 def test_what_is_larger_than_any_message_does_not_come(
     broker: Broker, opened: list[Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the broker itself allows: the reader has said so."""
+    """Whatever limit the broker has: the reader has announced its own."""
     monkeypatch.setattr(paho_client, "MAX_PACKET", 100_000)
     reader = started(opened, config(broker), "reader", "t")
     writer = started(opened, config(broker), "writer")
@@ -434,7 +434,7 @@ def test_what_is_larger_than_any_message_does_not_come(
 def test_a_message_to_be_retained_is_marked_so_where_that_is_asked_for(
     broker: Broker, opened: list[Session], protocol: str, marked: bool
 ) -> None:
-    """Also while it is new, also after a new connection; and our own do not come back (MQTT 5)."""
+    """Also when it is new and after a reconnect; our own messages do not come back (MQTT 5)."""
     sender = started(opened, config(broker), "sender")
     reader = Session(config(broker, protocol=protocol), "reader", queue.SimpleQueue())
     reader.subscribe("a/+", as_published=True)

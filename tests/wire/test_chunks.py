@@ -1,4 +1,4 @@
-"""Chunks: in any order and again they make the whole; torn, altered or foreign ones are refused."""
+"""Chunks: assembly in any order, duplicates, and refusal of damaged or foreign ones."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_there_is_always_a_chunk_and_an_exact_multiple_has_no_empty_one(size: in
 
 
 def test_a_chunk_is_laid_out_as_the_protocol_says() -> None:
-    """28 bytes of header, little-endian, then the data; written out by hand."""
+    """28 bytes of header, little-endian, then the data; built by hand."""
     payload = some_bytes(2500)
     facts = chunks.manifest(payload, 1024)
     data = payload[2048:]

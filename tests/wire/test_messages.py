@@ -1,4 +1,4 @@
-"""Messages: each goes through unchanged, and what the schema does not name does not go through."""
+"""Messages: round trips, and refusal of everything outside the schema."""
 
 from __future__ import annotations
 
@@ -298,7 +298,7 @@ CLOSED = ("[red]", "<b>", "a b", "…", "x" * 65)
 
 
 def texts(kind: Any) -> dict[str, msgspec.inspect.StrType]:
-    """Every text that a type can hold, by where it is."""
+    """Every text field of a type, by its path."""
     info, found = msgspec.inspect.type_info(kind), {}
     waiting: list[tuple[str, Any]] = [(kind.__name__, info)]
     while waiting:
@@ -324,7 +324,7 @@ TEXTS = {where: node for message in MESSAGES for where, node in texts(type(messa
 
 @pytest.mark.parametrize("where", TEXTS)
 def test_no_text_of_a_message_can_hide_move_or_begin_a_line(where: str) -> None:
-    """A field without an alphabet would be one through which a device writes on a terminal."""
+    """A text field without a pattern would let a device write to a terminal."""
     pattern = TEXTS[where].pattern
     assert pattern is not None
     for character in HIDDEN:

@@ -1,4 +1,4 @@
-"""The protocol's page: every topic and field in it exists, and every one that exists is in it."""
+"""docs/protocol.md names every topic and field, and no others."""
 
 from __future__ import annotations
 

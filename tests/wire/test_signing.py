@@ -1,4 +1,4 @@
-"""What a signature binds, and which key files are taken."""
+"""Signatures of messages, and key files."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_what_was_signed_is_believed_on_the_other_side(message: Any) -> None:
 
 @pytest.mark.parametrize("kind", PURPOSES, ids=[kind.__name__ for kind in PURPOSES])
 def test_a_signature_under_another_purpose_is_none(kind: Any) -> None:
-    """The bytes of one kind, signed as another: a reply that reads like a task is none."""
+    """A signature of one kind of message is not valid for another kind with the same bytes."""
     (message,) = (message for message, _ in SIGNED if type(message) is kind)
     for purpose in PURPOSES.values():
         signature = KEY.sign(purpose + encode(message)).hex()
@@ -143,7 +143,7 @@ def test_a_message_that_is_not_signed_or_by_another_key(message: Any) -> None:
 def test_a_signature_can_be_checked_by_others_as_the_protocol_page_says(
     tmp_path: Path, message: Any, purpose: str
 ) -> None:
-    """OpenSSL, an implementation of its own, on bytes that are put together by hand."""
+    """OpenSSL, an independent implementation, verifies bytes that are built by hand."""
     make_keys(tmp_path / "a.key", tmp_path / "a.pub")
     signed = sign(message, read_signing_key(tmp_path / "a.key"))
     bare = encode(signed).replace(signed.signature.encode(), b"")

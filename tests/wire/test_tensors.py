@@ -1,4 +1,4 @@
-"""Tensors on the wire: ordinary safetensors, exactly the layout's, finite; nothing else passes."""
+"""Tensors on the wire: valid safetensors with exactly the layout's tensors, all finite."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_float16_rounds_as_torch_does_between_any_two_of_its_numbers() -> None:
 
 @pytest.mark.parametrize("numbers", ["float16", "bfloat16"])
 def test_a_nan_stays_one_in_16_bits(numbers: Any) -> None:
-    """Those too whose upper half alone is infinity, and the one that rounding up would make 0."""
+    """Including NaNs whose upper half alone is infinity, and the one that rounding would make 0."""
     bits = np.array([0x7F800001, 0xFF800001, 0x7FC00000, 0x7FFFFFFF, 0xFFFFFFFF], np.uint32)
     layout = Layout.of(nn.ParameterList([torch.zeros(len(bits))]))
     data = tensors.encode(layout, {"model": bits.view(np.float32)}, numbers)
@@ -120,7 +120,7 @@ def test_a_nan_stays_one_in_16_bits(numbers: Any) -> None:
 
 @pytest.mark.parametrize("numbers", ["float16", "bfloat16"])
 def test_every_16_bit_number_arrives_as_torch_reads_it_or_is_refused(numbers: Any) -> None:
-    """All 65,536 of them; what is not finite one by one, and without a warning of numpy's."""
+    """All 65,536 of them; those that are not finite one by one, without a numpy warning."""
     every = np.arange(2**16, dtype=np.uint16)
     expected = torch.from_numpy(every.view(np.int16)).view(getattr(torch, numbers)).float()
     good = expected.isfinite().numpy()
