@@ -15,7 +15,7 @@ from typing import Any, overload
 import numpy as np
 
 from fededge.errors import ConfigError, FedEdgeError, StoreError
-from fededge.predictor.inputs import prepare
+from fededge.predictor.images import prepare_images
 from fededge.predictor.manifest import BAD, CURRENT, MANIFEST, MODEL, ModelInput
 from fededge.predictor.model import About, Fingerprint, LoadOptions, Model, fingerprint
 from fededge.predictor.prediction import Prediction
@@ -150,7 +150,7 @@ class Predictor:
         if about.kind == "text":
             return prepare_texts(inputs, about.shape[0], about.largest)
         channels, height, width = about.shape
-        return prepare(inputs, (channels, height, width), self._resize)
+        return prepare_images(inputs, (channels, height, width), self._resize)
 
     def _prepare_locks(self) -> None:
         self._loading = threading.Lock()

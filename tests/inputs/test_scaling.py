@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fededge.inputs.pictures import fitted, planes
+from fededge.inputs.images import fitted, planes
 from fededge.inputs.scaling import covered, fit
 
 sides = st.integers(1, 120)

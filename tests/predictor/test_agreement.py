@@ -28,7 +28,7 @@ from fededge.export import Models, Template
 from fededge.flat import FlatModel
 from fededge.model_spec import ModelSpec
 from fededge.models import Preprocess, build
-from fededge.predictor.inputs import prepare
+from fededge.predictor.images import prepare_images
 from tests.browser import Page, browser
 from tests.predictor.conftest import ORIGIN, Maker, bare
 
@@ -270,7 +270,7 @@ def test_javascript_makes_the_pixels_of_training_to_the_bit(tmp_path: Path) -> N
         picture = rng.integers(0, 256, (high, wide, 3), np.uint8)
         rgb = base64.b64encode(picture.tobytes()).decode()
         cases.append({"shape": shape, "width": wide, "height": high, "rgb": rgb})
-        expected.append(prepare(PIL.Image.fromarray(picture), shape, True)[0].tobytes())
+        expected.append(prepare_images(PIL.Image.fromarray(picture), shape, True)[0].tobytes())
     (tmp_path / "cases.json").write_text(json.dumps(cases))
     script = ("--input-type=module", "--eval", PIXELS, "--")
     output = run("node", *script, EXAMPLES / "web" / "pixels.mjs", tmp_path / "cases.json")

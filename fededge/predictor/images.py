@@ -18,9 +18,9 @@ import numpy as np
 
 from fededge.errors import ConfigError, DataError
 from fededge.inputs import scaling
-from fededge.inputs.pictures import FORMATS, check_header, fitted, pillow, planes, upright
+from fededge.inputs.images import FORMATS, check_header, fitted, pillow, planes, upright
 
-__all__ = ["Shape", "prepare"]
+__all__ = ["Shape", "prepare_images"]
 
 Shape = tuple[int, int, int]
 
@@ -29,7 +29,7 @@ CHANNELS = (1, 3, 4)
 RED, GREEN, BLUE, HALF = 19595, 38470, 7471, 1 << 15
 
 
-def prepare(inputs: Any, shape: Shape, resize: bool) -> tuple[np.ndarray, bool]:
+def prepare_images(inputs: Any, shape: Shape, resize: bool) -> tuple[np.ndarray, bool]:
     """Return the pixels uint8 [N, C, H, W], and True if `inputs` was one input, not a batch.
 
     Args:
@@ -127,8 +127,8 @@ def _sized(batch: np.ndarray, shape: Shape, resize: bool) -> np.ndarray:
     resized = np.empty((len(batch), *shape), np.uint8)
     for row, image in zip(resized, batch, strict=True):
         pixels = image[0] if shape[0] == 1 else image.transpose(1, 2, 0)
-        picture = pil.Image.fromarray(np.ascontiguousarray(pixels))
-        row[:] = planes(fitted(picture, (shape[2], shape[1])))
+        one = pil.Image.fromarray(np.ascontiguousarray(pixels))
+        row[:] = planes(fitted(one, (shape[2], shape[1])))
     return resized
 
 
