@@ -14,7 +14,7 @@ from pathlib import Path
 
 from fededge.errors import ConfigError
 
-__all__ = ["Size", "configuration", "find", "password_file", "password_matches", "service"]
+__all__ = ["FleetSize", "configuration", "find", "password_file", "password_matches", "service"]
 
 # Debian keeps daemons out of an ordinary user's PATH; Homebrew does the same on macOS.
 _FOLDERS = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin", "/home/linuxbrew/.linuxbrew/sbin")
@@ -57,7 +57,7 @@ BASE = 64 * MIB
 
 
 @dataclass(frozen=True)
-class Size:
+class FleetSize:
     """The size of a federation, from which the memory limits of its broker follow.
 
     Args:
@@ -111,7 +111,7 @@ def service(
     acl: Path,
     database: Path,
     certificates: Path | None,
-    size: Size,
+    size: FleetSize,
 ) -> str:
     """The text of mosquitto.conf for a service that listens on all addresses.
 
@@ -129,7 +129,7 @@ def service(
     return "\n".join([*lines, _bounds(size), _LIMITS])
 
 
-def _bounds(size: Size) -> str:
+def _bounds(size: FleetSize) -> str:
     """Memory limits. Mosquitto counts queues per client, and everything else together."""
     return f"""\
 # Memory, for {size.devices} devices of which {size.at_once} send an update at once, and models of

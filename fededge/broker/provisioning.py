@@ -15,12 +15,12 @@ from pathlib import Path
 
 from fededge.broker import mosquitto as _mosquitto
 from fededge.broker.access_list import COORDINATOR, access_list
-from fededge.broker.mosquitto import Size
+from fededge.broker.mosquitto import FleetSize
 from fededge.errors import ConfigError
 from fededge.storage.files import disk_error, read_file, replace_file, write_private
 from fededge.wire.topics import check_name
 
-__all__ = ["Size", "write_broker"]
+__all__ = ["FleetSize", "write_broker"]
 
 ACCOUNT = "mosquitto"
 """The user that Mosquitto switches to when root starts it, also in Debian's service."""
@@ -32,7 +32,7 @@ def write_broker(
     port: int,
     devices: Iterable[str],
     certificates: Path | None,
-    size: Size,
+    size: FleetSize,
 ) -> None:
     """Write a broker's folder; devices log in with passwords if `devices`, else certificates."""
     check_name("federation", federation)
