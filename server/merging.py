@@ -129,7 +129,7 @@ class Merging:
         most = tensors.payload_limit(self.layout)
 
         def inflate(file: BinaryIO, into: Sink) -> None:
-            with self.encoding.plain(file, most) as plain:
+            with self.encoding.decompressed(file, most) as plain:
                 while block := plain.read(BLOCK):
                     into.write(block)
 

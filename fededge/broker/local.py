@@ -91,12 +91,12 @@ class Broker:
             if self._answers():
                 return
             self.kill()
-            said = _tail(self.log, before)
+            tail = _tail(self.log, before)
             self.port = wanted
             # Another program may take the free port before the broker binds it.
-            if wanted != 0 or "address already in use" not in said.lower():
+            if wanted != 0 or "address already in use" not in tail.lower():
                 break
-        raise TransportError(f"the {self.kind} broker did not start; the end of {self.log}: {said}")
+        raise TransportError(f"the {self.kind} broker did not start; the end of {self.log}: {tail}")
 
     def stop(self) -> None:
         """Stop the broker, by force if it takes too long. Do nothing if it does not run."""

@@ -24,7 +24,7 @@ from fededge.wire.tensors import MODEL, Numbers
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["RESIDUE", "Encoding", "Inflated"]
+__all__ = ["RESIDUE", "Encoding", "ZstdReader"]
 
 RESIDUE = "residue"
 """The residue's name in private state; names of methods' state have a dot."""
@@ -127,7 +127,7 @@ class Encoding:
 
     def unpack(self, layout: Layout, source: bytes | BinaryIO, base: Vector) -> Vector:
         """Decode the model that the device sent, up to the encoding's rounding."""
-        with self.plain(source, tensors.payload_limit(layout)) as file:
+        with self.decompressed(source, tensors.payload_limit(layout)) as file:
             found = tensors.decode(layout, file, numbers=self.numbers)[MODEL]
         return self._onto(found, base) if self.delta else found
 
@@ -148,7 +148,7 @@ class Encoding:
         return change
 
     @contextlib.contextmanager
-    def plain(self, source: bytes | BinaryIO, most: int) -> Iterator[BinaryIO]:
+    def decompressed(self, source: bytes | BinaryIO, most: int) -> Iterator[BinaryIO]:
         """A file of the decompressed bytes, at most `most` of them.
 
         Compressed bytes can only be read forward, and the block must read all of them.
@@ -157,15 +157,15 @@ class Encoding:
         if not self.zstd:
             yield file
             return
-        inflated = Inflated(file, most)
-        yield inflated  # type: ignore[misc]  # it has all the methods that an archive uses
-        inflated.finish()
+        reader = ZstdReader(file, most)
+        yield reader  # type: ignore[misc]  # it has all the methods that an archive uses
+        reader.finish()
 
 
 _ALL = ["delta", "zstd"]
 
 
-class Inflated(io.RawIOBase):
+class ZstdReader(io.RawIOBase):
     """A decompressing reader that only moves forward, bounded by the size in the frame's header.
 
     A header that gives no size, or more than `most`, is refused before anything is decompressed.

@@ -287,7 +287,7 @@ class HostileService(Service):
         data = b"".join(bytes(chunks.unpack(kept[topic].payload).data) for topic in topics)
         names = ("model", *method_of(state.method).sends)
         most = tensors.payload_limit(NETWORK.layout, len(names))
-        with Encoding.parse(state.encoding).plain(data, most) as file:
+        with Encoding.parse(state.encoding).decompressed(data, most) as file:
             return tensors.decode(NETWORK.layout, file, names)["model"]
 
     # Whatever comes to its mind

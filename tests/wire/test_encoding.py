@@ -14,7 +14,7 @@ from torch import nn
 from fededge.errors import EgressError, WireError
 from fededge.flat import Layout, Vector, as_numpy, blocks
 from fededge.wire import tensors
-from fededge.wire.encoding import Encoding, Inflated
+from fededge.wire.encoding import Encoding, ZstdReader
 
 LAYOUT = Layout.of(nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 3)))
 GENERATOR = torch.Generator().manual_seed(0)
@@ -226,8 +226,8 @@ def compress(data: bytes) -> bytes:
 
 
 def decompress(payload: bytes, most: int) -> bytes:
-    with Encoding(zstd=True).plain(payload, most) as file:
-        return file.read(cast("Inflated", file).size)
+    with Encoding(zstd=True).decompressed(payload, most) as file:
+        return file.read(cast("ZstdReader", file).size)
 
 
 def test_a_bomb_is_refused_before_it_is_unpacked() -> None:
