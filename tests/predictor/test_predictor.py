@@ -332,7 +332,7 @@ def test_after_a_refusal_there_is_a_pause(
 ) -> None:
     """Without it a growing file would be hashed and logged all the time."""
     monkeypatch.setattr(following, "PAUSE_SECONDS", 600.0)
-    monkeypatch.setattr(following, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(following, "CHECK_SECONDS", 0.0)
     predictor = Predictor(two)
     point(two, "2")
     for length in range(10):
