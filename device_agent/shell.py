@@ -214,7 +214,7 @@ class Agent:
 
     def _take(self, event: Any) -> None:
         match event:
-            case mqtt.Message():
+            case mqtt.Incoming():
                 try:
                     self._message(event)
                 except WireError as error:
@@ -239,7 +239,7 @@ class Agent:
             case _:
                 self._handle(event)
 
-    def _message(self, message: mqtt.Message) -> None:
+    def _message(self, message: mqtt.Incoming) -> None:
         address = self.topics.parse(message.topic)
         payload = message.payload
         if address.kind == "state" and payload:

@@ -151,7 +151,7 @@ class Work:
 
     def _read_model(self, file: BinaryIO) -> dict[str, Tensor]:
         trainer = self._ready
-        with self.encoding.plain(file, self.most_bytes) as plain:
+        with self.encoding.decompressed(file, self.most_bytes) as plain:
             found = tensors.decode(trainer.net.layout, plain, ("model", *trainer.method.sends))
         return as_tensors(found)
 

@@ -1,17 +1,17 @@
-"""Every error that FedEdge raises on purpose, sorted by what its reader has to do.
+"""Every error that FedEdge raises on purpose, sorted by the remedy.
 
 FedEdgeError
 ├── ConfigError      edit the configuration, a flag or an environment variable
 ├── DataError        fix the device's data: a folder, a file, a missing class
-├── LayoutError      two models do not have the same tensors
+├── LayoutError      two models have different tensors
 ├── MethodError      a method or a composition of methods is used wrongly
-├── TransportError   the broker cannot be reached, or refuses us
+├── TransportError   the broker is unreachable, or refuses the connection
 ├── RefusedError     the federation refuses this coordinator or agent
-├── WireError        drop this message: bytes from outside are not what they must be
-├── EgressError      a bug: something outside the egress contract was about to leave
-├── StoreError       a file of our own is unreadable or locked
-│   └── DiskFullError  free some space: what was to be written is not lost, it comes again
-└── ExportError      an exported model does not agree with the one it was made from
+├── WireError        drop this message: bytes from outside are malformed or forged
+├── EgressError      a bug: data outside the egress contract was about to leave the device
+├── StoreError       a file of FedEdge's own is unreadable or locked
+│   └── DiskFullError  free some space: the write is retried, nothing is lost
+└── ExportError      an exported model does not agree with its source model
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ __all__ = [
     "WireError",
 ]
 
-MOST_QUOTED = 1000
-"""Characters of an error about bytes from outside."""
+MAX_QUOTED = 1000
+"""Longest text, in characters, of an error about bytes from outside."""
 
 
 class FedEdgeError(Exception):
-    """Base of all errors whose message is written for a person: one sentence, no traceback."""
+    """Base of all errors whose message is for the user: one sentence, no traceback."""
 
     exit_code = 1
 
@@ -76,10 +76,10 @@ class DiskFullError(StoreError):
 
 
 class WireError(FedEdgeError):
-    """Its text quotes bytes from outside: it is plain, and short enough to be sent back."""
+    """Its text may quote bytes from outside, so it is escaped and cut to a length safe to send."""
 
     def __init__(self, text: str) -> None:
-        super().__init__(plain(text, MOST_QUOTED))
+        super().__init__(plain(text, MAX_QUOTED))
 
 
 class EgressError(FedEdgeError):

@@ -129,7 +129,7 @@ class Merging:
         most = tensors.payload_limit(self.layout)
 
         def inflate(file: BinaryIO, into: Sink) -> None:
-            with self.encoding.plain(file, most) as plain:
+            with self.encoding.decompressed(file, most) as plain:
                 while block := plain.read(BLOCK):
                     into.write(block)
 
@@ -197,11 +197,11 @@ class Merging:
             return w[span] + factor * (model - base) if age else model
 
         if not self.robust.clip_norm:
-            return tensors.Made(shape, rebased)
+            return tensors.LazyVector(shape, rebased)
         norm, most = norm_of(len(w), lambda span: rebased(span) - w[span]), self.robust.clip_norm
         if norm <= most:
-            return tensors.Made(shape, rebased)
-        return tensors.Made(shape, lambda s: w[s] + (rebased(s) - w[s]) * (most / norm))
+            return tensors.LazyVector(shape, rebased)
+        return tensors.LazyVector(shape, lambda s: w[s] + (rebased(s) - w[s]) * (most / norm))
 
     def _base(self, version: str, current: Current) -> Vector:
         if version == current.version:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fededge.errors import WireError
-from fededge.transport.session import Message, Session
+from fededge.transport.session import Incoming, Session
 from fededge.wire.topics import Address, Topics
 
 __all__ = ["Sweeper"]
@@ -30,11 +30,11 @@ class Sweeper:
     def subscribe(self) -> None:
         self.session.subscribe(*self.filters, as_published=True)
 
-    def cleared(self, address: Address, message: Message) -> bool:
+    def cleared(self, address: Address, message: Incoming) -> bool:
         """Whether this is only the echo of a cleared message, of ours or a device's."""
         return address.kind in FLEETING and not message.payload
 
-    def check(self, address: Address, message: Message, now: float) -> None:
+    def check(self, address: Address, message: Incoming, now: float) -> None:
         """Clear a message that is retained and may not be: a WireError, nobody handles it."""
         if address.kind in FLEETING and message.retained:
             self.session.publish(message.topic, b"", retain=True)

@@ -21,7 +21,7 @@ from fededge.credentials.signing_keys import read_signing_key
 from fededge.errors import DiskFullError, RefusedError, StoreError, TransportError, WireError
 from fededge.methods import Hyper
 from fededge.transport.presence import Holder, claim_name, new_claim
-from fededge.transport.session import Connected, Delivered, Failed, Lost, Message, Session, Will
+from fededge.transport.session import Connected, Delivered, Failed, Incoming, Lost, Session, Will
 from fededge.wire.messages import (
     Claim,
     Presence,
@@ -241,7 +241,7 @@ class Coordinator:
 
     def _take(self, event: Any) -> None:
         match event:
-            case Message():
+            case Incoming():
                 try:
                     self._message(event)
                 except WireError as error:
@@ -261,7 +261,7 @@ class Coordinator:
             case Failed():
                 raise TransportError(event.reason)
 
-    def _message(self, message: Message) -> None:
+    def _message(self, message: Incoming) -> None:
         address = self.topics.parse(message.topic)
         if self.sweeper.cleared(address, message):
             return
@@ -283,7 +283,7 @@ class Coordinator:
         elif address.kind == "update":
             self._handle(events.ChunkCame(address.device, address.version, message.payload))
 
-    def _state_came(self, message: Message) -> None:
+    def _state_came(self, message: Incoming) -> None:
         try:
             state = decode(message.payload, State)
         except WireError:
@@ -291,7 +291,7 @@ class Coordinator:
             raise
         self.board.came(message.payload, state, message.retained)
 
-    def _defend_name(self, message: Message) -> None:
+    def _defend_name(self, message: Incoming) -> None:
         """Nobody who merely says so is believed to be the coordinator in our place."""
         presence = None
         with contextlib.suppress(WireError):

@@ -22,14 +22,20 @@ import msgspec
 
 from fededge import methods, models
 from fededge._internal.lazy_torch import torch, torch_is_loaded
-from fededge.config import AgentConfig, CoordinatorConfig, RobustConfig, RoundsConfig
-from fededge.config.sections import DataConfig, ModelConfig
+from fededge.config import (
+    AgentConfig,
+    CoordinatorConfig,
+    DataConfig,
+    ModelConfig,
+    RobustConfig,
+    RoundsConfig,
+)
 from fededge.flat import FlatModel, Layout, Vector, as_numpy
 from fededge.model_spec import ModelSpec
 from fededge.storage.source import FileSource
 from fededge.training import Examples
 from fededge.transport.outbox import Outbox, Parcel
-from fededge.transport.session import Delivered, Message, Session, Will
+from fededge.transport.session import Delivered, Incoming, Session, Will
 from fededge.wire import chunks
 from fededge.wire.encoding import Encoding
 from fededge.wire.messages import (
@@ -309,7 +315,7 @@ class Alone(Coordinator):
         return self.versions.layout.hash
 
     def hear(self, topic: str, message: bytes) -> None:
-        self._take(Message(topic, message, False, lambda: None))
+        self._take(Incoming(topic, message, False, lambda: None))
 
     def arrive(self) -> None:
         while self.wire.arrived:

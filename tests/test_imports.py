@@ -271,7 +271,7 @@ def test_the_source_keeps_the_rule(rule: Rule) -> None:
         (not_allowed, "fededge_agent.turn_runner", "async def f():\n    import onnxruntime"),
         (too_early, "fededge.cli.agent", "from fededge_agent.shell import Agent"),
         (too_early, "fededge.data.formats.images", "class A:\n    import torchvision.io"),
-        (too_early, "fededge.predictor.inputs", "import PIL.Image"),
+        (too_early, "fededge.predictor.images", "import PIL.Image"),
         (forbidden, "fededge.predictor.model", "def f():\n    import torch"),
         (forbidden, "fededge.wire.chunks", "import socket"),
         (forbidden, "fededge_server.merging", "from torch import Tensor"),

@@ -1,4 +1,4 @@
-"""ModelSpec: images as ever, texts and heads, and what the wire must refuse."""
+"""ModelSpec: images, texts and heads, and refusals on decoding."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_spec_of_before_has_a_linear_head() -> None:
 def test_what_does_not_fit_is_refused_on_decoding(
     spec: ModelSpec, changes: dict[str, object]
 ) -> None:
-    """Always msgspec's own error, which the wire turns into one sentence."""
+    """Always msgspec's own error, which the wire turns into a WireError."""
     data = msgspec.json.encode({**msgspec.to_builtins(spec), **changes})
     with pytest.raises(msgspec.ValidationError):
         msgspec.json.decode(data, type=ModelSpec)

@@ -9,32 +9,23 @@ import torch
 from fededge.errors import MethodError
 from fededge.method.private import Private, Value
 from fededge.wire import container
-from fededge.wire.container import Form, Plain, Sink
+from fededge.wire.container import RawTensor, Sink, TensorSpec
 
 __all__ = ["dump", "private_of"]
 
-DTYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "I16": torch.int16,
-    "I8": torch.int8,
-    "U8": torch.uint8,
-    "BOOL": torch.bool,
+DTYPES: dict[str, torch.dtype] = {
+    code: getattr(torch, name) for code, name in container.DTYPES.items()
 }
-KINDS = {dtype: kind for kind, dtype in DTYPES.items()}
+CODES = {dtype: code for code, dtype in DTYPES.items()}
 
 
 def dump(private: Private, file: Sink) -> None:
     """Tensors under their names, numbers as `#name`: whole ones as int64, others as float64."""
-    values: dict[str, Plain] = {}
+    values: dict[str, RawTensor] = {}
     for name, value in private.items():
         if not isinstance(value, torch.Tensor):
             values[f"#{name}"] = _plain(_number(value))
-        elif value.dtype in KINDS:
+        elif value.dtype in CODES:
             values[name] = _plain(value.detach().cpu().contiguous())
         else:
             raise MethodError(f"private state '{name}' is {value.dtype}, which cannot be kept")
@@ -45,14 +36,14 @@ def _number(value: Value) -> torch.Tensor:
     return torch.tensor(value, dtype=torch.int64 if isinstance(value, int) else torch.float64)
 
 
-def _plain(tensor: torch.Tensor) -> Plain:
+def _plain(tensor: torch.Tensor) -> RawTensor:
     flat = tensor.as_strided((tensor.numel(),), (1,))  # a single number may have any stride
-    return Plain(
-        Form(KINDS[tensor.dtype], tuple(tensor.shape)), flat.view(torch.uint8).numpy().data
+    return RawTensor(
+        TensorSpec(CODES[tensor.dtype], tuple(tensor.shape)), flat.view(torch.uint8).numpy().data
     )
 
 
-def private_of(values: Mapping[str, Plain]) -> Private:
+def private_of(values: Mapping[str, RawTensor]) -> Private:
     """What `dump` wrote."""
     found: dict[str, Value] = {}
     for name, plain in values.items():
@@ -61,8 +52,8 @@ def private_of(values: Mapping[str, Plain]) -> Private:
     return Private(found)
 
 
-def _tensor(plain: Plain) -> torch.Tensor:
-    (kind, shape), data = plain
+def _tensor(plain: RawTensor) -> torch.Tensor:
+    (code, shape), data = plain
     if not data:  # torch refuses an empty buffer
-        return torch.empty(shape, dtype=DTYPES[kind])
-    return torch.frombuffer(data, dtype=DTYPES[kind]).view(shape)
+        return torch.empty(shape, dtype=DTYPES[code])
+    return torch.frombuffer(data, dtype=DTYPES[code]).view(shape)

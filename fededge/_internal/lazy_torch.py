@@ -1,9 +1,8 @@
-"""torch, loaded when it is first used: for modules that a coordinator imports too.
+"""Lazy import of torch, for modules that the coordinator imports too.
 
-Importing torch takes seconds, and half a gigabyte where it is a build for CUDA. A coordinator sums
-models and hands them on, for which numpy is enough; but a method's file has both of its halves, and
-what trains on a device is beside it. A module that takes `Tensor`, `nn` and `torch` from here can
-be imported without torch, and uses it as any other does.
+Importing torch takes seconds, and half a gigabyte of memory for a CUDA build. The coordinator needs
+only numpy, but a method's file holds its device half as well, which trains with torch. A module
+that takes `Tensor`, `nn` and `torch` from here is imported without torch and uses it as usual.
 """
 
 from __future__ import annotations
@@ -14,42 +13,42 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-__all__ = ["Tensor", "late_names", "nn", "torch", "torch_is_loaded"]
+__all__ = ["Tensor", "lazy_names", "nn", "torch", "torch_is_loaded"]
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 else:
 
-    class Late(ModuleType):
-        """A module that is imported when something of it is wanted."""
+    class LazyModule(ModuleType):
+        """A module that is imported when one of its attributes is first used."""
 
         def __getattr__(self, name: str) -> object:
             found = getattr(importlib.import_module(self.__name__), name)
-            setattr(self, name, found)  # the next time this is not asked
+            setattr(self, name, found)  # cached: the next access does not come here
             return found
 
-    class OfTorch(type):
+    class TensorCheck(type):
         def __instancecheck__(cls, thing: object) -> bool:
             return torch_is_loaded() and isinstance(thing, torch.Tensor)
 
-    class Tensor(metaclass=OfTorch):
+    class Tensor(metaclass=TensorCheck):
         """`torch.Tensor` in annotations and for `isinstance`."""
 
-    torch, nn = Late("torch"), Late("torch.nn")
+    torch, nn = LazyModule("torch"), LazyModule("torch.nn")
 
 
 def torch_is_loaded() -> bool:
-    """Whether it is there already, so that using it costs nothing more."""
+    """Return True if torch is already imported, so that using it costs nothing more."""
     return "torch" in sys.modules
 
 
-def late_names(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
-    """A package's `__getattr__` by which its names are imported when they are first used.
+def lazy_names(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
+    """Make a package's `__getattr__` that imports each public name when it is first used.
 
     Args:
-        package: its `__name__`.
-        homes: for each of its modules the names that are to be had from it.
+        package: the package's `__name__`.
+        homes: the public names of each module, separated by spaces, by module name.
     """
     home = {name: module for module, names in homes.items() for name in names.split()}
 

@@ -1,7 +1,7 @@
-"""Logs: readable lines in a terminal, JSON lines where a service manager collects them.
+"""Logging: readable lines in a terminal, JSON lines under systemd.
 
-Much of what is logged quotes the network. Every record is made plain: it is one line, and only the
-lines of a traceback follow it, indented. What a device can cause is limited: a few lines a minute.
+Many log lines quote text from the network. Every record is escaped to one line; only a traceback
+adds lines, indented. Lines that a device can cause are rate-limited per minute.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from fededge._internal.plain_text import plain
 
 __all__ = ["RateLimit", "set_up"]
 
-MOST_CHARACTERS = 8000
-"""Of a line; a round that asks a hundred devices names them all."""
+MAX_CHARACTERS = 8000
+"""Longest line: a round that invites a hundred devices names them all."""
 
-MOST_TRACED = 200
-"""Lines of a traceback."""
+MAX_TRACEBACK = 200
+"""Longest traceback, in lines."""
 
 WINDOW = 60.0
 OTHERS = "other devices"
@@ -30,7 +30,7 @@ class _Lines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         time, level = self.formatTime(record, "%H:%M:%S"), record.levelname[:1]
         head = f"{time} {level} {record.name}: {_text(record)}"
-        return "\n".join([head, *(f"    {line}" for line in _traced(self, record))])
+        return "\n".join([head, *(f"    {line}" for line in _traceback(self, record))])
 
 
 class _Json(logging.Formatter):
@@ -42,36 +42,36 @@ class _Json(logging.Formatter):
             "text": _text(record),
         }
         if record.exc_info:
-            entry["traceback"] = "\n".join(_traced(self, record))
+            entry["traceback"] = "\n".join(_traceback(self, record))
         return json.dumps(entry, ensure_ascii=False)
 
 
 def _text(record: logging.LogRecord) -> str:
-    return plain(record.getMessage(), MOST_CHARACTERS)
+    return plain(record.getMessage(), MAX_CHARACTERS)
 
 
-def _traced(formatter: logging.Formatter, record: logging.LogRecord) -> list[str]:
-    """The lines of a traceback; the text of its exception may be anybody's."""
+def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> list[str]:
+    """The lines of a traceback, escaped, because the exception may quote the network."""
     if not record.exc_info:
         return []
     lines = formatter.formatException(record.exc_info).split("\n")
-    return [plain(line, MOST_CHARACTERS) for line in lines[-MOST_TRACED:]]
+    return [plain(line, MAX_CHARACTERS) for line in lines[-MAX_TRACEBACK:]]
 
 
 def set_up(verbose: bool = False) -> None:
-    """Log to standard error; under systemd, which sets JOURNAL_STREAM, as JSON."""
+    """Log to standard error; as JSON under systemd, which sets JOURNAL_STREAM."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Json() if "JOURNAL_STREAM" in os.environ else _Lines())
     logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler])
 
 
 class RateLimit:
-    """Lines that devices can cause: the first of each at once, then their number once a minute.
+    """Rate limit for lines that devices can cause: the first ones at once, the rest as a count.
 
     Args:
-        log: where they go.
-        first: lines of a device within a minute that are logged as they are.
-        devices: those that are counted one by one; any further ones are counted together.
+        log: the logger that gets the lines.
+        first: lines per device and minute that are logged as they are.
+        devices: devices that are counted one by one; all others share one count.
     """
 
     def __init__(self, log: logging.Logger, first: int, devices: int) -> None:
@@ -82,7 +82,7 @@ class RateLimit:
         self._ends = 0.0
 
     def say(self, level: int, device: str, text: str, now: float) -> None:
-        """Log a line about a device, unless there were too many; "" stands for none of them."""
+        """Log a line about a device ("" for no device), unless its minute is used up."""
         self.tick(now)
         known = device in self._counts or len(self._counts) < self.devices
         who = device if known else OTHERS
@@ -93,7 +93,7 @@ class RateLimit:
             self.log.log(level, "%s", f"{device}: {text}" if device else text)
 
     def tick(self, now: float) -> None:
-        """At the end of a minute, say how many lines were left out."""
+        """At the end of a minute, log how many lines were left out."""
         if not self._counts or now < self._ends:
             return
         counts, self._counts = self._counts, Counter()

@@ -1,4 +1,4 @@
-"""Memory that goes back to the system when it is free, in a process that lives for months."""
+"""Settings of glibc's malloc for a process that runs for months."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ __all__ = ["return_free_memory"]
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 LARGE = 1 << 20
-"""Bytes of a block that has pages of its own: a chunk of the wire has fewer, a layer more."""
+"""Blocks from this size on get pages of their own: a wire chunk is smaller, a layer larger."""
 
 SPARE = 8 << 20
-"""Bytes that may lie free at the end of the heap."""
+"""Free bytes that may stay at the end of the heap."""
 
 
 def return_free_memory() -> None:
-    """Have glibc keep its first thresholds; where there is another C library, do nothing.
+    """Fix glibc's thresholds, so that freed memory goes back to the system.
 
-    By default each large block that is freed raises them, up to 32 and 64 MB: from then on the
-    blocks of a model come from the heap, which keeps what lies below the last one in use.
+    By default each large block that is freed raises the thresholds, up to 32 and 64 MB. From then
+    on a model's blocks come from the heap, which keeps all memory below the last block in use.
+    Other C libraries are left alone.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:

@@ -1,4 +1,4 @@
-"""One sentence for a name that does not exist: what was meant, and what there is."""
+"""Error text for an unknown name: the closest known name, and all known names."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Brokers: starting, provisioning and closing them."""
+"""MQTT brokers: the local one for demo and tests, and the files of a closed Mosquitto."""

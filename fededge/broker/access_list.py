@@ -1,4 +1,4 @@
-"""Who may read and write which topics of a federation, as an ACL file of Mosquitto."""
+"""Mosquitto ACL file of a federation: topics that coordinator and devices may read and write."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from fededge.wire.topics import Topics
 __all__ = ["COORDINATOR", "access_list"]
 
 COORDINATOR = "coordinator"
-"""The coordinator's user name, or the common name in its certificate."""
+"""User name of the coordinator, or the common name in its certificate."""
 
 USER = "%u"
-"""Mosquitto puts the user name in its place; one with a '/', '+' or '#' in it is let nowhere."""
+"""Mosquitto's placeholder for the user name; it denies names that contain '/', '+' or '#'."""
 
 
 def access_list(federation: str) -> str:
-    """A device is confined to its own topics: those that have its user name as the device id."""
+    """The ACL text. A device's user name is its device id, which confines it to its own topics."""
     topics = Topics(federation)
     coordinator = [
         *_rules("topic", "write", topics.state, topics.model("+")),
         *_rules("topic", "write", *(topics.device("+", kind) for kind in ("task", "reply"))),
         *_rules("topic", "read", topics.state, topics.device("+", "status")),
-        # It writes there to clear what a device has retained: nothing may be.
+        # Write access lets it clear messages that a device has retained against the rules.
         *_rules("topic", "readwrite", topics.device("+", "report"), topics.update("+", "+")),
         *_rules(
             "topic", "readwrite", f"{topics.coordinator}/status", f"{topics.coordinator}/claim"

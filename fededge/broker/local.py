@@ -1,4 +1,4 @@
-"""A broker of our own for the demo and the tests: mosquitto if it is installed, else amqtt."""
+"""A local broker for the demo and the tests: mosquitto if it is installed, else amqtt."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 from fededge._internal.processes import Child
 from fededge.broker import mosquitto as _mosquitto
 from fededge.errors import TransportError
-from fededge.storage.files import disk_error
+from fededge.storage.files import disk_error, write_private
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -32,15 +32,15 @@ _REMEDIES = {"mosquitto": "`apt install mosquitto`", "python": "`pip install fed
 
 
 class Broker:
-    """A broker in a child process. The constructor only stores; `start` and `stop` do.
+    """A broker in a child process. The constructor only stores; `start` and `stop` do the work.
 
     Args:
-        folder: where its configuration, log and database are kept; made if it does not exist.
-        kind: "auto" takes mosquitto if it is installed, else the Python one; afterwards `kind` says
-            which one it is. The Python one has no ACLs and keeps nothing across restarts.
+        folder: holds its configuration, log and database; created if missing.
+        kind: "auto" takes mosquitto if it is installed, else the Python one; `start` sets it to the
+            choice. The Python one has no ACLs and keeps nothing across restarts.
         host: the address to listen on.
-        port: 0 chooses a free one; afterwards `port` says which, and `start` keeps to it.
-        users: passwords by user name; without them anybody may connect.
+        port: 0 chooses a free port; the first `start` sets it, and later ones reuse it.
+        users: passwords by user name; without them anyone may connect.
         acl: the text of a mosquitto ACL file.
         persistent: keep retained messages and sessions on disk.
     """
@@ -66,12 +66,12 @@ class Broker:
 
     @property
     def pid(self) -> int | None:
-        """The broker's process, or None if it does not run."""
+        """The broker's process id, or None if it does not run."""
         return None if self._child is None else self._child.pid
 
     @property
     def protocol(self) -> Literal["5", "3.1.1"]:
-        """The newest MQTT that the broker speaks."""
+        """The newest MQTT version that the broker speaks."""
         return "5" if self._choose() == "mosquitto" else "3.1.1"
 
     @property
@@ -79,7 +79,7 @@ class Broker:
         return self.folder / "broker.log"
 
     def start(self) -> None:
-        """Return once the broker has answered a CONNECT; TransportError if it does not."""
+        """Start the broker and wait until it answers a CONNECT; TransportError if it does not."""
         if self.pid is not None:
             raise TransportError(f"the broker runs already (process {self.pid}); stop it first")
         self.stop()
@@ -91,21 +91,21 @@ class Broker:
             if self._answers():
                 return
             self.kill()
-            said = _tail(self.log, before)
+            tail = _tail(self.log, before)
             self.port = wanted
-            # Between our choice of a free port and the broker's bind somebody may have taken it.
-            if wanted != 0 or "address already in use" not in said.lower():
+            # Another program may take the free port before the broker binds it.
+            if wanted != 0 or "address already in use" not in tail.lower():
                 break
-        raise TransportError(f"the {self.kind} broker did not start; the end of {self.log}: {said}")
+        raise TransportError(f"the {self.kind} broker did not start; the end of {self.log}: {tail}")
 
     def stop(self) -> None:
-        """End the broker, by force if it takes too long. Does nothing if it is not there."""
+        """Stop the broker, by force if it takes too long. Do nothing if it does not run."""
         if self._child is not None:
             self._child.stop(_STOP_SECONDS)
             self._child = None
 
     def kill(self) -> None:
-        """End the broker as a crash would. `start` brings it back on the same port."""
+        """Kill the broker (SIGKILL). `start` restarts it on the same port."""
         if self._child is not None:
             self._child.kill()
             self._child = None
@@ -123,14 +123,14 @@ class Broker:
         self.stop()
 
     def _choose(self) -> Literal["mosquitto", "python"]:
-        plain = self.acl is None and not self.persistent
-        if self.kind == "python" and not plain:
+        simple = self.acl is None and not self.persistent
+        if self.kind == "python" and not simple:
             raise TransportError(
                 "the python broker has no ACLs and keeps nothing across restarts; use mosquitto "
                 f"({_REMEDIES['mosquitto']}) for these"
             )
         mosquitto = self.kind != "python"
-        python = self.kind != "mosquitto" and plain
+        python = self.kind != "mosquitto" and simple
         if mosquitto and _mosquitto.find() is not None:
             return "mosquitto"
         if python and importlib.util.find_spec("amqtt") is not None:
@@ -140,23 +140,25 @@ class Broker:
         raise TransportError(f"there is no MQTT broker to start; install one: {remedies}")
 
     def _write_files(self) -> Path | None:
-        """Write what the broker reads; give back the password file, if there is one."""
+        """Write the broker's files; return the password file, if there is one."""
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.log.touch(mode=0o600)
         except OSError as error:
             raise disk_error(self.folder, error) from error
         if self.acl is not None:
-            _write_private(self._path("acl"), self.acl)
+            write_private(self._path("acl"), self.acl.encode())
         if self.users is None:
             return None
-        return _write_private(self._path("passwords"), _mosquitto.password_file(self.users))
+        passwords = self._path("passwords")
+        write_private(passwords, _mosquitto.password_file(self.users).encode())
+        return passwords
 
     def _path(self, name: str) -> Path:
         return self.folder.resolve() / name
 
     def _spawn(self, wanted: int, passwords: Path | None) -> int:
-        """Start the child; give back the length of the log before it."""
+        """Start the child; return the length of the log before it."""
         self.port = _free_port(self.host, wanted)
         before = self.log.stat().st_size
         self._child = Child(self._command(passwords), self.log)
@@ -171,11 +173,12 @@ class Broker:
         acl = None if self.acl is None else self._path("acl")
         database = self.folder.resolve() if self.persistent else None
         text = _mosquitto.configuration(self.host, self.port, passwords, acl, database)
-        path = _write_private(self._path("mosquitto.conf"), text)
+        path = self._path("mosquitto.conf")
+        write_private(path, text.encode())
         return [_mosquitto.find() or "mosquitto", "-c", str(path)]
 
     def _answers(self) -> bool:
-        """Wait until the broker takes us in; False if it died, refuses us, or takes too long."""
+        """Wait until the broker accepts us; False if it died, refuses us, or takes too long."""
         user = next(iter(self.users.items()), None) if self.users is not None else None
         deadline = time.monotonic() + _START_SECONDS
         while self.pid is not None and time.monotonic() < deadline:
@@ -185,20 +188,10 @@ class Broker:
         return False
 
 
-def _write_private(path: Path, text: str) -> Path:
-    """Write a file that nobody else may read: mosquitto warns of one that others can."""
-    try:
-        path.touch(mode=0o600)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise disk_error(path, error) from error
-    return path
-
-
 def _free_port(host: str, wanted: int) -> int:
-    """`wanted` if it can be bound, or any free port for 0.
+    """Return `wanted` if it can be bound, or any free port for 0.
 
-    Asked beforehand, because our CONNECT would be answered just as well by a stranger's broker.
+    It is checked first, because another broker on that port would answer our CONNECT as well.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
@@ -206,16 +199,16 @@ def _free_port(host: str, wanted: int) -> int:
             return int(server.getsockname()[1])
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            why = "is in use; stop the program that has it, or choose port 0 for a free one"
+            why = "is in use; stop the program that uses it, or choose port 0 for a free one"
         else:
             why = f"cannot be listened on ({error.strerror})"
         raise TransportError(f"the broker's address {host}:{wanted} {why}") from error
 
 
 def _handshake(host: str, port: int, user: tuple[str, str] | None) -> bool:
-    """Whether a CONNECT is accepted; OSError if there is no answer (yet).
+    """Return True if a CONNECT is accepted; OSError if there is no answer yet.
 
-    Made by hand in MQTT 3.1.1, which every broker speaks: no client library, no thread.
+    The packet is built by hand in MQTT 3.1.1, which every broker speaks: no client, no thread.
     """
     fields = ["", *(user or ())]
     body = b"\x00\x04MQTT\x04" + (b"\x02" if user is None else b"\xc2") + struct.pack("!H", 10)
@@ -234,7 +227,7 @@ def _handshake(host: str, port: int, user: tuple[str, str] | None) -> bool:
 
 
 def _length(number: int) -> bytes:
-    """MQTT's variable length: seven bits a byte, the lowest first."""
+    """MQTT's variable byte integer: seven bits per byte, lowest first."""
     low, high = number % 128, number // 128
     return bytes([low]) if high == 0 else bytes([low | 128]) + _length(high)
 

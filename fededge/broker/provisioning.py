@@ -1,7 +1,7 @@
 """The files of a closed broker: Mosquitto's configuration, access list and passwords.
 
-What an operator has changed in the access list and the passwords is kept: a device that was shut
-out stays out, however often the files are written.
+An operator's changes to the access list and the passwords are kept: a device that was removed stays
+removed when the files are written again.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from pathlib import Path
 
 from fededge.broker import mosquitto as _mosquitto
 from fededge.broker.access_list import COORDINATOR, access_list
-from fededge.broker.mosquitto import Size
+from fededge.broker.mosquitto import FleetSize
 from fededge.errors import ConfigError
 from fededge.storage.files import disk_error, read_file, replace_file, write_private
 from fededge.wire.topics import check_name
 
-__all__ = ["Size", "write_broker"]
+__all__ = ["FleetSize", "write_broker"]
 
 ACCOUNT = "mosquitto"
-"""The user that Mosquitto becomes when root starts it, and the one of Debian's service."""
+"""The user that Mosquitto switches to when root starts it, also in Debian's service."""
 
 
 def write_broker(
@@ -32,9 +32,9 @@ def write_broker(
     port: int,
     devices: Iterable[str],
     certificates: Path | None,
-    size: Size,
+    size: FleetSize,
 ) -> None:
-    """Write a broker's folder; with `devices` they show a password, else a certificate."""
+    """Write a broker's folder; devices log in with passwords if `devices`, else certificates."""
     check_name("federation", federation)
     devices = list(devices)
     passwords = folder / "passwords" if devices else None
@@ -53,23 +53,23 @@ def write_broker(
 
 
 def _keep_access(path: Path, federation: str) -> None:
-    """The access list; what was added to one of this federation stays, another one is refused."""
+    """Write the access list; keep an existing one of this federation, refuse any other."""
     rules = access_list(federation)
     if not path.exists():
         write_private(path, rules.encode())
     elif not path.read_text(encoding="utf-8").startswith(rules):
         raise ConfigError(
             f"{path}: this access list does not begin with the rules of federation "
-            f"'{federation}', and may shut out devices; move it away, write it anew, and add your "
-            "own lines again at its end"
+            f"'{federation}', and may lock out devices; move it away, write it again, and add your "
+            "own lines at its end"
         )
 
 
 def _add_users(passwords: Path, folder: Path, names: Iterable[str]) -> None:
-    """A random password for each user that has none yet: its hash for the broker, itself in a file.
+    """Make a random password for each new user: a hash for the broker, the secret in a file.
 
-    The secret is written first: a user that the broker knows has a file. One with a file whom the
-    broker does not know was shut out.
+    The secret is written first, so every user of the broker has a file. A user with a file who is
+    missing in the broker's list was removed by the operator.
     """
     folder.mkdir(mode=0o700, exist_ok=True)
     kept = passwords.exists()
@@ -81,8 +81,8 @@ def _add_users(passwords: Path, folder: Path, names: Iterable[str]) -> None:
         path = folder / f"{name}.password"
         if kept and path.exists():
             raise ConfigError(
-                f"--devices {name}: its line is gone from {passwords}, it was shut out; leave it "
-                f"out here too, or remove {path} to give it a new password"
+                f"--devices {name}: its line was removed from {passwords} to lock it out; omit it "
+                f"here too, or remove {path} to give it a new password"
             )
         if not path.exists():
             write_private(path, f"{secrets.token_urlsafe(24)}\n".encode())
@@ -91,10 +91,10 @@ def _add_users(passwords: Path, folder: Path, names: Iterable[str]) -> None:
 
 
 def _hand_over(folder: Path, certificates: Path | None) -> None:
-    """Let the broker's own account read what it needs, where root writes the files; nobody else.
+    """Give the broker's account access to its files, if root wrote them, and nobody else.
 
-    Mosquitto started by root becomes that account before it opens any of them. It wants to own what
-    is secret; the folder stays root's, and so do the passwords of the users.
+    Mosquitto switches from root to that account before it opens them, and requires that it owns the
+    secret ones. The folder and the users' passwords stay root's.
     """
     if os.geteuid() != 0 or not _exists(ACCOUNT):
         return

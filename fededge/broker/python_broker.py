@@ -1,9 +1,9 @@
-"""A broker in pure Python, a program of its own: amqtt, with what a federation relies on put right.
+"""A broker in pure Python, run as a program: amqtt with fixes that a federation relies on.
 
-amqtt 0.12 speaks MQTT 3.1.1. As it comes, it hands every client that connects the retained messages
-of everybody's subscriptions, keeps nothing for clients without a user name, forgets what was not
-acknowledged when a connection breaks, never notices that a client fell silent, lets two connections
-use one client id, and ends a client's connection for a stranger who knows its id but no password.
+amqtt 0.12 speaks MQTT 3.1.1. Without the fixes it sends every client that connects the retained
+messages of all subscriptions, queues nothing for clients without a user name, loses unacknowledged
+messages when a connection breaks, ignores keep-alive timeouts, allows two connections with one
+client id, and disconnects a client when anyone without its password uses its id.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SUBSCRIBING = "fededge.subscribing"
 
 
 class _Connection(amqtt.broker.BrokerProtocolHandler):  # type: ignore[misc]
-    """One client's connection; its session outlives it and keeps what the client has to get."""
+    """One client's connection; its session outlives it and keeps the client's messages."""
 
     passwords: ClassVar[dict[str, str] | None] = None
 
@@ -37,11 +37,11 @@ class _Connection(amqtt.broker.BrokerProtocolHandler):  # type: ignore[misc]
         cls, reader: Any, writer: Any, plugins_manager: Any, loop: Any = None
     ) -> Any:
         handler, session = await super().init_from_connect(reader, writer, plugins_manager, loop)
-        # amqtt asks for the password only after it has taken over the session of that client id.
+        # amqtt checks the password only after it has taken over the session of that client id.
         if not cls._knows(session):
             await ConnackPacket.build(0, NOT_AUTHORIZED).to_stream(writer)
             raise MQTTError(f"client {session.client_id}: unknown user or wrong password")
-        # MQTT gives a client one and a half times its keep-alive; paho's pings come just after one.
+        # MQTT allows one and a half times the keep-alive; paho's pings come just after one.
         session.keep_alive += (session.keep_alive + 1) // 2
         return handler, session
 
@@ -55,8 +55,8 @@ class _Connection(amqtt.broker.BrokerProtocolHandler):  # type: ignore[misc]
     def handle_read_timeout(self) -> None:
         self.reader.feed_eof()
 
-    # amqtt waits 5 s for each acknowledgement, in a task that dies with the connection, and then
-    # forgets the message. Here it stays in the session until it is acknowledged.
+    # amqtt waits 5 s for each acknowledgement, in a task that ends with the connection, and then
+    # drops the message. Here it stays in the session until it is acknowledged.
     async def mqtt_publish(self, topic: str, data: bytes, qos: int, retain: bool) -> Any:
         message = _outgoing(self.session, topic, data, qos, retain)
         await self._transmit(message)
@@ -85,8 +85,8 @@ def _outgoing(session: Any, topic: str, data: bytes, qos: int, retain: bool) -> 
 
 class _Broker(amqtt.broker.Broker):  # type: ignore[misc]
     async def _authenticate(self, _session: Any, _listener: Any) -> bool:
-        # Done in init_from_connect. amqtt's own plugin for anonymous clients would also mark the
-        # session so that nothing is kept for it while it is away.
+        # Done in init_from_connect. amqtt's plugin for anonymous clients would also mark the
+        # session so that nothing is queued for it while it is offline.
         return True
 
     async def add_subscription(self, subscription: tuple[str, int], session: Any) -> Any:
@@ -106,11 +106,11 @@ class _Broker(amqtt.broker.Broker):  # type: ignore[misc]
             await super()._publish_retained_messages_for_subscription(subscription, session)
 
     async def _retain_broadcast_message(self, broadcast: Any, qos: int, target: Any) -> None:
-        """Keep a message for a client that is away; it is sent when the client is back."""
+        """Queue a message for a client that is offline."""
         try:
             _outgoing(target, broadcast["topic"], broadcast["data"], qos, retain=False)
-        except AMQTTError as error:  # 65535 are waiting; the other subscribers must get theirs
-            self.logger.warning("nothing more is kept for %s: %s", target.client_id, error)
+        except AMQTTError as error:  # 65535 are queued; other subscribers must still get theirs
+            self.logger.warning("the queue of %s is full: %s", target.client_id, error)
 
     async def _delete_session(self, client_id: str) -> None:
         _, old = self._sessions.get(client_id, (None, None))
@@ -120,7 +120,7 @@ class _Broker(amqtt.broker.Broker):  # type: ignore[misc]
 
     async def _handle_disconnect(self, client_session: Any, handler: Any, waiter: Any) -> None:
         await super()._handle_disconnect(client_session, handler, waiter)
-        # The end of a connection that was replaced must not mark the new one's session as away.
+        # The end of a replaced connection must not mark the new one's session as offline.
         _, current = self._sessions.get(client_session.client_id, (None, None))
         if current is not handler and current is not None and current.session is client_session:
             client_session.transitions.connect()
@@ -139,7 +139,7 @@ async def _serve(host: str, port: str) -> None:
 
 
 def main(host: str, port: str, passwords: str | None = None) -> None:
-    """Serve until killed: there is nothing to save, so SIGTERM is left as it is."""
+    """Serve until killed; there is nothing to save, so SIGTERM needs no handler."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
     if passwords is not None:
         _Connection.passwords = _read_passwords(Path(passwords))

@@ -27,7 +27,7 @@ from fededge.config import (
 )
 from fededge.data import sources
 from fededge.errors import ConfigError, FedEdgeError
-from fededge.transport.session import Message, Session
+from fededge.transport.session import Incoming, Session
 from fededge.wire.messages import Report, State, Status, decode
 from fededge.wire.topics import Topics
 
@@ -205,7 +205,7 @@ class Fleet:
                 event = inbox.get(timeout=left)
             except queue.Empty:
                 return
-            if not isinstance(event, Message):
+            if not isinstance(event, Incoming):
                 continue
             event.ack()
             address = self.topics.parse(event.topic)

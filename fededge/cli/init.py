@@ -10,7 +10,7 @@ from fededge.config import AgentConfig, CoordinatorConfig, template
 from fededge.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fededge.broker.provisioning import Size
+    from fededge.broker.provisioning import FleetSize
 
 __all__ = ["add_to"]
 
@@ -163,8 +163,8 @@ def _broker(options: argparse.Namespace) -> None:
         print(f"passwords: {folder / 'secrets'}, one file for each user; carry each to its machine")
 
 
-def _size(options: argparse.Namespace) -> Size:
-    from fededge.broker.provisioning import Size
+def _size(options: argparse.Namespace) -> FleetSize:
+    from fededge.broker.provisioning import FleetSize
 
     fleet = max(100, len(options.devices)) if options.fleet is None else options.fleet
     at_once = min(10, fleet) if options.at_once is None else options.at_once
@@ -176,7 +176,7 @@ def _size(options: argparse.Namespace) -> Size:
     ):
         if not least <= value <= most:
             raise ConfigError(f"--{name} {value}: must be {least} to {most}")
-    return Size(fleet, at_once, options.model_bytes, options.chunk_bytes)
+    return FleetSize(fleet, at_once, options.model_bytes, options.chunk_bytes)
 
 
 def _key(options: argparse.Namespace) -> None:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from fededge._internal.plain_text import plain
 from fededge.cli.models import add_model_options, from_one, open_model
 from fededge.errors import DataError
-from fededge.inputs.pictures import SUFFIXES
+from fededge.inputs.images import SUFFIXES
 from fededge.predictor import Prediction, Predictor
 from fededge.predictor.prediction import as_json
 

@@ -8,7 +8,7 @@ from fededge.cli.models import add_model_options, from_one, open_model
 from fededge.cli.services import run_until_signal
 from fededge.errors import ConfigError
 from fededge.predictor.host_check import host_of
-from fededge.predictor.http_endpoint import MOST_BYTES, MOST_CONNECTIONS, Endpoint
+from fededge.predictor.http_endpoint import MAX_BODY_BYTES, MAX_CONNECTIONS, Endpoint
 
 __all__ = ["add_to"]
 
@@ -38,13 +38,13 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--port", type=int, default=8117, help="default: 8117; 0 takes a free one")
     parser.add_argument(
-        "--most-bytes", type=from_one, default=MOST_BYTES, help="of a request (default: 16 MiB)"
+        "--most-bytes", type=from_one, default=MAX_BODY_BYTES, help="of a request (default: 16 MiB)"
     )
     parser.add_argument(
         "--most-connections",
         type=from_one,
-        default=MOST_CONNECTIONS,
-        help=f"at once; one more is told to come back (default: {MOST_CONNECTIONS})",
+        default=MAX_CONNECTIONS,
+        help=f"at once; one more is told to come back (default: {MAX_CONNECTIONS})",
     )
     parser.add_argument("--verbose", action="store_true", help="log every request")
     parser.set_defaults(run=run)

@@ -20,7 +20,7 @@ from rich.table import Table
 from fededge._internal.plain_text import plain
 from fededge.config import BrokerConfig, CoordinatorConfig, load_either
 from fededge.errors import TransportError, WireError
-from fededge.transport.session import Message, Session
+from fededge.transport.session import Incoming, Session
 from fededge.wire.messages import Presence, State, Status, decode
 from fededge.wire.topics import Topics
 
@@ -51,7 +51,7 @@ class Picture:
     asked: frozenset[str] = frozenset()
     quarantined: frozenset[str] = frozenset()
 
-    def take(self, topics: Topics, message: Message) -> None:
+    def take(self, topics: Topics, message: Incoming) -> None:
         """Put a message in its place; one that is not of the protocol is passed over."""
         with contextlib.suppress(WireError):
             address = topics.parse(message.topic)
@@ -107,7 +107,7 @@ def _listen(topics: Topics, inbox: queue.SimpleQueue[Any], deadline: float) -> P
     with contextlib.suppress(queue.Empty):
         while time.monotonic() < deadline:
             event = inbox.get(timeout=QUIET)
-            if isinstance(event, Message):
+            if isinstance(event, Incoming):
                 picture.take(topics, event)
                 event.ack()
     if picture.state is None and picture.coordinator is None and not picture.devices:

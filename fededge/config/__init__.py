@@ -1,19 +1,21 @@
-"""The TOML file of each side: its keys, their meaning, and errors that name the key."""
+"""The TOML configuration of coordinator and agent: keys, help, loading, template."""
 
 from fededge.config.loading import load, load_either
+from fededge.config.run_sections import (
+    ModelConfig,
+    RobustConfig,
+    RolloutConfig,
+    RoundsConfig,
+    TrainingConfig,
+    TransferConfig,
+)
 from fededge.config.sections import (
     AgentConfig,
     BrokerConfig,
     CoordinatorConfig,
     DataConfig,
     ExportConfig,
-    ModelConfig,
-    RobustConfig,
-    RolloutConfig,
-    RoundsConfig,
     Side,
-    TrainingConfig,
-    TransferConfig,
 )
 from fededge.config.template import template
 

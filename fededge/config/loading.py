@@ -1,4 +1,4 @@
-"""From a file to a configuration: read, checked, paths found, the password fetched."""
+"""Loading of a configuration: read the file, check it, resolve paths, fetch the password."""
 
 from __future__ import annotations
 
@@ -13,16 +13,14 @@ import msgspec
 from msgspec import Struct
 
 from fededge._internal.lazy_torch import torch_is_loaded
+from fededge.config.base import Section, section_of
+from fededge.config.run_sections import RolloutConfig, RoundsConfig
 from fededge.config.sections import (
     PASSWORD_VARIABLE,
     AgentConfig,
     BrokerConfig,
     CoordinatorConfig,
-    RolloutConfig,
-    RoundsConfig,
-    Section,
     Side,
-    section_of,
 )
 from fededge.errors import ConfigError, FedEdgeError, WireError
 from fededge.storage.files import check_private, read_file
@@ -44,7 +42,7 @@ KEY_FILES = ("signing_key", "trusted_key")
 
 
 def load(path: Path, kind: type[S], environment: Mapping[str, str] = os.environ) -> S:
-    """Read a configuration; a mistake is one sentence: the file, the key and what is allowed."""
+    """Load a configuration; ConfigError names the file, the key and the allowed values."""
     values = _values(path)
     _check_keys(path, values, kind, "")
     _check_secret(path, values)
@@ -53,22 +51,22 @@ def load(path: Path, kind: type[S], environment: Mapping[str, str] = os.environ)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{path}: {_readable(str(error), kind)}") from None
     try:
-        finished = _finished(config, path.parent, environment)
-        _check_choices(finished)
+        resolved = _resolved(config, path.parent, environment)
+        _check_choices(resolved)
     except FedEdgeError as error:
         raise ConfigError(f"{path}: {error}") from None
-    return finished
+    return resolved
 
 
 def _check_secret(path: Path, values: Mapping[str, Any]) -> None:
-    """A file with a password in it is for its owner's eyes."""
+    """Refuse a file that has a password in it and that every user can read."""
     broker = values.get("broker")
     if isinstance(broker, Mapping) and broker.get("password"):
         check_private("broker.password is in it", path)
 
 
 def load_either(path: Path) -> Side:
-    """Read a configuration of either side: only an agent's names its device."""
+    """Load a configuration of either side: only an agent's has the key `device`."""
     return load(path, AgentConfig if "device" in _values(path) else CoordinatorConfig)
 
 
@@ -84,8 +82,8 @@ def _values(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: not a TOML file: {error}") from None
 
 
-def _finished(config: S, folder: Path, environment: Mapping[str, str]) -> S:
-    """Names checked, paths made absolute, the password taken from where it is kept."""
+def _resolved(config: S, folder: Path, environment: Mapping[str, str]) -> S:
+    """Check the names, make paths absolute, fetch the password."""
     from fededge.methods import located
 
     replace = msgspec.structs.replace
@@ -95,7 +93,7 @@ def _finished(config: S, folder: Path, environment: Mapping[str, str]) -> S:
         config = replace(
             config,
             methods=tuple(located(m, folder) for m in config.methods),
-            export=_located(config.export, folder, KEY_FILES),
+            export=_absolute(config.export, folder, KEY_FILES),
         )
     if isinstance(config, CoordinatorConfig):
         _check_rounds(config.rounds)
@@ -104,20 +102,20 @@ def _finished(config: S, folder: Path, environment: Mapping[str, str]) -> S:
     data = config.data
     if data.root:
         data = replace(data, root=str(folder.absolute() / Path(data.root).expanduser()))
-    broker = _with_password(_located(config.broker, folder, BROKER_FILES), environment)
-    config = _located(config, folder, ("state", *KEY_FILES))
+    broker = _with_password(_absolute(config.broker, folder, BROKER_FILES), environment)
+    config = _absolute(config, folder, ("state", *KEY_FILES))
     return replace(config, data=data, broker=broker)
 
 
-def _located(section: T, folder: Path, keys: Iterable[str]) -> T:
-    """The section with its paths made absolute: they are relative to the file that names them."""
-    given = {key: value for key in keys if (value := getattr(section, key, ""))}
-    found = {key: str(folder.absolute() / Path(path).expanduser()) for key, path in given.items()}
+def _absolute(section: T, folder: Path, keys: Iterable[str]) -> T:
+    """The section with absolute paths; in the file they are relative to its folder."""
+    paths = {key: value for key in keys if (value := getattr(section, key, ""))}
+    found = {key: str(folder.absolute() / Path(path).expanduser()) for key, path in paths.items()}
     return msgspec.structs.replace(section, **found)
 
 
 def _with_password(broker: BrokerConfig, environment: Mapping[str, str]) -> BrokerConfig:
-    """The broker's section with the password from where it is kept."""
+    """The broker's section with the password from the environment or from its file."""
     if PASSWORD_VARIABLE in environment:
         return msgspec.structs.replace(broker, password=environment[PASSWORD_VARIABLE])
     if not broker.password_file:
@@ -137,7 +135,7 @@ def _with_password(broker: BrokerConfig, environment: Mapping[str, str]) -> Brok
 
 
 def _check_choices(config: Side) -> None:
-    """Names that are looked up elsewhere: better refused now than after the broker has answered."""
+    """Check names of methods, networks, encodings and files before connecting to the broker."""
     from fededge import methods, models
 
     if isinstance(config, CoordinatorConfig):
@@ -147,7 +145,7 @@ def _check_choices(config: Side) -> None:
             raise ConfigError(f"transfer.encoding: {error}") from None
         models.check_name(config.model.name)
         method = methods.method(config.method)
-        if torch_is_loaded():  # if not, this waits for whoever builds the network
+        if torch_is_loaded():  # else it is checked when the network is built
             method.needs(models.sketch(config.model.name, config.model.head))
         _check_robust(config, [layer.name for layer in method.filled["sums"]])
     if isinstance(config, AgentConfig):
@@ -184,7 +182,7 @@ def _check_signing(config: Side) -> None:
 
 
 def _check_rollout(rollout: RolloutConfig | None) -> None:
-    """The last stage must reach everybody: else the others would never get a new model."""
+    """Require increasing stages that end at 1: else some devices would never get a new model."""
     if rollout is None:
         return
     if list(rollout.stages) != sorted(set(rollout.stages)) or rollout.stages[-1] != 1:
@@ -195,7 +193,7 @@ def _check_rollout(rollout: RolloutConfig | None) -> None:
 
 
 def _check_rounds(rounds: RoundsConfig) -> None:
-    """A quorum that the devices asked cannot make would leave every round open for ever."""
+    """Refuse a quorum that the selected devices cannot reach: no round would ever end."""
     if rounds.participants and rounds.share:
         raise ConfigError("rounds.participants and rounds.share are both set; choose one")
     most = rounds.participants or rounds.min_devices
@@ -218,7 +216,7 @@ def _check_rounds(rounds: RoundsConfig) -> None:
 
 
 def _check_robust(config: CoordinatorConfig, summing: list[str]) -> None:
-    """What would end the first merge, or a later one; `summing` methods need more than a mean."""
+    """Refuse a combination that would fail at a merge; `summing` methods need more than a mean."""
     combine, fewest = config.robust.combine, config.robust.byzantine + 3
     if combine == "krum" and config.rounds.quorum < fewest:
         raise ConfigError(
@@ -233,7 +231,7 @@ def _check_robust(config: CoordinatorConfig, summing: list[str]) -> None:
 
 
 def _check_keys(path: Path, values: Mapping[str, Any], kind: type[Struct], where: str) -> None:
-    """Refuse unknown keys before anything else, with the nearest known one."""
+    """Refuse unknown keys, and suggest the closest known one."""
     hints = get_type_hints(kind)
     for key, value in values.items():
         if key not in hints:
@@ -255,7 +253,7 @@ def _readable(error: str, kind: type[Struct]) -> str:
 
 
 def _choices(kind: type[Struct], keys: list[str]) -> tuple[Any, ...]:
-    """The values that a key with a closed set of them may take."""
+    """The allowed values of a key that is an enumeration, else nothing."""
     hint = get_type_hints(kind).get(keys[0])
     section = section_of(hint)
     if section is not None:

@@ -1,4 +1,4 @@
-"""A commented file with every key, for `fededge init`."""
+"""A commented configuration file with every key, for `fededge init`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import Any, get_type_hints
 import msgspec
 from msgspec import Struct
 
-from fededge.config.sections import Side, section_of
+from fededge.config.base import section_of
+from fededge.config.sections import Side
 
 __all__ = ["template"]
 
 
 def template(kind: type[Side], values: Mapping[str, Any]) -> str:
-    """A commented TOML file with every key: given ones set, the others shown with their default."""
+    """A TOML file with every key: `values` are set, other keys are comments with their default."""
     hints = get_type_hints(kind, include_extras=True)
     lines = [f"# {kind.__doc__}"]
     sections: list[str] = []
@@ -31,7 +32,7 @@ def template(kind: type[Side], values: Mapping[str, Any]) -> str:
 def _section_lines(
     field: msgspec.structs.FieldInfo, section: type[Struct], values: Mapping[str, Any] | None
 ) -> list[str]:
-    """A section; one that may be left out, and is not given, is commented out as a whole."""
+    """The lines of a section; an optional one without values is commented out as a whole."""
     hints = get_type_hints(section, include_extras=True)
     mark = "# " if values is None and field.default is None else ""
     fields = msgspec.structs.fields(section)
@@ -42,7 +43,7 @@ def _section_lines(
 def _lines(
     field: msgspec.structs.FieldInfo, hints: Mapping[str, Any], values: Mapping[str, Any]
 ) -> list[str]:
-    meta = hints[field.name].__metadata__[0]
+    meta = hints[field.name].__metadata__[-1]  # limits of the wire come before the help
     value = values.get(field.name, field.default)
     mark = "" if field.name in values or field.required else "# "
     shown = "" if value is msgspec.NODEFAULT else value

@@ -1,6 +1,6 @@
-"""A small fleet's own certificates: a CA, one for the broker, one for each client.
+"""TLS certificates for a small fleet: a CA, one for the broker, one for each client.
 
-What exists already is kept, so that a device can be added later.
+Existing certificates are kept, so that devices can be added later.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ __all__ = ["CA", "add_certificates"]
 CA = "ca"
 BROKER = "broker"
 CA_YEARS = 10
-EARLIER = datetime.timedelta(days=1)
-"""Certificates begin to be valid before they are made: the clock of a box may be behind."""
+BACKDATED = datetime.timedelta(days=1)
+"""Certificates are valid from this long before now, because a box's clock may be behind."""
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,13 @@ class _Pair:
 
 
 def add_certificates(folder: Path, host: str, names: Iterable[str], days: int) -> list[str]:
-    """Make what is missing in `folder`; the names of what was made.
+    """Make the certificates that are missing in `folder`; return the names of the new ones.
 
     Args:
         folder: gets `<name>.crt` and `<name>.key` for the CA, the broker and each of `names`.
-        host: the name or address under which the clients reach the broker.
-        names: the clients; each stands as the common name in its certificate.
-        days: how long the certificates are valid.
+        host: the name or address under which clients reach the broker.
+        names: the clients; each is the common name in its certificate.
+        days: validity of the certificates.
     """
     folder.mkdir(parents=True, exist_ok=True)
     made: list[str] = []
@@ -71,7 +71,7 @@ def _authority() -> _Pair:
 
 
 def _issued(authority: _Pair, name: str, days: int, host: str = "") -> _Pair:
-    """A broker's certificate if there is a host, else a client's: one cannot serve as the other."""
+    """A broker's certificate (with `host`) or a client's; neither is valid as the other."""
     key = ec.generate_private_key(ec.SECP256R1())
     builder = _builder(_name(name), authority.certificate.subject, key, days)
     purpose = ExtendedKeyUsageOID.SERVER_AUTH if host else ExtendedKeyUsageOID.CLIENT_AUTH
@@ -100,7 +100,7 @@ def _builder(
         .issuer_name(issuer)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - EARLIER)
+        .not_valid_before(now - BACKDATED)
         .not_valid_after(now + datetime.timedelta(days=days))
         .add_extension(identifier, critical=False)
     )
@@ -131,15 +131,12 @@ def _general(host: str) -> x509.GeneralName:
         return x509.DNSName(host)
 
 
-# Files
-
-
 def _exists(folder: Path, name: str) -> bool:
     return (folder / f"{name}.crt").exists()
 
 
 def _write(folder: Path, name: str, pair: _Pair) -> None:
-    """The key first: a certificate that is there has its key."""
+    """Write the key first, so that an existing certificate always has its key."""
     pem = serialization.Encoding.PEM
     pkcs8, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     write_private(folder / f"{name}.key", pair.key.private_bytes(pem, pkcs8, plain))
@@ -151,7 +148,7 @@ def _read(folder: Path, name: str) -> _Pair:
     try:
         found = serialization.load_pem_private_key(read_file("--out", key), None)
         if not isinstance(found, ec.EllipticCurvePrivateKey):
-            raise ValueError("not a key that this command makes")
+            raise ValueError("not an elliptic-curve key")
         return _Pair(x509.load_pem_x509_certificate(read_file("--out", certificate)), found)
     except (ValueError, TypeError) as error:
         raise ConfigError(f"--out: '{certificate}' and its key cannot be used: {error}") from None

@@ -21,10 +21,10 @@ PUBLIC = re.compile(rb"-----BEGIN PUBLIC KEY-----.*?-----END PUBLIC KEY-----", r
 
 
 def make_keys(private: Path, public: Path) -> None:
-    """Write a new pair of keys; an old one is never overwritten."""
+    """Write a new pair of keys; never overwrite a file."""
     for path in (private, public):
         if path.exists():
-            raise ConfigError(f"'{path}' is there already; move it away, or choose another --out")
+            raise ConfigError(f"'{path}' exists already; move it away, or choose another --out")
     key = Ed25519PrivateKey.generate()
     pkcs8, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     write_private(private, key.private_bytes(PEM, pkcs8, plain))
@@ -47,7 +47,7 @@ def read_signing_key(path: Path) -> Ed25519PrivateKey:
 
 
 def read_trusted_keys(path: Path) -> tuple[Ed25519PublicKey, ...]:
-    """The keys in a file: several while one replaces another."""
+    """Read the public keys in a file; there are several during a key rotation."""
     keys: list[Ed25519PublicKey] = []
     for block in PUBLIC.findall(read_file("trusted_key", path)):
         try:

@@ -1,4 +1,4 @@
-"""TLS towards the broker: our side of it, and one sentence for each way in which it fails."""
+"""TLS to the broker: the client's context, and an error text for each kind of failure."""
 
 from __future__ import annotations
 
@@ -11,30 +11,29 @@ from typing import Protocol
 from fededge.errors import ConfigError
 from fededge.storage.files import check_private, read_file
 
-__all__ = ["TlsSettings", "context", "diagnose", "sentence"]
+__all__ = ["TlsSettings", "context", "describe_failure", "diagnose"]
 
-PATIENCE = 5.0
-VERDICT = 2.0
-"""Seconds in which a broker that refuses our certificate will have said so."""
+CONNECT_SECONDS = 5.0
+ALERT_SECONDS = 2.0
+"""Seconds to wait for the alert of a broker that refuses our certificate."""
 
-# OpenSSL's numbers for what is wrong with a certificate: X509_V_ERR_…
+# OpenSSL's error numbers for certificates: X509_V_ERR_…
 NOT_YET_VALID, EXPIRED, OTHER_HOST, OTHER_ADDRESS = 9, 10, 62, 64
 
-# What a broker says of our certificate, as OpenSSL names the alert; two spellings each, for it
-# changed them.
+# TLS alerts about our certificate. OpenSSL's versions name them with '_' or with spaces.
 ALERTS = {
-    "CERTIFICATE_REQUIRED": "it wants a certificate, and [broker] certificate is not set",
+    "CERTIFICATE_REQUIRED": "it requires one, and [broker] certificate is not set",
     "ALERT_CERTIFICATE_EXPIRED": "it has expired; get a new one",
     "ALERT_CERTIFICATE_REVOKED": "it was revoked; get a new one",
-    "ALERT_UNKNOWN_CA": "another CA signed it than those that the broker trusts",
-    "ALERT_BAD_CERTIFICATE": "it is damaged or of a kind that the broker does not take",
-    "ALERT_UNSUPPORTED_CERTIFICATE": "it was made for another purpose than a client's",
-    "ALERT_HANDSHAKE_FAILURE": "the broker may want one, or other ciphers than ours",
+    "ALERT_UNKNOWN_CA": "the broker does not trust the CA that signed it",
+    "ALERT_BAD_CERTIFICATE": "it is damaged or of a kind that the broker does not accept",
+    "ALERT_UNSUPPORTED_CERTIFICATE": "it is not a client certificate",
+    "ALERT_HANDSHAKE_FAILURE": "the broker may require one, or may not support our ciphers",
 }
 
 
 class TlsSettings(Protocol):
-    """The keys of `[broker]` that decide on TLS."""
+    """The keys of `[broker]` that concern TLS."""
 
     @property
     def host(self) -> str: ...
@@ -51,7 +50,7 @@ class TlsSettings(Protocol):
 
 
 class _Socket(ssl.SSLSocket):
-    """Closes itself when its handshake fails: paho would leave it open."""
+    """A socket that closes itself when its handshake fails, because paho would leave it open."""
 
     def do_handshake(self, block: bool = False) -> None:
         try:
@@ -62,7 +61,7 @@ class _Socket(ssl.SSLSocket):
 
 
 def context(broker: TlsSettings) -> ssl.SSLContext | None:
-    """What the configuration says of TLS; None without it. A file that will not do is refused."""
+    """The TLS context for the configuration, None without TLS; ConfigError for unusable files."""
     if not broker.tls:
         return None
     made = ssl.create_default_context()
@@ -72,7 +71,7 @@ def context(broker: TlsSettings) -> ssl.SSLContext | None:
         _trust(made, Path(broker.ca))
     made.sslsocket_class = _Socket
     if broker.certificate:
-        _show(made, Path(broker.certificate), Path(broker.key))
+        _load_certificate(made, Path(broker.certificate), Path(broker.key))
     return made
 
 
@@ -84,7 +83,7 @@ def _trust(made: ssl.SSLContext, path: Path) -> None:
         raise ConfigError(f"broker.ca: '{path}' holds no certificate in PEM form") from None
 
 
-def _show(made: ssl.SSLContext, certificate: Path, key: Path) -> None:
+def _load_certificate(made: ssl.SSLContext, certificate: Path, key: Path) -> None:
     if b"BEGIN CERTIFICATE" not in read_file("broker.certificate", certificate):
         raise ConfigError(f"broker.certificate: '{certificate}' holds no certificate in PEM form")
     text = read_file("broker.key", key)
@@ -92,11 +91,11 @@ def _show(made: ssl.SSLContext, certificate: Path, key: Path) -> None:
         raise ConfigError(f"broker.key: '{key}' holds no private key in PEM form")
     check_private("broker.key", key)
     encrypted = ConfigError(
-        f"broker.key: '{key}' is encrypted, and nobody is there to type its password; "
+        f"broker.key: '{key}' is encrypted, and a service cannot type its password; "
         f"decrypt it: openssl pkey -in {key} -out NEW"
     )
 
-    def refuse() -> str:  # without it OpenSSL would ask on the terminal, and wait for ever
+    def refuse() -> str:  # without it OpenSSL would prompt on the terminal and block
         raise encrypted
 
     try:
@@ -109,11 +108,11 @@ def _show(made: ssl.SSLContext, certificate: Path, key: Path) -> None:
         raise ConfigError(why) from None
 
 
-def sentence(broker: TlsSettings, error: OSError) -> str:
-    """What went wrong with TLS, and what to do; empty if it was something else."""
+def describe_failure(broker: TlsSettings, error: OSError) -> str:
+    """The problem with TLS and its remedy; empty if the error has another cause."""
     where = f"mqtts://{broker.host}:{broker.port}"
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"{where}: the broker's certificate is refused: {_flaw(broker, error)}"
+        return f"{where}: the broker's certificate is refused: {_verify_failure(broker, error)}"
     text = str(error)
     for name, why in ALERTS.items():
         if name in text.upper().replace(" ", "_"):
@@ -121,15 +120,15 @@ def sentence(broker: TlsSettings, error: OSError) -> str:
     if not isinstance(error, ssl.SSLError | ConnectionResetError | BrokenPipeError):
         return ""
     return (
-        f"{where}: what listens there does not speak TLS ({_reason(error)}); "
-        "correct [broker] port (8883 by custom), or set tls = false"
+        f"{where}: the server does not speak TLS ({_reason(error)}); "
+        "correct [broker] port (usually 8883), or set tls = false"
     )
 
 
-def _flaw(broker: TlsSettings, error: ssl.SSLCertVerificationError) -> str:
+def _verify_failure(broker: TlsSettings, error: ssl.SSLCertVerificationError) -> str:
     code = error.verify_code
     if code in (OTHER_HOST, OTHER_ADDRESS):
-        return f"it is not for '{broker.host}'; correct [broker] host, or make one for that name"
+        return f"it is not for '{broker.host}'; correct [broker] host, or issue one for that name"
     if code == EXPIRED:
         return "it has expired by this machine's clock; renew it, or set the clock"
     if code == NOT_YET_VALID:
@@ -144,34 +143,34 @@ def _reason(error: OSError) -> str:
 
 
 def diagnose(broker: TlsSettings) -> str:
-    """Why the broker at this address hangs up on us, if it is a matter of TLS; else empty."""
+    """The reason why the broker closes our connection, if TLS is the reason; else empty."""
     try:
-        made = context(broker) or _careless()
+        made = context(broker) or _unverified()
         with (
-            socket.create_connection((broker.host, broker.port), PATIENCE) as plain,
-            made.wrap_socket(plain, server_hostname=broker.host) as secret,
+            socket.create_connection((broker.host, broker.port), CONNECT_SECONDS) as plain,
+            made.wrap_socket(plain, server_hostname=broker.host) as secured,
         ):
             if broker.tls:
-                _await_verdict(secret)
+                _await_alert(secured)
                 return ""
     except OSError as error:
-        return sentence(broker, error) if broker.tls else ""
+        return describe_failure(broker, error) if broker.tls else ""
     where = f"mqtt://{broker.host}:{broker.port}"
     return f"{where}: the broker speaks TLS there; set [broker] tls = true, and ca"
 
 
-def _await_verdict(secret: ssl.SSLSocket) -> None:
-    """With TLS 1.3 a client learns only after its handshake that its certificate was refused.
+def _await_alert(secured: ssl.SSLSocket) -> None:
+    """Wait for the alert: in TLS 1.3 a certificate is refused only after the client's handshake.
 
-    Nothing is said meanwhile: what a broker has not read when it hangs up destroys its last word.
+    Nothing is sent meanwhile: data that the broker has not read when it closes destroys the alert.
     """
-    secret.settimeout(VERDICT)
+    secured.settimeout(ALERT_SECONDS)
     with contextlib.suppress(TimeoutError):
-        secret.recv(1)
+        secured.recv(1)
 
 
-def _careless() -> ssl.SSLContext:
-    """Only to ask whether anybody speaks TLS; nothing is told to whoever does."""
+def _unverified() -> ssl.SSLContext:
+    """A context without verification, to test whether a server speaks TLS; no data is sent."""
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     made.check_hostname = False
     made.verify_mode = ssl.CERT_NONE

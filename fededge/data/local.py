@@ -13,7 +13,7 @@ from fededge.data.dataset import Dataset
 from fededge.data.partition import local_split, partition
 from fededge.data.sources import load
 from fededge.errors import ConfigError, DataError
-from fededge.model_spec import MOST_NAME, ModelSpec
+from fededge.model_spec import MAX_NAME, ModelSpec
 from fededge.training import Examples
 
 __all__ = [
@@ -98,9 +98,9 @@ def model_spec(model: ModelConfig, data: DataConfig) -> ModelSpec:
 def _check_labels(labels: Iterable[str]) -> None:
     """Devices refuse a state with a label that they could not print."""
     for label in labels:
-        if not label or plain(label, MOST_NAME) != label:
+        if not label or plain(label, MAX_NAME) != label:
             raise ConfigError(
-                f"label '{plain(label, MOST_NAME)}': a label has 1 to {MOST_NAME} characters that "
+                f"label '{plain(label, MAX_NAME)}': a label has 1 to {MAX_NAME} characters that "
                 "can be printed; rename its folder, or correct [model] labels"
             )
 

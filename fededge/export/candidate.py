@@ -19,13 +19,14 @@ from fededge.export.parity import Parity, check, predict_all
 from fededge.export.quantisation import quantised
 from fededge.export.template import Template
 from fededge.flat import FlatModel
+from fededge.predictor.manifest import MODEL
 from fededge.predictor.signature import signed_bytes
 
-__all__ = ["MODEL", "VARIANTS", "Draft", "Samples", "compared"]
+__all__ = ["VARIANTS", "Draft", "Samples", "compared"]
 
 log = logging.getLogger(__name__)
 
-MODEL = "model.onnx"
+
 VARIANTS = ("fp16", "int8")
 
 

@@ -9,13 +9,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from fededge.errors import StoreError
+from fededge.predictor.manifest import CURRENT
 from fededge.storage.files import fsync_folder, replace_file
 
-__all__ = ["CURRENT", "discard", "numbers", "place", "point", "taken"]
+__all__ = ["discard", "numbers", "place", "point", "taken"]
 
 log = logging.getLogger(__name__)
 
-CURRENT, OLD = "current", ".old-"
+OLD = ".old-"
 
 
 def taken(folder: Path) -> list[int]:

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from fededge.errors import DataError, ExportError
-from fededge.export.tracing import OUTPUT, Deployed, first_line
+from fededge.export.tracing import OUTPUT, Deployed
 from fededge.model_spec import ModelSpec
 from fededge.predictor.external_data import names_other_files
+from fededge.predictor.providers import first_line
 
 if TYPE_CHECKING:
     import onnxruntime

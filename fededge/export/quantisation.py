@@ -17,7 +17,7 @@ import numpy as np
 from torch import Tensor
 
 from fededge.errors import ExportError
-from fededge.export.tracing import first_line
+from fededge.predictor.providers import first_line
 
 if TYPE_CHECKING:
     import onnx

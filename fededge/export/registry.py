@@ -15,18 +15,19 @@ from torch import Tensor
 
 from fededge.errors import StoreError
 from fededge.export import folders as shelf
-from fededge.export.candidate import MODEL, Draft, compared
+from fededge.export.candidate import Draft, compared
 from fededge.export.manifest import Manifest, Origin
 from fededge.export.registry_index import Answered, Event, Record
 from fededge.export.template import Template
 from fededge.flat import FlatModel
+from fededge.predictor.manifest import BAD, MANIFEST, MODEL
 from fededge.storage.files import disk_error, read_bounded, stream_sha256
 
 __all__ = ["Models"]
 
 log = logging.getLogger(__name__)
 
-MANIFEST, INDEX, BAD = "manifest.json", "index.json", "bad.json"
+INDEX = "index.json"
 LARGEST_REPORT = 1 << 16
 # The current model, and the one that a rollback leads to.
 STEPS_BACK = 2

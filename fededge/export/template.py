@@ -19,6 +19,7 @@ from fededge.export.protobuf import message, number, opening
 from fededge.export.tracing import EXPORTERS, Exporter, dry_run, examples, open_graph
 from fededge.flat import Entry, Layout
 from fededge.model_spec import ModelSpec
+from fededge.predictor.manifest import LARGEST_MODEL
 from fededge.storage.files import replace_file
 
 __all__ = ["Template"]
@@ -28,8 +29,6 @@ log = logging.getLogger(__name__)
 MAGIC = b"fededge template 1\n"
 # A graph without weights has some kilobytes; what is larger was not written by us.
 LARGEST_FILE = 64 << 20
-# What protobuf allows in one file.
-LARGEST_MODEL = (1 << 31) - 1
 
 # Fields of ONNX's messages, as in onnx.proto.
 MODEL_GRAPH, MODEL_METADATA = 7, 14

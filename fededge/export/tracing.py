@@ -18,6 +18,7 @@ from fededge.errors import ExportError
 from fededge.flat import Layout
 from fededge.model_spec import ModelSpec
 from fededge.models import Preprocess
+from fededge.predictor.providers import first_line
 
 if TYPE_CHECKING:
     import onnx
@@ -31,7 +32,6 @@ __all__ = [
     "Exporter",
     "dry_run",
     "examples",
-    "first_line",
     "input_name",
     "open_graph",
 ]
@@ -224,10 +224,6 @@ def _set_shape(value: onnx.ValueInfoProto, shape: Sequence[int]) -> None:
     dims.dim.add().dim_param = BATCH
     for size in shape:
         dims.dim.add().dim_value = size
-
-
-def first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 @contextlib.contextmanager

@@ -1,1 +1,1 @@
-"""What coordinator and simulator share: aggregation, robust combination, selection, rollout."""
+"""Code shared by coordinator and simulator: aggregation, robustness, selection, rollout."""

@@ -1,9 +1,9 @@
-"""From the updates of a round to the next global model.
+"""Aggregation: from the updates of a round to the next global model.
 
-This is the one place where a method's coordinator half is called. Updates are summed in the order
-of device ids, in float64, a block of numbers at a time: the result depends on who took part and on
-nothing else, and memory does not grow with the number of devices. A sum in float64 is never there
-as a whole: it would take as much as two models.
+This is the only place that calls a method's coordinator half. Updates are summed in the order of
+device ids, so the result does not depend on the order of arrival. Sums are float64, one block at a
+time: memory does not grow with the number of devices, and no whole sum, which would take as much
+memory as two models, is ever held.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from fededge.method.stack import Stack
 __all__ = ["Update", "aggregate"]
 
 BLOCK = 1 << 19
-"""Numbers of a block: 4 MB in float64."""
+"""Numbers per block: 4 MB in float64."""
 
 
 class Update(Protocol):
-    """The model that a device sent: a vector, or what reads parts of one."""
+    """The model that a device sent: a vector, or an object that reads spans of one."""
 
     def __len__(self) -> int: ...
 
     def __getitem__(self, span: slice, /) -> Vector: ...
 
 
-@np.errstate(all="ignore")  # what is not finite gets a sentence
+@np.errstate(all="ignore")  # numbers that are not finite raise MethodError below
 def aggregate(
     method: Stack,
     w: Vector,
@@ -46,17 +46,18 @@ def aggregate(
     mean: Vector | None = None,
     max_share: float = 1.0,
 ) -> tuple[Vector, State]:
-    """The next global model and the method's next state.
+    """Compute the next global model and the method's next state.
 
     Args:
+        method: the method whose coordinator half is called.
         w: the global model that the updates were trained from.
-        state: what the method's coordinator half remembers.
-        reports: the scalars of each device that took part.
-        update: gives the model that a device sent, if it counts; called for every block.
-        devices: how many devices the federation has, taking part or not.
-        layout: of all these vectors.
-        mean: what to use instead of the weighted mean of the updates.
-        max_share: of the sum of all weights, that one device may have.
+        state: the state of the method's coordinator half.
+        reports: the scalars of each participant.
+        update: returns the model that a device sent; called for every block.
+        devices: number of devices in the federation, participants or not.
+        layout: the layout of all these vectors.
+        mean: replaces the weighted mean of the updates.
+        max_share: largest share of the sum of weights for one device.
     """
     weights = {device: method.weight(reports[device]) for device in sorted(reports)}
     weights = {device: weight for device, weight in capped(weights, max_share).items() if weight}
@@ -94,7 +95,7 @@ def _sums(
                     f"the update of '{device}' has {len(model)} elements, expected {len(w)}"
                 )
             block.add(device, model[span])
-            del model  # before the next one is read
+            del model  # free it before the next one is read
         mean[span] = block.mean
         for name, change in block.sums.items():
             own_sums[name][span] = change
@@ -102,7 +103,7 @@ def _sums(
 
 
 class _Block:
-    """Sums in float64 over some of the numbers."""
+    """The float64 sums of one block."""
 
     def __init__(
         self,

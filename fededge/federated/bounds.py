@@ -1,4 +1,4 @@
-"""Bounds on what one device can do to a model, by what is usual in the fleet."""
+"""Bounds on the influence of one device, relative to the rest of the fleet."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ from collections.abc import Collection, Mapping
 __all__ = ["FEWEST", "capped", "norm_limit", "outlier", "suspects"]
 
 FEWEST = 3
-"""Devices that it takes to say what is usual: of two, nobody can tell which one lies."""
+"""Fewest devices for a median: of two, nobody can tell which one is wrong."""
 
 ENOUGH = 30
-"""Devices that are enough to say it for a fleet of any size."""
+"""Devices that give a reliable median for a fleet of any size."""
 
 
 def norm_limit(norms: Collection[float], factor: float, start: float, fleet: int = 0) -> float:
-    """The longest change that is not an outlier: `factor` times the fleet's median.
+    """The largest norm of a change that is not an outlier: `factor` times the fleet's median.
 
-    Less than half of those heard cannot move the median beyond what the others sent. A third of the
-    fleet may be hostile, and may be heard first: so the median counts once two thirds are heard.
-    Changes of length 0 are of devices without data, and say nothing.
+    A hostile minority cannot move the median beyond the norms of the others. Up to a third of the
+    fleet may be hostile and may report first, so the median counts only once two thirds have
+    reported. Norms of 0 come from devices without data and are ignored.
 
     Args:
-        norms: of the fleet's last changes, one a device.
+        norms: norm of the last change of each device.
         factor: 0 sets no limit.
-        start: the model's own norm, which stands in while too few devices are heard.
-        fleet: how many devices are known, heard or not.
+        start: the model's own norm, used while too few devices have reported.
+        fleet: number of known devices, whether they have reported or not.
     """
     if not factor:
         return math.inf
-    told = [norm for norm in norms if norm > 0]
-    trained = fleet - (len(norms) - len(told))
+    positive = [norm for norm in norms if norm > 0]
+    trained = fleet - (len(norms) - len(positive))
     fewest = max(FEWEST, min(math.ceil(2 * trained / 3), ENOUGH))
-    return factor * (statistics.median(told) if len(told) >= fewest else max(start, 1.0))
+    return factor * (statistics.median(positive) if len(positive) >= fewest else max(start, 1.0))
 
 
 def outlier(norm: float, limit: float) -> str:
-    """Why a change is refused that is too long for this fleet."""
+    """The reason for refusing a change that is too large for this fleet."""
     return (
         f"it changes the model by {norm:.4g}, the fleet's median times robust.norm_factor is "
         f"{limit:.4g}"
@@ -45,10 +45,10 @@ def outlier(norm: float, limit: float) -> str:
 
 
 def capped(weights: Mapping[str, float], share: float) -> Mapping[str, float]:
-    """The same weights, none of them more than `share` of their sum.
+    """Cap the weights so that none is more than `share` of their sum.
 
-    Fewer than three weights, and those that are within the share, stay as they are. What is above
-    is lowered to one value c; for k such weights, c = share · (k c + the sum of the others).
+    Fewer than three weights, and weights within the share, stay as they are. The k weights above it
+    are lowered to one value c = share · (k c + the sum of the others).
     """
     ordered = sorted((weight for weight in weights.values() if weight), reverse=True)
     share = max(share, 1 / max(len(ordered), 1))
@@ -63,9 +63,9 @@ def capped(weights: Mapping[str, float], share: float) -> Mapping[str, float]:
 
 
 def suspects(facts: Mapping[str, Mapping[str, float]]) -> list[str]:
-    """The devices, those first whose numbers are furthest from the others'.
+    """The devices, sorted by how far their numbers are from the others', the furthest first.
 
-    By orders of magnitude between a number and the median of its kind, the worst one counting.
+    The distance is in orders of magnitude from the median of each number; the largest one counts.
     """
     names = sorted({name for values in facts.values() for name in values})
     usual = {n: statistics.median(v.get(n, 0.0) for v in facts.values()) for n in names}
@@ -78,5 +78,5 @@ def suspects(facts: Mapping[str, Mapping[str, float]]) -> list[str]:
 
 
 def _size(number: float) -> float:
-    """An order of magnitude with a sign; 0 for 0."""
+    """The order of magnitude, with the number's sign; 0 for 0."""
     return math.copysign(math.log1p(abs(number)), number)

@@ -1,7 +1,7 @@
-"""Ways to make one model of many that a few hostile ones cannot move far.
+"""Byzantine-robust aggregation: median, trimmed mean and Krum.
 
-The updates lie one below the other in a file: they are read in blocks of columns, so that memory
-stays at a few models however many there are. The disk holds all of them once, as float32.
+The updates are rows of a file, which is read in blocks of columns, so that memory does not grow
+with their number. The disk holds all of them once, as float32.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from fededge.storage.files import disk_error
 __all__ = ["Rows", "krum", "median", "norm_of", "trimmed_mean"]
 
 BLOCK_NUMBERS = 1 << 21
-"""Numbers of a block, of all updates together: 16 MB in float64, in which no sum overflows."""
+"""Numbers per block, of all updates together: 16 MB in float64, in which no sum overflows."""
 
 Column = np.ndarray[tuple[int], np.dtype[np.float64]]
 Block = np.ndarray[tuple[int, int], np.dtype[np.float32]]
 
 
 class Rows:
-    """The updates of a round, one a row, in a file that is gone afterwards."""
+    """The updates of a round, one per row, in a temporary file."""
 
     def __init__(self, path: Path, devices: Sequence[str], size: int) -> None:
         self.path = path
@@ -50,7 +50,7 @@ class Rows:
             raise disk_error(self.path, error) from None
 
     def blocks(self) -> Iterator[tuple[slice, Block]]:
-        """The columns in order: where they lie, and their numbers, a row a device."""
+        """Yield blocks of columns in order: their span, and their numbers with a row per device."""
         count = len(self.devices)
         width = max(1, BLOCK_NUMBERS // count)
         rows = np.memmap(self.path, np.float32, "r", shape=(count, self.size))
@@ -63,15 +63,16 @@ class Rows:
 
 
 def median(rows: Rows) -> Vector:
-    """The middle value of each number; of an even count, the mean of the middle two."""
+    """The median of each number; for an even count, the mean of the middle two."""
     return _by_column(rows, lambda block: np.median(block.astype(np.float64), axis=0))
 
 
 def trimmed_mean(rows: Rows, trim: float) -> Vector:
-    """The mean of each number without the smallest and the largest ones.
+    """The mean of each number without the smallest and the largest values.
 
     Args:
-        trim: the share that is left out at either end, rounded down to whole devices.
+        rows: the updates.
+        trim: share of the devices that is left out at either end, rounded down.
     """
     count = len(rows.devices)
     cut = int(trim * count)
@@ -87,7 +88,7 @@ def trimmed_mean(rows: Rows, trim: float) -> Vector:
 def krum(rows: Rows, byzantine: int) -> str:
     """The device whose update is nearest to its n - f - 2 nearest others (Blanchard et al. 2017).
 
-    Of equally near ones, the first by id.
+    Ties go to the first device by id.
     """
     count = len(rows.devices)
     near = count - byzantine - 2
@@ -99,15 +100,15 @@ def krum(rows: Rows, byzantine: int) -> str:
     distances = np.zeros((count, count))
     for _, block in rows.blocks():
         for one in range(count):
-            apart = block.astype(np.float64) - block[one]
-            distances[one] += np.einsum("ij,ij->i", apart, apart)
+            difference = block.astype(np.float64) - block[one]
+            distances[one] += np.einsum("ij,ij->i", difference, difference)
     np.fill_diagonal(distances, np.inf)
     scores = np.sort(distances, axis=1)[:, :near].sum(axis=1)
     return rows.devices[int(scores.argmin())]
 
 
 def norm_of(size: int, part: Callable[[slice], Vector]) -> float:
-    """The Euclidean norm, in float64, of a vector that is made part by part."""
+    """The Euclidean norm, in float64, of a vector that is computed span by span."""
     squares = 0.0
     for span in blocks(0, size):
         squares += float(np.square(part(span), dtype=np.float64).sum())

@@ -1,4 +1,4 @@
-"""Which devices a staged rollout has reached: each can tell by itself, no list is needed."""
+"""Membership in a staged rollout: each device computes it by itself, without a list."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ __all__ = ["may_use", "place"]
 
 
 def place(run: str, number: int, device: str) -> float:
-    """Where a device stands in a rollout: a number from 0 to 1, drawn anew for each rollout."""
+    """A device's place in a rollout: a pseudo-random number from 0 to 1, new for each rollout."""
     digest = hashlib.sha256(f"rollout/{run}/{number}/{device}".encode()).digest()
     return int.from_bytes(digest[:6], "big") / 2**48
 
 
 def may_use(rollout: Rollout | None, run: str, device: str, trained_in: int) -> bool:
-    """Whether a device may use a model that it trained in this round."""
+    """Return True if a device may use a model that it trained in round `trained_in`."""
     if rollout is None or trained_in < rollout.released:
         return True
     reached = place(run, rollout.number, device) < rollout.cut

@@ -1,4 +1,4 @@
-"""Whom a round asks: a seeded draw among the devices that are there, or in turn."""
+"""Client selection: a seeded draw among the devices present, in turn, or by recency."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ def choose(
     how: How = "random",
     last: Mapping[str, int] | None = None,
 ) -> list[str]:
-    """`count` devices (0: all), fixed by seed, round and who is there; sorted.
+    """Select `count` devices (0: all); deterministic for seed, round and devices. Sorted by id.
 
     Args:
-        number: of the round.
-        how: a draw; one after the other in the order of their ids; or who was heard longest ago,
-            a draw among equals.
-        last: the round in which each was heard last, for `recency`.
+        devices: the devices present.
+        count: number of devices to select.
+        seed: seed of the draw.
+        number: number of the round.
+        how: a draw, in turn by id, or the longest not heard from first with a draw among equals.
+        last: for `recency`, the last round in which each device was heard.
     """
     present = sorted(devices)
     if not count or count >= len(present):
@@ -42,10 +44,12 @@ def choose(
 
 
 def expected_turns(rounds: int, participants: int, devices: int) -> int:
-    """How often each of the devices takes part in so many rounds on average; at least once.
+    """The average number of rounds in which a device participates; at least 1.
 
     Args:
-        participants: of each round; 0: all.
+        rounds: number of rounds.
+        participants: devices per round; 0: all.
+        devices: number of devices.
     """
     asked = min(participants or devices, devices)
     return max(rounds * asked // devices, 1)

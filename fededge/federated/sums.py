@@ -1,7 +1,7 @@
-"""Sums of models that lie in arrays of numpy: what a coordinator does, without torch.
+"""Weighted sums of models in numpy arrays, for the coordinator, without torch.
 
-Compiled where it was built (`csrc/sums/buffers.cpp`), numpy everywhere else, with the same bits.
-FEDEDGE_OPS and FEDEDGE_REQUIRE_EXT mean what they mean for the ops.
+The compiled module (`csrc/sums/buffers.cpp`) and the numpy fallback give the same bits.
+FEDEDGE_OPS and FEDEDGE_REQUIRE_EXT have the same meaning as for the ops.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ Sum = npt.NDArray[np.float64]
 
 
 def implementation() -> str:
-    """What the sums are made by, and why."""
-    plain = CHOICE.name == "reference"
-    return f"{'numpy' if plain else 'compiled'}: {CHOICE.reason}"
+    """The implementation in use, and the reason for it."""
+    return f"{'numpy' if CHOICE.name == 'reference' else 'compiled'}: {CHOICE.reason}"
 
 
 def accumulate_(acc: Sum, x: Vector, weight: float) -> None:
@@ -38,7 +37,7 @@ def accumulate_(acc: Sum, x: Vector, weight: float) -> None:
 
 
 def load_module() -> Mapping[str, Any]:
-    """Import the compiled module; return which instruction set it uses."""
+    """Import the compiled module; return the instruction set that it uses."""
     from fededge import _sums
 
     return {"simd": _sums.simd_level()}

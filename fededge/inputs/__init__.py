@@ -1,1 +1,1 @@
-"""Inputs of a model: pictures, scaling and tokens, by one rule for training and for apps."""
+"""Preprocessing of images and texts, the same for training and for apps."""

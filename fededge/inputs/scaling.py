@@ -1,8 +1,8 @@
-"""How a picture becomes one of a model's size: the rule of docs/apps.md, in numpy.
+"""Scaling of an image to a model's size: the rule of docs/apps.md, in numpy.
 
-What has the model's proportions is cut out around the centre. Each new pixel is a weighted mean of
-those that it covers: first along the rows, then along the columns, rounded to 8 bits after each.
-Pillow scales by the same weights, but its releases differ in which direction comes first.
+The largest centred part with the model's proportions is cropped. Each new pixel is a weighted mean
+of the pixels that it covers: first along the rows, then along the columns, rounded to 8 bits after
+each. Pillow uses the same weights, but its releases differ in which direction comes first.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ import numpy as np
 
 __all__ = ["covered", "fit"]
 
-# Weights are whole numbers of 2⁻²², so that sums are exact, the same in every language.
+# Weights are multiples of 2⁻²², so that sums are exact and the same in every language.
 BITS, HALF = 22, 1 << 21
 
 
 def covered(size: tuple[int, int], wanted: tuple[int, int]) -> tuple[float, float]:
-    """How much of a picture has the wanted proportions: width and height, in its pixels."""
+    """Width and height of the largest part of an image that has the wanted proportions."""
     (wide, high), (width, height) = size, wanted
     return min(wide, high * width / height), min(high, wide * height / width)
 
 
 def fit(batch: np.ndarray, height: int, width: int) -> np.ndarray:
-    """The centre of images uint8 [N, C, H, W], scaled to [N, C, height, width]."""
+    """Crop images uint8 [N, C, H, W] around the centre and scale to [N, C, height, width]."""
     wide, high = covered((batch.shape[3], batch.shape[2]), (width, height))
     rows = _along_rows(batch, wide, width)
     scaled: np.ndarray = _along_rows(rows.swapaxes(2, 3), high, height).swapaxes(2, 3)
@@ -32,7 +32,7 @@ def fit(batch: np.ndarray, height: int, width: int) -> np.ndarray:
 
 
 def _along_rows(batch: np.ndarray, length: float, size: int) -> np.ndarray:
-    """Images [N, C, H, W] as [N, C, H, size], from so many pixels in the middle of each row."""
+    """Scale the middle `length` pixels of each row: [N, C, H, W] to [N, C, H, size]."""
     scaled = np.empty((*batch.shape[:3], size), np.uint8)
     for column, (first, weights) in enumerate(_windows(batch.shape[3], length, size)):
         sums = batch[..., first : first + len(weights)] @ weights
@@ -42,13 +42,13 @@ def _along_rows(batch: np.ndarray, length: float, size: int) -> np.ndarray:
 
 @lru_cache(maxsize=64)
 def _windows(wide: int, length: float, size: int) -> list[tuple[int, np.ndarray]]:
-    """For each new pixel of a row, the first old one that counts and the weights from there on.
+    """For each new pixel of a row: the first old pixel that it covers, and the weights from there.
 
-    From the new pixel's centre they fall off to both sides like a triangle, down to zero at the
-    distance of one new pixel, and of one old pixel at least.
+    The weights are a triangle around the new pixel's centre, zero at a distance of one new pixel,
+    or of one old pixel if that is larger.
     """
     start = (wide - length) / 2
-    left, right = np.float32(start), np.float32(start + length)  # as Pillow takes them
+    left, right = np.float32(start), np.float32(start + length)  # float32, as in Pillow
     step = float(right - left) / size
     reach = max(step, 1.0)
     windows = []

@@ -1,9 +1,9 @@
-"""Texts as tokens: the same numbers on every device, in every language, with no list of words.
+"""Hashed tokens of texts: the same on every device and in every language, without a word list.
 
 A word is a run of characters that are neither ASCII controls, white space nor ASCII punctuation, in
 lower case. Its token is 1 + FNV-1a(its UTF-8 bytes) mod (vocabulary - 1), with the 32-bit FNV-1a
-hash; 0 fills up a text that is short, and what is beyond the length is dropped. Devices need to
-agree on two numbers only; the price is that some words share a token.
+hash. Short texts are padded with 0, long ones are truncated. Devices need to agree on two numbers
+only; in return, some words share a token.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def tokenise(texts: Sequence[str], length: int, vocabulary: int) -> np.ndarray:
 
 
 def fnv1a(data: bytes) -> int:
-    """The 32-bit FNV-1a hash, with which fastText fills its buckets too."""
+    """The 32-bit FNV-1a hash, which fastText uses for its buckets too."""
     value = 0x811C9DC5
     for byte in data:
         value = (value ^ byte) * 0x01000193 & 0xFFFFFFFF

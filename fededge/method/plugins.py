@@ -20,6 +20,7 @@ from types import ModuleType
 
 import numpy as np
 
+from fededge._internal.plain_text import SCALAR_NAME
 from fededge.errors import FedEdgeError, MethodError
 from fededge.method.base import Method
 
@@ -32,7 +33,7 @@ REFERENCE = re.compile(
 )
 NAMELESS = re.compile(r"([^+()@]*\.py)\s*(?:[+(@]|\Z)")
 MODULE = "fededge_own_"
-SCALAR = re.compile(r"[a-z][a-z0-9_]{0,39}")
+SCALAR = re.compile(SCALAR_NAME)
 
 
 def resolved(text: str, taken: Mapping[str, type[Method]]) -> tuple[str, dict[str, type[Method]]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fededge._internal.lazy_torch import late_names
+from fededge._internal.lazy_torch import lazy_names
 from fededge.models.catalogue import check_name, names
 
 __all__ = [
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from fededge.models.zoo import build, build_for, outline, sketch
 else:
     # What lies behind these names needs torch.
-    __getattr__ = late_names(
+    __getattr__ = lazy_names(
         __name__,
         {
             "base": "Classifier Preprocess channels_last redraw_ takes_texts",

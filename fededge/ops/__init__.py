@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fededge._internal.lazy_torch import late_names
+from fededge._internal.lazy_torch import lazy_names
 
 __all__ = [
     "ala_step_",
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from fededge.ops.vectors import ala_step_, ema_, sgd_step_
 else:
     # What lies behind these names needs torch.
-    __getattr__ = late_names(
+    __getattr__ = lazy_names(
         __name__,
         {
             "_backend": "facts",

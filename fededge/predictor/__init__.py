@@ -1,4 +1,4 @@
-"""A device's model in an app: loaded, followed when it changes, asked for labels; without torch."""
+"""Inference with a device's model in an app, without torch; new models are loaded as they come."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""ONNX files that stand for themselves: a graph can name further files, which no manifest covers.
+"""Check that an ONNX file refers to no other file, which no manifest would cover.
 
-ONNX Runtime would read them from the working folder, or from anywhere. So a model that names one is
-refused before it is loaded. An app has no onnx package: here is as much of protobuf as that takes.
+ONNX Runtime reads external data from the working folder, or from anywhere. So a model that names
+another file is refused before it is loaded. An app has no onnx package, so this module parses as
+much of protobuf as the check needs.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import NamedTuple
 
 __all__ = ["names_other_files"]
 
-# Where onnx.proto has tensors, and messages with tensors inside: the number of the field.
+# Fields of onnx.proto that hold tensors, or messages with tensors inside: number and type.
 INSIDE: dict[str, dict[int, str]] = {
     "ModelProto": {7: "GraphProto", 20: "TrainingInfoProto", 25: "FunctionProto"},
     "TrainingInfoProto": {1: "GraphProto", 2: "GraphProto"},
@@ -31,17 +32,17 @@ INSIDE: dict[str, dict[int, str]] = {
 }
 TENSOR_EXTERNAL, TENSOR_LOCATION = 13, 14
 NODE_TYPE, FROM_A_FILE = 4, b"EPContext"
-"""A node whose network a provider reads from a file of its own."""
+"""Type of a node whose network an execution provider reads from another file."""
 
-ANOTHER_FORMAT = b"ORTM"
-"""In its bytes 4 to 8: ONNX Runtime's own format, which it would read instead."""
+ORT_FORMAT = b"ORTM"
+"""Bytes 4 to 8 of ONNX Runtime's own format, which it would accept as well."""
 
 VARINT, EIGHT, BYTES, FOUR = 0, 1, 2, 5
 FIXED = {EIGHT: 8, FOUR: 4}
 
 
 class Field(NamedTuple):
-    """A field of a message: its number, and its value or where its bytes are."""
+    """A field of a protobuf message: its number, and its value or the offsets of its bytes."""
 
     number: int
     value: int
@@ -50,16 +51,16 @@ class Field(NamedTuple):
 
 
 def names_other_files(model: bytes) -> str:
-    """Why a model cannot be trusted to be all in this file; empty if it is."""
-    if model[4:8] == ANOTHER_FORMAT:
+    """The reason why a model may refer to other files; empty if it does not."""
+    if model[4:8] == ORT_FORMAT:
         return "it is not an ONNX file"
     try:
-        return _look(memoryview(model))
+        return _find_reference(memoryview(model))
     except ValueError:
         return "it is not an ONNX file, or a damaged one"
 
 
-def _look(data: memoryview) -> str:
+def _find_reference(data: memoryview) -> str:
     waiting = [("ModelProto", 0, len(data))]
     while waiting:
         kind, first, last = waiting.pop()
@@ -83,7 +84,7 @@ def _reads_a_file(data: memoryview, field: Field) -> bool:
 
 
 def _fields(data: memoryview, place: int, end: int) -> Iterator[Field]:
-    """The fields of a message; a ValueError if its bytes are none."""
+    """Yield the fields of a message; ValueError if the bytes are not a message."""
     while place < end:
         tag, place = _varint(data, place, end)
         number, kind = tag >> 3, tag & 7
@@ -94,7 +95,7 @@ def _fields(data: memoryview, place: int, end: int) -> Iterator[Field]:
             length, first = _varint(data, place, end)
             place = first + length
         else:
-            place += FIXED.get(kind, end)  # a group, which ONNX does not have, leads beyond the end
+            place += FIXED.get(kind, end)  # a group, which ONNX does not use, is refused below
         if not number or tag >> 32 or place > end:
             raise ValueError("not a message")
         yield Field(number, value, first, place)

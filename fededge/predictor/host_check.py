@@ -1,7 +1,7 @@
-"""The names under which a local endpoint answers: a web page must not reach it by its own.
+"""Host names under which a local endpoint answers, as a defence against DNS rebinding.
 
-A page can have its own name resolved to 127.0.0.1 once it is loaded (DNS rebinding), and its
-browser then takes what answers there for the page's own server. The request tells: it names a host.
+A web page can make its own name resolve to 127.0.0.1 once it is loaded; its browser then treats a
+local endpoint as the page's own server. The `Host` header of the request reveals the page's name.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["host_of", "is_known"]
 
 
 def host_of(text: str) -> str:
-    """The host in a `Host` or `Origin` header; empty if there is more to it, or none."""
+    """The host in a `Host` or `Origin` header; empty if there is none, or more than a host."""
     try:
         parts = urlsplit(text if "://" in text else f"//{text}")
     except ValueError:
@@ -24,12 +24,12 @@ def host_of(text: str) -> str:
 
 
 def is_known(host: str, here: str, names: Collection[str]) -> bool:
-    """Whether this machine is meant.
+    """Return True if the host is this machine.
 
     Args:
-        host: what the request names.
-        here: the address that it came to.
-        names: further names that the operator has given.
+        host: the host that the request names.
+        here: the local address that received the request.
+        names: further names, from the operator.
     """
     if host == "localhost" or host.endswith(".localhost") or host in names:
         return True
@@ -38,7 +38,7 @@ def is_known(host: str, here: str, names: Collection[str]) -> bool:
 
 
 def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """An address, without the interface it is on; an IPv4 one also if it came by way of IPv6."""
+    """Parse an IP address without its interface; an IPv4-mapped IPv6 address becomes IPv4."""
     try:
         address = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:

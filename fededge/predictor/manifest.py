@@ -1,4 +1,4 @@
-"""What an app needs of `manifest.json`, read without msgspec: which file, which input."""
+"""The part of `manifest.json` that an app needs, read without msgspec, and names of files."""
 
 from __future__ import annotations
 
@@ -14,22 +14,40 @@ from fededge.errors import ConfigError, StoreError
 from fededge.predictor.providers import first_line
 from fededge.storage.files import read_bounded
 
-__all__ = ["MANIFEST", "MODEL", "PLAIN", "File", "Input", "chosen", "read"]
+__all__ = [
+    "BAD",
+    "CURRENT",
+    "FILE_NAME",
+    "FP32",
+    "LARGEST_MANIFEST",
+    "LARGEST_MODEL",
+    "MANIFEST",
+    "MODEL",
+    "ModelFile",
+    "ModelInput",
+    "chosen",
+    "read",
+]
 
-MODEL, MANIFEST = "model.onnx", "manifest.json"
-# The variant that is always there, and what the agent chooses when it says nothing.
-PLAIN = "fp32"
+MODEL, MANIFEST, BAD = "model.onnx", "manifest.json", "bad.json"
+CURRENT = "current"
+"""The link to the folder of the model in use."""
+
+# The variant that always exists, and the default of `use`.
+FP32 = "fp32"
 # Far more than the labels of any model need.
 LARGEST_MANIFEST = 16 << 20
-# Numbers of one input; a picture of 8192 x 8192 in colour has fewer.
+# The limit of protobuf, and so of ONNX, for one file.
+LARGEST_MODEL = (1 << 31) - 1
+# Numbers of one input; a colour image of 8192 x 8192 has fewer.
 LARGEST_INPUT = 1 << 28
-# A file stands beside its manifest, so its name is a plain name and no path.
+# A file lies beside its manifest, so its name must not be a path.
 FILE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
 
 
 @dataclass(frozen=True)
-class File:
-    """One of a model's files: the float32 one, or a smaller variant of it."""
+class ModelFile:
+    """One of a model's files: fp32, or a smaller variant."""
 
     variant: str
     name: str
@@ -37,8 +55,8 @@ class File:
 
 
 @dataclass(frozen=True)
-class Input:
-    """What the model takes: images of this shape, or texts of so many tokens."""
+class ModelInput:
+    """A model's input: images of this shape, or texts of this many tokens."""
 
     name: str
     shape: tuple[int, ...]
@@ -50,18 +68,18 @@ class Input:
         return "image" if self.dtype == "uint8" else "text"
 
     @classmethod
-    def of(cls, manifest: dict[str, Any]) -> Input:
+    def of(cls, manifest: dict[str, Any]) -> ModelInput:
         about = manifest["input"]
         return cls(about["name"], tuple(about["shape"]), about["dtype"], about["range"][1])
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The manifest, and what is used of it checked; other keys are for others."""
+    """Read the manifest and check the keys used here; other keys are ignored."""
     try:
         manifest = json.loads(read_bounded(path, LARGEST_MANIFEST))
-        # Also what JSON can say and nobody can pass on: NaN, and half of a surrogate pair.
+        # Refuses NaN and lone surrogates, which JSON text can hold but cannot be encoded again.
         json.dumps(manifest, ensure_ascii=False, allow_nan=False).encode()
-        fits = _fits(manifest)
+        valid = _is_valid(manifest)
     except OSError as error:
         raise StoreError(f"{path}: cannot be read ({error.strerror})") from error
     except (ValueError, RecursionError) as error:
@@ -69,31 +87,29 @@ def read(path: Path) -> dict[str, Any]:
     except KeyError as error:
         raise StoreError(f"{path}: not a manifest of an exported model (no {error})") from error
     except TypeError:
-        fits = False
-    if not fits:
-        raise StoreError(
-            f"{path}: not a manifest of an exported model (a value is none that it may have)"
-        )
+        valid = False
+    if not valid:
+        raise StoreError(f"{path}: not a manifest of an exported model (a value is not valid)")
     about = manifest["input"]
     if (about["dtype"], len(about["shape"])) not in (("uint8", 3), ("int64", 1)):
         raise StoreError(
-            f"{path}: the model takes {about['dtype']} of shape {about['shape']}, and this FedEdge "
-            "knows images (uint8 of channels, height and width) and texts (int64 of tokens) only"
+            f"{path}: the model takes {about['dtype']} of shape {about['shape']}; this FedEdge "
+            "supports only images (uint8: channels, height, width) and texts (int64: tokens)"
         )
     return dict(manifest)
 
 
-def chosen(manifest: dict[str, Any], wanted: str | None) -> File:
-    """The file of the wanted variant, or else of the one that the device's agent has chosen."""
-    files = {PLAIN: File(PLAIN, MODEL, manifest["sha256"])}
+def chosen(manifest: dict[str, Any], wanted: str | None) -> ModelFile:
+    """The file of the wanted variant, or of the variant that the device's agent has chosen."""
+    files = {FP32: ModelFile(FP32, MODEL, manifest["sha256"])}
     for name, about in manifest.get("variants", {}).items():
-        files[name] = File(name, about["file"], about["sha256"])
+        files[name] = ModelFile(name, about["file"], about["sha256"])
     if wanted is not None and wanted not in files:
         raise ConfigError(f"the model has {unknown('variant', wanted, files)}")
-    return files[wanted or manifest.get("use", PLAIN)]
+    return files[wanted or manifest.get("use", FP32)]
 
 
-def _fits(manifest: Any) -> bool:
+def _is_valid(manifest: Any) -> bool:
     about = manifest["input"]
     return (
         _all_are(str, manifest["labels"])
@@ -107,12 +123,12 @@ def _fits(manifest: Any) -> bool:
         and math.prod(about["shape"]) <= LARGEST_INPUT
         and len(about["range"]) == 2
         and 0 <= about["range"][1] < 1 << 63
-        and _variants_fit(manifest.get("variants", {}), manifest.get("use", PLAIN))
+        and _variants_are_valid(manifest.get("variants", {}), manifest.get("use", FP32))
     )
 
 
-def _variants_fit(variants: Any, use: object) -> bool:
-    known = isinstance(variants, dict) and (use == PLAIN or use in variants)
+def _variants_are_valid(variants: Any, use: object) -> bool:
+    known = isinstance(variants, dict) and (use == FP32 or use in variants)
     return known and all(
         isinstance(about["sha256"], str)
         and isinstance(about["file"], str)

@@ -1,4 +1,4 @@
-"""A model folder, checked against its manifest and loaded into ONNX Runtime."""
+"""A model folder, verified against its manifest and loaded into ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -14,26 +14,33 @@ from typing import Any
 import numpy as np
 
 from fededge.errors import StoreError
-from fededge.predictor.manifest import MANIFEST, MODEL, PLAIN, File, Input, chosen, read
+from fededge.predictor.manifest import (
+    FP32,
+    LARGEST_MODEL,
+    MANIFEST,
+    MODEL,
+    ModelFile,
+    ModelInput,
+    chosen,
+    read,
+)
 from fededge.predictor.providers import Provider, first_line, start
 from fededge.predictor.signature import check_signature
 from fededge.storage.files import read_bounded
 
-__all__ = ["About", "Model", "Signature", "Wanted", "signature"]
+__all__ = ["About", "Fingerprint", "LoadOptions", "Model", "fingerprint"]
 
 log = logging.getLogger(__name__)
 
-# What protobuf, and so ONNX, allows in one file.
-LARGEST_MODEL = (1 << 31) - 1
-# How many inputs go through the network at once: bounds the memory, changes no result.
+# Inputs per call of the network: bounds the memory without changing results.
 BATCH = 64
 
-Signature = tuple[tuple[int, int, int, int], ...]
+Fingerprint = tuple[tuple[int, int, int, int], ...]
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What an app asks for; None leaves the choice to FedEdge, or to the device's agent."""
+class LoadOptions:
+    """An app's options for loading a model; None leaves the choice to FedEdge or the agent."""
 
     provider: str | None = None
     variant: str | None = None
@@ -44,10 +51,10 @@ class Wanted:
 
 @dataclass(frozen=True, eq=False)
 class About:
-    """What is known of a loaded model; `version` names its exact file, of this `variant`.
+    """Facts about a loaded model; `version` identifies the exact file of this `variant`.
 
-    The version is the round of the manifest and the beginning of the file's SHA-256, in the form
-    of the global models' versions.
+    The version is the manifest's round and the beginning of the file's SHA-256, in the same form
+    as versions of global models.
     """
 
     folder: Path
@@ -55,47 +62,50 @@ class About:
     version: str
     variant: str
     labels: tuple[str, ...]
-    input: Input
+    input: ModelInput
     provider: Provider
 
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A loaded model. Never changed, so that threads share it; dropped when nobody asks it."""
+    """A loaded model. It is immutable, so threads share it; the garbage collector frees it."""
 
     about: About
     session: Any
     output: str
 
     @classmethod
-    def load(cls, folder: Path, wanted: Wanted) -> Model:
-        """Check the files of a folder against each other, load the model, and let it run once.
+    def load(cls, folder: Path, options: LoadOptions) -> Model:
+        """Verify the files of a folder, load the model, and run it once.
+
+        A variant that the agent has chosen, not the app, falls back to fp32.
 
         Raises:
-            StoreError: a file is missing, damaged or not signed, or the model does not run. A
-                variant that the agent has chosen, and not the app, gives way to float32 first.
-            ConfigError: the wanted provider or variant cannot be had.
+            StoreError: a file is missing, damaged or not signed, or the model does not run.
+            ConfigError: the requested provider or variant is not available.
         """
         manifest = read(folder / MANIFEST)
-        if wanted.trusted_key is not None:
-            check_signature(folder / MANIFEST, manifest, wanted.trusted_key)
-        file = chosen(manifest, wanted.variant)
-        if wanted.variant is not None or file.variant == PLAIN:
-            return cls._of(folder, manifest, file, wanted)
+        if options.trusted_key is not None:
+            check_signature(folder / MANIFEST, manifest, options.trusted_key)
+        file = chosen(manifest, options.variant)
+        if options.variant is not None or file.variant == FP32:
+            return cls._of(folder, manifest, file, options)
         try:
-            return cls._of(folder, manifest, file, wanted)
+            return cls._of(folder, manifest, file, options)
         except StoreError as error:
-            log.warning("%s cannot be used, float32 takes its place: %s", file.variant, error)
-            return cls._of(folder, manifest, chosen(manifest, PLAIN), wanted)
+            log.warning("%s cannot be used, falling back to fp32: %s", file.variant, error)
+            return cls._of(folder, manifest, chosen(manifest, FP32), options)
 
     @classmethod
-    def _of(cls, folder: Path, manifest: dict[str, Any], file: File, wanted: Wanted) -> Model:
+    def _of(
+        cls, folder: Path, manifest: dict[str, Any], file: ModelFile, options: LoadOptions
+    ) -> Model:
         path = folder / file.name
         data = _read(path)
         _check_hash(path, data, file)
-        about_input = Input.of(manifest)
+        about_input = ModelInput.of(manifest)
         try:
-            session, provider = start(data, wanted.provider, wanted.threads, wanted.engine_cache)
+            session, provider = start(data, options.provider, options.threads, options.engine_cache)
         except StoreError as error:
             raise StoreError(f"{path}: {error}") from error
         about = About(
@@ -119,23 +129,23 @@ class Model:
         return np.concatenate([np.empty((0, len(self.about.labels)), np.float32), *parts])
 
     def _run(self, batch: np.ndarray) -> np.ndarray:
-        """A copy: the array of ONNX Runtime keeps the memory of its session for as long."""
+        """Copy the result, because ONNX Runtime's array keeps its session's memory alive."""
         (probabilities,) = self.session.run([self.output], {self.about.input.name: batch})
         return np.array(probabilities)
 
     def _try(self, path: Path) -> None:
-        """One black image, or one empty text: shows a model that does not fit, and warms it up."""
+        """Run one black image or empty text, to check the model's output and to warm it up."""
         about = self.about.input
         try:
             rows = self.run(np.zeros((1, *about.shape), about.dtype))
         except Exception as error:  # ONNX Runtime's exceptions have no common base
             raise StoreError(f"{path}: the model does not run ({first_line(error)})") from error
         if rows.shape != (1, len(self.about.labels)) or not np.isfinite(rows).all():
-            raise StoreError(f"{path}: the model gives no probability for each of its labels")
+            raise StoreError(f"{path}: the model does not give one probability per label")
 
 
-def signature(folder: str | Path) -> Signature | None:
-    """What changes when one of the two files does; None if they are not both there."""
+def fingerprint(folder: str | Path) -> Fingerprint | None:
+    """A value that changes when one of the two files does; None if one is missing."""
     try:
         found = [os.stat(os.path.join(folder, name)) for name in (MODEL, MANIFEST)]
     except OSError:
@@ -150,10 +160,10 @@ def _read(path: Path) -> bytes:
         raise StoreError(f"{path}: cannot be read ({error.strerror})") from error
 
 
-def _check_hash(path: Path, data: bytes, file: File) -> None:
+def _check_hash(path: Path, data: bytes, file: ModelFile) -> None:
     digest = hashlib.sha256(data).hexdigest()
     if digest != file.sha256:
         raise StoreError(
-            f"{path}: damaged or half written, its SHA-256 begins with {digest[:16]} and the "
-            f"manifest says {file.sha256[:16]}"
+            f"{path}: damaged or incomplete, its SHA-256 begins with {digest[:16]}, the manifest "
+            f"says {file.sha256[:16]}"
         )

@@ -1,4 +1,4 @@
-"""What a model says about one input."""
+"""The result of a model for one input."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Prediction", "as_json"]
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """The probability of every label, and which model says so; `about.labels` gives the order."""
+    """The probabilities, in the order of `about.labels`, and the model that gave them."""
 
     probabilities: np.ndarray
     about: About
@@ -31,7 +31,7 @@ class Prediction:
 
     @property
     def version(self) -> str:
-        """The one model that this comes from."""
+        """The version of the model."""
         return self.about.version
 
     def top(self, count: int | None = None) -> list[tuple[str, float]]:
@@ -44,6 +44,6 @@ class Prediction:
 
 
 def as_json(prediction: Prediction, top: int | None = None) -> dict[str, Any]:
-    """A prediction for a program: the best label, the best few or all, and the version."""
+    """A prediction as JSON values: the best label, the `top` labels (None: all), the version."""
     best = [{"label": label, "probability": p} for label, p in prediction.top(top)]
     return {**best[0], "version": prediction.version, "top": best}

@@ -1,4 +1,4 @@
-"""The predictor: asks the model that `current` leads to, and takes over a new one while it runs."""
+"""The predictor: runs the model that `current` links to, and switches to a new one by itself."""
 
 from __future__ import annotations
 
@@ -15,34 +15,33 @@ from typing import Any, overload
 import numpy as np
 
 from fededge.errors import ConfigError, FedEdgeError, StoreError
-from fededge.predictor.inputs import prepare
-from fededge.predictor.manifest import MANIFEST, MODEL, Input
-from fededge.predictor.model import About, Model, Signature, Wanted, signature
+from fededge.predictor.images import prepare_images
+from fededge.predictor.manifest import BAD, CURRENT, MANIFEST, MODEL, ModelInput
+from fededge.predictor.model import About, Fingerprint, LoadOptions, Model, fingerprint
 from fededge.predictor.prediction import Prediction
 from fededge.predictor.texts import prepare_texts
 from fededge.storage.files import replace_file
 
-__all__ = ["BAD", "Predictor"]
+__all__ = ["Predictor"]
 
 log = logging.getLogger(__name__)
 
-BAD = "bad.json"
-LONGEST_REASON = 1000
-# ONNX Runtime starts as many as it is told, and where they cannot be had the app ends.
-MOST_THREADS = 256
-# Looking costs as much as a very small network, so it is not done at every call of a busy app.
-LOOK_SECONDS = 0.01
-# After a refusal: a file that somebody is still writing changes all the time.
+MAX_REASON = 1000
+# ONNX Runtime starts as many threads as it is told, and aborts the app if it cannot.
+MAX_THREADS = 256
+# A check costs as much as a very small network, so a busy app does not make one on every call.
+CHECK_SECONDS = 0.01
+# Pause after a refusal, because a file that is still being written changes all the time.
 PAUSE_SECONDS = 1.0
 
 
 class Predictor:
-    """A device's model, ready to be asked from any number of threads.
+    """A device's model, safe to use from any number of threads.
 
-    A call looks whether the model has changed (two `stat`, at most every 10 ms). A new one is
-    checked and loaded by a thread of its own: no call waits for it, and the old one answers until
-    it is ready. Each result comes from exactly one model, and names it. A new model that is
-    damaged is refused with a line in the log, and the old one goes on.
+    A call checks whether the model has changed (two `stat`, at most every 10 ms). A background
+    thread verifies and loads a new model; until it is ready, calls use the old one. Each result
+    comes from exactly one model, and names it. A damaged new model is refused with a log line, and
+    the old one stays in use.
     """
 
     def __init__(
@@ -59,23 +58,23 @@ class Predictor:
         """Load the model.
 
         Args:
-            path: the link `current` of a device, or its `models` or state folder; a folder with
-                `model.onnx` and `manifest.json` does as well.
-            provider: `tensorrt`, `cuda`, `cpu` or another that ONNX Runtime offers; without it,
-                the first of these three that starts.
-            variant: `fp32`, `fp16` or `int8`; without it, the one that the agent has chosen.
-            threads: of ONNX Runtime for one call; one is best for small networks.
-            trusted_key: a file with a public key; models that it did not sign are refused.
-            engine_cache: a folder of this app alone, where TensorRT keeps the engine of the newest
-                model, so that the app's next start need not build it again.
+            path: the link `current` of a device, or its `models` or state folder, or a folder with
+                `model.onnx` and `manifest.json`.
+            provider: `tensorrt`, `cuda`, `cpu` or another that ONNX Runtime offers; by default the
+                first of these three that starts.
+            variant: `fp32`, `fp16` or `int8`; by default the agent's choice.
+            threads: ONNX Runtime's threads for one call; one is best for small networks.
+            trusted_key: a file with a public key; models without its signature are refused.
+            engine_cache: a folder for this app only, where TensorRT keeps the engine of the newest
+                model, so that the next start does not build it again.
             resize: scale images of another size than the model's; else they are refused.
         """
-        if type(threads) is not int or not 1 <= threads <= MOST_THREADS:
-            raise ConfigError(f"threads: a number from 1 to {MOST_THREADS}, not {threads!r}")
+        if type(threads) is not int or not 1 <= threads <= MAX_THREADS:
+            raise ConfigError(f"threads must be a number from 1 to {MAX_THREADS}, got {threads!r}")
         self._path = _model_folder(Path(path))
         key, cache = (None if p is None else Path(p) for p in (trusted_key, engine_cache))
-        self._wanted, self._resize = Wanted(provider, variant, threads, key, cache), resize
-        self._next_look = 0.0
+        self._options, self._resize = LoadOptions(provider, variant, threads, key, cache), resize
+        self._next_check = 0.0
         self._prepare_locks()
         self._seen, self._model = self._loaded(self._real())
         self._forked = False
@@ -84,12 +83,12 @@ class Predictor:
 
     @property
     def about(self) -> About:
-        """What is known of the model that answers now."""
+        """Facts about the model in use."""
         return self._model.about
 
     @property
     def version(self) -> str:
-        """The version of the model that answers now."""
+        """The version of the model in use."""
         return self._model.about.version
 
     @overload
@@ -99,16 +98,16 @@ class Predictor:
     @overload
     def predict(self, inputs: Any) -> Any: ...
     def predict(self, inputs: Any) -> Any:
-        """Ask the model: one input gives a Prediction, a list or an array of many gives a list.
+        """Run the model: one input gives a Prediction, a list or a batch array gives a list.
 
         Args:
             inputs: an image file's path or bytes, a PIL image, an array of uint8 ([H, W],
                 [H, W, C], [C, H, W], or many as [N, H, W, C] or [N, C, H, W]), or a list of these.
-                Of a model for texts: a text, an array of tokens, or a list of texts.
+                For a model for texts: a text, an array of tokens, or a list of texts.
 
         Raises:
             DataError: the input is not one of these, or cannot be read.
-            ConfigError: the input is a picture, and Pillow is not installed.
+            ConfigError: the input is an image file, and Pillow is not installed.
         """
         self._follow()
         model = self._model
@@ -119,54 +118,54 @@ class Predictor:
         return results[0] if single else results
 
     def refresh(self) -> bool:
-        """Look for a new model, and wait until it is loaded; whether it has taken over."""
+        """Check for a new model and load it now; return True if it is in use."""
         if self._forked:
             self._load_after_fork()
         with self._loading:
             return self._take_over()
 
     def report_bad(self, reason: str, about: About | None = None) -> Path:
-        """Note beside a model that it is bad: `bad.json`, for the agent of the device to read.
+        """Report a bad model: write `bad.json` beside it, which the device's agent reads.
 
         Args:
-            reason: what is wrong with it, in words; the first 1,000 characters are kept.
-            about: which model, from `Prediction.about`; without it, the one that answers now.
+            reason: the problem, in words; the first 1,000 characters are kept.
+            about: the model, from `Prediction.about`; by default the one in use.
         """
         about = about or self.about
         path = about.folder / BAD
         report = {
             "sha256": about.manifest["sha256"],
             "version": about.version,
-            "reason": reason[:LONGEST_REASON],
+            "reason": reason[:MAX_REASON],
             "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         }
         with self._reporting:
             if not (about.folder / MANIFEST).exists():
-                raise StoreError(f"{about.folder}: this model is gone, so nobody needs the report")
+                raise StoreError(f"{about.folder}: this model was removed, no report is needed")
             text = json.dumps(report, ensure_ascii=False, indent=2)
             replace_file(path, text.encode(errors="backslashreplace") + b"\n")
         return path
 
-    def _prepare(self, inputs: Any, about: Input) -> tuple[np.ndarray, bool]:
+    def _prepare(self, inputs: Any, about: ModelInput) -> tuple[np.ndarray, bool]:
         if about.kind == "text":
             return prepare_texts(inputs, about.shape[0], about.largest)
         channels, height, width = about.shape
-        return prepare(inputs, (channels, height, width), self._resize)
+        return prepare_images(inputs, (channels, height, width), self._resize)
 
     def _prepare_locks(self) -> None:
         self._loading = threading.Lock()
         self._reporting = threading.Lock()
 
     def _after_fork(self) -> None:
-        """In the child, before anything else runs there: whoever held a lock is not here."""
+        """Renew the locks in the child process: the thread that held one does not exist there."""
         self._prepare_locks()
         self._forked = True
 
     def _load_after_fork(self) -> None:
-        """A model of this process's own: ONNX Runtime's threads do not outlive a fork.
+        """Load a model for this process, because ONNX Runtime's threads do not survive a fork.
 
-        The parent's is known to be good; what is newer takes over as ever. Where neither can be
-        loaded the call fails: a session that waits for threads of the parent would wait for ever.
+        The parent's model is known to be good, so it is tried first; a newer one follows as usual.
+        If neither loads, the call fails: the parent's session would wait for its threads for ever.
         """
         with self._loading:
             if self._forked:
@@ -178,18 +177,18 @@ class Predictor:
                 self._forked = False
 
     def _follow(self) -> None:
-        """If the model has changed, and nobody is at it, have it loaded."""
+        """Start loading if the model has changed and no other thread is loading."""
         if self._forked:
             self._load_after_fork()
         now = time.monotonic()
-        if now < self._next_look:
+        if now < self._next_check:
             return
-        self._next_look = now + LOOK_SECONDS
-        if signature(self._path) == self._seen or not self._loading.acquire(blocking=False):
+        self._next_check = now + CHECK_SECONDS
+        if fingerprint(self._path) == self._seen or not self._loading.acquire(blocking=False):
             return
         try:
             threading.Thread(target=self._take_over_and_release, name="fededge-model").start()
-        except RuntimeError:  # no thread to be had, as when Python is ending: the old one answers
+        except RuntimeError:  # no new threads, as at Python's shutdown: keep the old model
             self._loading.release()
 
     def _take_over_and_release(self) -> None:
@@ -200,33 +199,33 @@ class Predictor:
 
     def _take_over(self) -> bool:
         folder = self._real()
-        seen = signature(folder)
+        seen = fingerprint(folder)
         if seen == self._seen:
             return False
         self._seen = seen
         try:
             self._model = self._load(folder)
         except (FedEdgeError, MemoryError) as error:
-            self._next_look = time.monotonic() + PAUSE_SECONDS
-            log.warning("the new model is refused, %s goes on: %s", self.version, error)
+            self._next_check = time.monotonic() + PAUSE_SECONDS
+            log.warning("the new model is refused, %s stays in use: %s", self.version, error)
             return False
-        log.info("%s; version %s took over", self.about.provider, self.version)
+        log.info("%s; version %s is now in use", self.about.provider, self.version)
         return True
 
     def _real(self) -> Path:
-        """Where the model is now: followed once, so that its two files belong together."""
+        """The model's folder, with the link resolved once, so that both files belong together."""
         return Path(os.path.realpath(self._path))
 
     def _load(self, folder: Path) -> Model:
-        return Model.load(folder, self._wanted)
+        return Model.load(folder, self._options)
 
-    def _loaded(self, folder: Path) -> tuple[Signature | None, Model]:
-        seen = signature(folder)  # before it is read: what changes meanwhile is looked at again
+    def _loaded(self, folder: Path) -> tuple[Fingerprint | None, Model]:
+        seen = fingerprint(folder)  # taken before reading, so that a change meanwhile is noticed
         return seen, self._load(folder)
 
 
 _ALIVE: weakref.WeakSet[Predictor] = weakref.WeakSet()
-# Of a forked process: ONNX Runtime ends a session by waiting for its threads, which are not here.
+# Sessions of the parent process are never freed: ONNX Runtime would wait for threads that are gone.
 _PARENTS: list[Model] = []
 
 
@@ -239,21 +238,21 @@ os.register_at_fork(after_in_child=_forked)
 
 
 def _model_folder(path: Path) -> Path:
-    """The folder or link that holds the model, given it, its file, or a folder above it."""
+    """The folder or link that holds the model, from itself, its file, or a folder above it."""
     if path.name == MODEL:
         path = path.parent
-    for folder in (path, path / "current", path / "models" / "current"):
+    for folder in (path, path / CURRENT, path / "models" / CURRENT):
         try:
             os.stat(folder / MODEL)
         except PermissionError as error:
             raise StoreError(
-                f"{folder}: cannot be entered ({error.strerror}); the app's user must be able to "
+                f"{folder}: cannot be read ({error.strerror}); the app's user must be able to "
                 "read the agent's models"
             ) from error
         except OSError:
             continue
         return folder.absolute()
     raise StoreError(
-        f"{path}: there is no model here (neither {MODEL} nor current/{MODEL} nor "
-        f"models/current/{MODEL}); the agent writes the first one after its first training"
+        f"{path}: there is no model here (neither {MODEL} nor {CURRENT}/{MODEL} nor "
+        f"models/{CURRENT}/{MODEL}); the agent writes the first one after its first training"
     )

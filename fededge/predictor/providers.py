@@ -1,4 +1,4 @@
-"""Which execution provider of ONNX Runtime runs a model, and why it is that one."""
+"""The choice of ONNX Runtime's execution provider for a model, with the reason for it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ __all__ = ["Provider", "first_line", "start"]
 
 SUFFIX = "ExecutionProvider"
 ENGINE = "fededge-engine-"
-# The fastest first. The CPU also runs those layers that another provider does not know.
+# The fastest first. The CPU also runs the layers that another provider does not support.
 PREFERRED = (f"Tensorrt{SUFFIX}", f"CUDA{SUFFIX}", f"CPU{SUFFIX}")
 
 
 @dataclass(frozen=True)
 class Provider:
-    """The execution provider that runs a model, as ONNX Runtime calls it, and the reason."""
+    """The execution provider that runs a model, by ONNX Runtime's name, and the reason for it."""
 
     name: str
     reason: str
@@ -34,17 +34,17 @@ class Provider:
 def start(
     model: bytes, wanted: str | None = None, threads: int = 1, cache: Path | None = None
 ) -> tuple[Any, Provider]:
-    """Load a model into ONNX Runtime, on the provider that is wanted or else on the best.
+    """Load a model into ONNX Runtime, on the wanted provider or on the fastest.
 
     Args:
-        model: the ONNX file.
+        model: the bytes of the ONNX file.
         wanted: the provider's name, or None.
-        threads: of ONNX Runtime for one call.
+        threads: ONNX Runtime's threads for one call.
         cache: a folder for TensorRT's engines, or None.
 
     Raises:
         ConfigError: the wanted provider does not exist, is not offered, or does not start.
-        StoreError: ONNX Runtime cannot load the model, or it names further files.
+        StoreError: ONNX Runtime cannot load the model, or the model refers to other files.
     """
     if wrong := names_other_files(model):
         raise StoreError(wrong)
@@ -64,7 +64,7 @@ def start(
         failures.append(f"{short(name)} is offered but does not start here")
     if wanted is not None and short(names[0]) != "CPU":
         raise ConfigError(f"provider '{wanted}': {failures[0]}; leave the choice to FedEdge")
-    raise StoreError(f"ONNX Runtime does not take the model: {'; '.join(failures)}")
+    raise StoreError(f"ONNX Runtime does not accept the model: {'; '.join(failures)}")
 
 
 def short(name: str) -> str:
@@ -72,6 +72,7 @@ def short(name: str) -> str:
 
 
 def first_line(error: BaseException) -> str:
+    """The first line of an error's text, or its type if it has none."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
@@ -80,14 +81,14 @@ def _onnxruntime() -> Any:
         import onnxruntime
     except ImportError as error:
         raise ConfigError(
-            f"running a model takes ONNX Runtime, which cannot be imported ({error}); "
+            f"running a model needs ONNX Runtime, which cannot be imported ({error}); "
             "pip install onnxruntime"
         ) from error
     return onnxruntime
 
 
 def _named(wanted: str, runtime: Any) -> str:
-    """The provider that the user means: `cuda`, `CUDA` and `CUDAExecutionProvider` are the same."""
+    """ONNX Runtime's name of a provider: `cuda`, `CUDA`, `CUDAExecutionProvider` are the same."""
     known: dict[str, str] = {short(name).lower(): name for name in runtime.get_all_providers()}
     word = wanted.lower().removesuffix(SUFFIX.lower())
     if word not in known:
@@ -103,7 +104,7 @@ def _named(wanted: str, runtime: Any) -> str:
 
 
 def _with_helpers(name: str, offered: list[str]) -> list[str]:
-    """The provider first, then those that take the layers it does not know."""
+    """The provider, then those that run the layers it does not support."""
     after = PREFERRED[PREFERRED.index(name) + 1 :] if name in PREFERRED else PREFERRED[-1:]
     return [name, *(helper for helper in after if helper in offered)]
 
@@ -120,17 +121,17 @@ def _session(
         options,
         providers=providers,
         provider_options=[_options(name, model, cache) for name in providers],
-        # Its own fallback prints to standard output and does not say why to the caller.
+        # ONNX Runtime's own fallback prints to standard output and hides the reason.
         enable_fallback=0,
     )
 
 
 def _options(provider: str, model: bytes, cache: Path | None) -> dict[str, str]:
-    """TensorRT's engines, each in a folder named after its model; other providers have none.
+    """Options for TensorRT's engine cache, one folder per model; other providers have none.
 
-    TensorRT's provider finds a cached engine by the graph, and the graph of all versions of a
-    model is the same: from one folder it would take the engine with the old weights. So it must
-    not cache either when the environment says so.
+    TensorRT's provider looks up an engine by the graph, which is the same for all versions of a
+    model: in a shared folder it would find the engine with the old weights. So without `cache` it
+    is told not to cache at all, whatever the environment says.
     """
     if provider != PREFERRED[0]:
         return {}
@@ -143,14 +144,14 @@ def _options(provider: str, model: bytes, cache: Path | None) -> dict[str, str]:
     return {
         "trt_engine_cache_enable": "True",
         "trt_engine_cache_path": str(folder),
-        "trt_timing_cache_enable": "True",  # of layers, whatever their weights
+        "trt_timing_cache_enable": "True",  # per layer, independent of the weights
         "trt_timing_cache_path": str(cache),
     }
 
 
 def _reason(name: str, wanted: str | None, runtime: Any, failures: list[str]) -> str:
     if wanted is not None:
-        return "it was asked for"
+        return "it was requested"
     before = PREFERRED[: PREFERRED.index(name)]
     missing = [short(b) for b in before if b not in runtime.get_available_providers()]
     absent = f"ONNX Runtime {runtime.__version__} offers no {' and no '.join(missing)} here"

@@ -1,4 +1,4 @@
-"""From the body of an HTTP request to what a predictor takes."""
+"""Conversion of an HTTP request's body to a predictor's inputs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from fededge.errors import DataError
 
-__all__ = ["KINDS", "MOST_INPUTS", "TooManyError", "UnknownKindError", "inputs_of"]
+__all__ = ["KINDS", "MAX_INPUTS", "TooManyError", "UnknownKindError", "inputs_of"]
 
 JSON = "application/json"
 KINDS = {
@@ -17,7 +17,7 @@ KINDS = {
     "text": f"text/plain or {JSON}",
 }
 
-MOST_INPUTS = 1024
+MAX_INPUTS = 1024
 NUMBERS = {
     "image": "an array of whole numbers from 0 to 255, the pixels",
     "text": "a text, a list of texts, or an array of whole numbers, the tokens",
@@ -29,18 +29,18 @@ class TooManyError(DataError):
 
 
 class UnknownKindError(DataError):
-    """The content type of the request is not one that this model can do with."""
+    """The content type of the request is not supported for this model."""
 
 
 def inputs_of(content: str, data: bytes, kind: Literal["image", "text"]) -> Any:
-    """What the body of this content type means to a model for images or texts."""
+    """Parse a body of this content type for a model for images or texts."""
     if content == JSON:
         return _array(_parsed(data), kind)
     if kind == "image" and (content.startswith("image/") or content == "application/octet-stream"):
         return data
     if kind == "text" and content == "text/plain":
         return _decoded(data)
-    raise UnknownKindError(f"the content type {content} is not known here; send {KINDS[kind]}")
+    raise UnknownKindError(f"the content type {content} is not supported; send {KINDS[kind]}")
 
 
 def _decoded(data: bytes) -> str:
@@ -58,7 +58,7 @@ def _parsed(data: bytes) -> Any:
 
 
 def _array(value: Any, kind: Literal["image", "text"]) -> Any:
-    """Texts as they are; numbers as an array, pixels in a byte each."""
+    """Texts unchanged; tokens as an array of int64, pixels as uint8."""
     many = value if isinstance(value, list) else [value]
     if kind == "text" and all(isinstance(text, str) for text in many):
         _check_count(len(many))
@@ -74,22 +74,20 @@ def _array(value: Any, kind: Literal["image", "text"]) -> Any:
 
 
 def _whole_numbers(value: Any, kind: Literal["image", "text"]) -> np.ndarray:
-    """An array by way of objects, for else words would each get the room of the longest one."""
+    """An int64 array, made via objects: numpy would pad every string to the longest one."""
     array = np.asarray(value, object)
     kinds = set(map(type, array.ravel()))
     if list in kinds:
-        raise DataError("the JSON is not an array of rows alike")
+        raise DataError("the JSON is not a rectangular array")
     try:
         if kinds <= {int}:
             return array.astype(np.int64)
-    except OverflowError:  # no token and no pixel is so large
+    except OverflowError:  # larger than any token or pixel
         pass
     raise DataError(f"the JSON must be {NUMBERS[kind]}")
 
 
 def _check_count(count: int) -> None:
-    """Some bytes are enough for an input, which then becomes as large as any, and so its answer."""
-    if count > MOST_INPUTS:
-        raise TooManyError(
-            f"{count:,} inputs are more than the {MOST_INPUTS:,} that a request may have"
-        )
+    """Bound the inputs: a few bytes of text become a full-size input and a full-size answer."""
+    if count > MAX_INPUTS:
+        raise TooManyError(f"the request has {count:,} inputs, the limit is {MAX_INPUTS:,}")

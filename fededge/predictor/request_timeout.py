@@ -1,4 +1,4 @@
-"""Reading from a client that may be slow: a request has a time for the whole of it."""
+"""A deadline for reading one HTTP request from a client that may be slow."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import socket
 import time
 from typing import Any
 
-__all__ = ["Patience"]
+__all__ = ["DeadlineReader"]
 
 
-class Patience(io.RawIOBase):
-    """What a socket receives, until the time of a request is over.
+class DeadlineReader(io.RawIOBase):
+    """Reads from a socket until a request's deadline, then raises TimeoutError.
 
-    A timeout of the socket's own begins anew with every byte, so a client that sends one now and
-    then would hold its thread for ever.
+    A socket's own timeout restarts with every byte, so a client that sends one byte now and then
+    could hold a thread for ever.
     """
 
     def __init__(self, link: socket.socket, seconds: float) -> None:
@@ -23,7 +23,7 @@ class Patience(io.RawIOBase):
         self.end: float | None = None
 
     def begin(self) -> None:
-        """A new request: its time begins with its first byte, and so long it is waited for."""
+        """Expect a new request: its time starts with its first byte, which may take as long."""
         self.end = None
 
     def readable(self) -> bool:
@@ -32,7 +32,7 @@ class Patience(io.RawIOBase):
     def readinto(self, buffer: Any, /) -> int:
         left = self.seconds if self.end is None else self.end - time.monotonic()
         if left <= 0:
-            raise TimeoutError("the time of the request is over")
+            raise TimeoutError("the request took too long")
         self.link.settimeout(left)
         count = self.link.recv_into(buffer)
         if self.end is None:

@@ -1,4 +1,4 @@
-"""The signature of a manifest: what exactly is signed, and whether a trusted key did."""
+"""The signature of a manifest: the bytes that are signed, and the check with a trusted key."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fededge.storage.files import read_file
 __all__ = ["check_signature", "signed_bytes"]
 
 PURPOSE = b"fededge manifest v1\n"
-"""Stands before what is signed: a signature under something else cannot serve as one of these."""
+"""Prefix of the signed bytes (domain separation)."""
 
 
 def signed_bytes(manifest: Mapping[str, Any]) -> bytes:
@@ -24,14 +24,14 @@ def signed_bytes(manifest: Mapping[str, Any]) -> bytes:
 
 
 def check_signature(path: Path, manifest: Mapping[str, Any], trusted: Path) -> None:
-    """Refuse a manifest that the key in this file did not sign."""
+    """Refuse a manifest that was not signed by the key in the file `trusted`."""
     try:
         from cryptography.exceptions import InvalidSignature
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
         from cryptography.hazmat.primitives.serialization import load_pem_public_key
     except ImportError as error:
         raise ConfigError(
-            f"checking a signature takes cryptography, which cannot be imported ({error}); "
+            f"checking a signature needs cryptography, which cannot be imported ({error}); "
             "pip install cryptography"
         ) from error
     try:

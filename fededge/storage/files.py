@@ -1,4 +1,4 @@
-"""Files that are either the old one or the new one, whatever moment the power fails at."""
+"""Durable files: atomic replacement that survives a power cut, folder locks, private files."""
 
 from __future__ import annotations
 
@@ -34,40 +34,44 @@ BLOCK = 1 << 20
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Write `data` to `path`: to a neighbour, fsync, rename over it, fsync the folder."""
+    """Replace `path` atomically: write a temporary file, fsync, rename, fsync the folder."""
     with replacing(path) as file:
         file.write(data)
 
 
 @contextlib.contextmanager
 def replacing(path: Path, synced: bool = True) -> Iterator[Digesting]:
-    """A file to be written that takes the place of `path` at the end of the block.
+    """Open a temporary file that replaces `path` atomically at the end of the block.
 
     Args:
-        path: is either the old file or the new one, whatever happens.
-        synced: whether the new one is to be durable then.
+        path: always holds either the complete old file or the complete new one.
+        synced: make the new file durable (fsync) before returning.
     """
-    neighbour = path.with_name(f".{path.name}.new")
+    temporary = _temporary(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with neighbour.open("wb") as file:
+        with temporary.open("wb") as file:
             yield Digesting(file)
             file.flush()
             if synced:
                 os.fsync(file.fileno())
-        os.replace(neighbour, path)
+        os.replace(temporary, path)
         if synced:
             fsync_folder(path.parent)
     except (OSError, FedEdgeError) as error:
-        with contextlib.suppress(OSError):  # what is left of it would only fill the disk
-            neighbour.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # leave no partial file on a full disk
+            temporary.unlink(missing_ok=True)
         if isinstance(error, OSError):
             raise disk_error(path, error) from error
         raise
 
 
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.new")
+
+
 class Digesting:
-    """A file that is being written, and the SHA-256 of what was."""
+    """A file open for writing that computes the SHA-256 of the bytes written."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -92,16 +96,21 @@ def fsync_folder(folder: Path) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """A folder that a power cut cannot take, nor those above it that were not there."""
+    """Create a folder and its missing parents, durably."""
     made = [path, *(folder for folder in path.parents if not folder.exists())]
     path.mkdir(parents=True, exist_ok=True)
     for folder in made:
-        with contextlib.suppress(PermissionError):  # then somebody else has made it
+        with contextlib.suppress(PermissionError):  # that parent belongs to another user
             fsync_folder(folder.parent)
 
 
 def lock_folder(folder: Path, other: str) -> IO[str]:
-    """Take a folder for this process alone, until the file that is returned is closed."""
+    """Lock a folder for this process, until the returned file is closed.
+
+    Args:
+        folder: the state folder.
+        other: the program that holds the lock if it is taken, for the error.
+    """
     path = folder / "lock"
     try:
         path.touch(0o600)
@@ -117,7 +126,7 @@ def lock_folder(folder: Path, other: str) -> IO[str]:
 
 
 def read_file(what: str, path: Path) -> bytes:
-    """A file that a configuration names; `what` is the key that names it."""
+    """Read a file that the configuration key `what` names."""
     try:
         return path.read_bytes()
     except FileNotFoundError:
@@ -127,25 +136,25 @@ def read_file(what: str, path: Path) -> bytes:
 
 
 def read_bounded(path: Path, most: int) -> bytes:
-    """An ordinary file of at most so many bytes, which others may have put there.
+    """Read a regular file of at most `most` bytes, which other users may have put there.
 
     Raises:
-        OSError: it cannot be read, is too large, or is none: a pipe would wait for its writer, and
-            a device never end.
+        OSError: the file cannot be read, is too large, or is not a regular file: reading a pipe
+            could block, and reading a device could never end.
     """
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(handle, "rb") as file:
         about = os.fstat(handle)
         if not stat.S_ISREG(about.st_mode):
-            raise OSError(errno.EINVAL, "it is not an ordinary file")
+            raise OSError(errno.EINVAL, "not a regular file")
         if about.st_size > most:
-            text = f"it has {about.st_size:,} bytes, more than the {most:,} that are allowed"
+            text = f"{about.st_size:,} bytes, the limit is {most:,}"
             raise OSError(errno.EFBIG, text)
         return file.read(about.st_size)
 
 
 def stream_sha256(file: BinaryIO) -> str:
-    """The SHA-256 of what is left of a file; no more than a block of it is in memory."""
+    """The SHA-256 of a file from its current position on, read block by block."""
     digest = hashlib.sha256()
     while block := file.read(BLOCK):
         digest.update(block)
@@ -153,29 +162,29 @@ def stream_sha256(file: BinaryIO) -> str:
 
 
 def check_private(what: str, path: Path) -> None:
-    """Refuse a secret that every user of this machine can read; a group may share it."""
+    """Refuse a secret file that every user of this machine can read; a group may share it."""
     if path.stat().st_mode & 0o007:
-        raise ConfigError(f"{what}: everybody can read '{path}'; close it: chmod 600 {path}")
+        raise ConfigError(f"{what}: every user can read '{path}'; fix: chmod 600 {path}")
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Write a file that nobody else can read, not even for a moment."""
-    neighbour = path.with_name(f".{path.name}.new")
+    """Write a file with mode 0600, which no other user can read at any moment."""
+    temporary = _temporary(path)
     try:
-        neighbour.unlink(missing_ok=True)
-        handle = os.open(neighbour, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        temporary.unlink(missing_ok=True)
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with open(handle, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(handle)
-        os.replace(neighbour, path)
+        os.replace(temporary, path)
         fsync_folder(path.parent)
     except OSError as error:
         raise disk_error(path, error) from None
 
 
 def write_at(path: Path, offset: int, data: bytes, flags: int = 0) -> None:
-    """Write into a file, not synced; with `flags` (os.O_APPEND, os.O_TRUNC) where these say."""
+    """Write `data` at `offset` without fsync; `flags` (os.O_APPEND, os.O_TRUNC) replace it."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | flags, 0o600)
     try:
         while data:
@@ -186,7 +195,7 @@ def write_at(path: Path, offset: int, data: bytes, flags: int = 0) -> None:
 
 
 def disk_error(path: Path, error: OSError) -> StoreError:
-    """One sentence for what the operating system said about a file."""
+    """The StoreError for an operating system's error about a file."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DiskFullError(f"{path}: the disk is full; free some space and start again")
     return StoreError(f"{path}: cannot be written ({error.strerror})")

@@ -1,8 +1,8 @@
-"""Where chunks land: a file that is written piece by piece and read back whole.
+"""Received chunks on disk: a file that is written piece by piece and read back whole.
 
-Beside it lies a list of what has come: a line that says what is expected, then a record a piece.
-Nothing of it is synced, for the line has its checksum, and each record that of its piece: whatever
-a crash has left is known for what it is, and only the rest has to come again.
+A list beside it has one line with the expected message, then one record per piece. Neither file is
+synced: the line has a checksum, and each record has that of its piece. So after a crash the intact
+pieces are known, and only the others are requested again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ M = TypeVar("M", bound=Message)
 
 
 def expect(path: Path, message: Message) -> None:
-    """Begin a transfer: the message says of what, and nothing has come."""
+    """Begin a transfer with its announcing message, and with no pieces."""
     try:
         path.parent.mkdir(exist_ok=True)
         path.unlink(missing_ok=True)
@@ -44,7 +44,7 @@ def expect(path: Path, message: Message) -> None:
 
 
 def expected(path: Path, kind: type[M]) -> M | None:
-    """What a transfer was begun with, if it can still be read."""
+    """The message that a transfer began with; None if it cannot be read."""
     try:
         with _list(path).open("rb") as file:
             return unsealed(file.readline(), kind)
@@ -53,7 +53,7 @@ def expected(path: Path, kind: type[M]) -> M | None:
 
 
 def write_piece(path: Path, offset: int, data: bytes) -> None:
-    """Put a piece in its place; pieces may come in any order and again."""
+    """Write a piece; pieces may arrive in any order and more than once."""
     record = RECORD.pack(offset, len(data), zlib.crc32(data))
     try:
         write_at(path, offset, data)
@@ -63,7 +63,7 @@ def write_piece(path: Path, offset: int, data: bytes) -> None:
 
 
 def arrived(path: Path, facts: Manifest) -> frozenset[int]:
-    """The chunks that are in the file as they came."""
+    """The indices of the chunks that are intact on disk."""
     try:
         _, _, records = _list(path).read_bytes().partition(b"\n")
         with path.open("rb") as file:
@@ -75,7 +75,7 @@ def arrived(path: Path, facts: Manifest) -> frozenset[int]:
 
 
 def _index(handle: int, facts: Manifest, offset: int, length: int, checksum: int) -> int | None:
-    """Which chunk a record is of; None if the file does not hold it."""
+    """The index of a record's chunk; None if the file does not hold it intact."""
     index, odd = divmod(offset, facts.chunk_bytes)
     if odd or index >= facts.chunks or length > facts.chunk_bytes:
         return None
@@ -85,27 +85,27 @@ def _index(handle: int, facts: Manifest, offset: int, length: int, checksum: int
 
 
 def check_whole(path: Path, facts: Manifest) -> None:
-    """Make all pieces durable; a WireError if they are not what the manifest says."""
+    """Check the file against its manifest (WireError if it differs), then fsync it."""
     try:
         with path.open("rb") as file:
             if os.fstat(file.fileno()).st_size != facts.bytes:
-                raise WireError(f"it is not the {facts.bytes} bytes that its manifest says")
+                raise WireError(f"its size is not the {facts.bytes} bytes of its manifest")
             if stream_sha256(file) != facts.sha256:
-                raise WireError("its SHA-256 does not fit its manifest")
+                raise WireError("its SHA-256 does not match its manifest")
             os.fsync(file.fileno())
     except FileNotFoundError:
-        raise WireError("no piece of it is there") from None
+        raise WireError("none of its chunks has arrived") from None
     except OSError as error:
         raise disk_error(path, error) from None
 
 
 def complete(path: Path) -> None:
-    """The transfer is over: the file stays, the list of its pieces goes."""
+    """End a transfer: keep the file and remove the list of its pieces."""
     _list(path).unlink(missing_ok=True)
 
 
 def forget(path: Path) -> None:
-    """Remove what has come, and the list of it."""
+    """Abandon a transfer: remove the file and the list of its pieces."""
     path.unlink(missing_ok=True)
     _list(path).unlink(missing_ok=True)
 

@@ -1,4 +1,4 @@
-"""Small JSON files that carry their own SHA-256, so that damage is told from what was written."""
+"""Small JSON files that contain their own SHA-256, so that damage is detected."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ T = TypeVar("T")
 
 
 class Sealed(Struct, frozen=True):
-    """A content with its checksum."""
+    """JSON content with its checksum."""
 
     sha256: str
     content: msgspec.Raw
 
 
 def sealed(content: object) -> bytes:
-    """One line of JSON that `unsealed` reads back."""
+    """Encode as one line of JSON that `unsealed` reads."""
     raw = msgspec.json.encode(content)
     return msgspec.json.encode(Sealed(hashlib.sha256(raw).hexdigest(), msgspec.Raw(raw)))
 
 
 def unsealed(data: bytes, kind: type[T]) -> T | None:
-    """The content; None if the data is not what `sealed` made."""
+    """Decode the content; None if the data is damaged or of another type."""
     try:
         found = msgspec.json.decode(data, type=Sealed)
         if hashlib.sha256(found.content).hexdigest() == found.sha256:
@@ -39,7 +39,7 @@ def unsealed(data: bytes, kind: type[T]) -> T | None:
 
 
 def read_sealed(path: Path, kind: type[T]) -> T | None:
-    """The content of a file; None if it is not there or not what was written."""
+    """Read the content of a file; None if the file is missing or damaged."""
     try:
         return unsealed(path.read_bytes(), kind)
     except OSError:

@@ -1,4 +1,4 @@
-"""A file as a source of bytes to send: only one piece at a time is in memory."""
+"""A file as a source of bytes to send, read piece by piece."""
 
 from __future__ import annotations
 

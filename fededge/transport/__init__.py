@@ -1,1 +1,1 @@
-"""What carries the bytes: the MQTT session, presence, and our own broker for demo and tests."""
+"""The MQTT transport: session, outbox, backpressure and presence. Only this package uses paho."""

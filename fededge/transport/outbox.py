@@ -1,7 +1,7 @@
-"""Chunks on their way out: a few at a time, so that a slow link stays open for what is small.
+"""Outgoing chunks, a few at a time, so that small messages get through on a slow link.
 
-A message waits here as a way to make it, not as bytes. Each topic is in the box at most once:
-what is asked for again while it waits or travels goes out once.
+A waiting message is a function that makes its bytes, to save memory. Each topic is queued at most
+once: a chunk that is requested again while it waits or is in flight is sent once.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import NamedTuple
 __all__ = ["Outbox", "Parcel"]
 
 WINDOW = 2 * 1024 * 1024
-"""Bytes that may be on their way; the next message follows when one has arrived."""
+"""Bytes in flight; the next message is sent when one is acknowledged."""
 
 
 class Parcel(NamedTuple):
-    """A message to be made when its turn has come; none is sent if `make` gives None."""
+    """A message that is made when it is sent; it is skipped if `make` returns None."""
 
     topic: str
     make: Callable[[], bytes | None]
@@ -27,15 +27,15 @@ class Parcel(NamedTuple):
 
 @dataclass
 class Outbox:
-    """`hand` gives a message to the client, and returns the number under which it travels."""
+    """Queue with a window of bytes in flight; `hand` publishes a message and returns its number."""
 
     hand: Callable[[Parcel, bytes], int]
     waiting: dict[str, Parcel] = field(default_factory=dict)
-    travelling: dict[int, tuple[str, int]] = field(default_factory=dict)
+    in_flight: dict[int, tuple[str, int]] = field(default_factory=dict)
 
     @property
     def empty(self) -> bool:
-        return not self.waiting and not self.travelling
+        return not self.waiting and not self.in_flight
 
     def put(self, parcel: Parcel) -> None:
         if parcel.topic not in self:
@@ -43,20 +43,20 @@ class Outbox:
             self._fill()
 
     def __contains__(self, topic: str) -> bool:
-        return topic in self.waiting or any(topic == t for t, _ in self.travelling.values())
+        return topic in self.waiting or any(topic == t for t, _ in self.in_flight.values())
 
     def arrived(self, number: int) -> None:
-        """The broker has this one."""
-        self.travelling.pop(number, None)
+        """The broker has acknowledged this message; send the next ones."""
+        self.in_flight.pop(number, None)
         self._fill()
 
     def drop(self, prefix: str) -> None:
-        """What waits below this topic is not wanted any more."""
+        """Remove the waiting messages below this topic."""
         self.waiting = {t: p for t, p in self.waiting.items() if not t.startswith(prefix)}
 
     def _fill(self) -> None:
-        while self.waiting and sum(size for _, size in self.travelling.values()) < WINDOW:
+        while self.waiting and sum(size for _, size in self.in_flight.values()) < WINDOW:
             parcel = self.waiting.pop(next(iter(self.waiting)))
             payload = parcel.make()
             if payload is not None:
-                self.travelling[self.hand(parcel, payload)] = (parcel.topic, len(payload))
+                self.in_flight[self.hand(parcel, payload)] = (parcel.topic, len(payload))

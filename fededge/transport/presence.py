@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from fededge.config import BrokerConfig
 from fededge.errors import RefusedError, WireError
-from fededge.transport.session import Failed, Message, Session
+from fededge.transport.session import Failed, Incoming, Session
 from fededge.wire.messages import Claim, Presence, Status, decode, encode
 
 __all__ = ["Holder", "claim_name", "new_claim"]
@@ -146,7 +146,7 @@ def _await_answer(
             break
         if isinstance(event, Failed):
             raise RefusedError(event.reason)
-        if not isinstance(event, Message):
+        if not isinstance(event, Incoming):
             continue
         event.ack()
         if event.topic.endswith("/claim"):

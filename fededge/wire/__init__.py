@@ -1,1 +1,1 @@
-"""Bytes that travel: topics, messages, chunks and tensors, and where they land. No sockets here."""
+"""The wire format: topics, messages, chunks, tensors, encodings and signatures. No I/O."""

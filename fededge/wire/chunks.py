@@ -1,4 +1,4 @@
-"""A payload in chunks: each says where it belongs and proves it; put together in any order."""
+"""Payloads in chunks: each has an index and a checksum, and they may arrive in any order."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ __all__ = [
 
 CHUNK_BYTES = 256 * 1024
 STALLED = 5.0
-"""Seconds without a chunk after which what is missing is asked for again; then twice that, …"""
+"""Seconds without a chunk before the missing ones are requested again. Doubled each time, …"""
 
-MOST_PATIENCE = 80.0
-"""… but not more. On a slow link every question delays the answer to the one before."""
+MAX_STALLED = 80.0
+"""… up to this: on a slow link every request delays the answer to the one before."""
 
 MAGIC = b"FE1\n"
-HEADER = struct.Struct("<4sI20s")  # magic, CRC-32 of all that follows, place
+HEADER = struct.Struct("<4sI20s")  # magic, CRC-32 of place and data, place
 PLACE = struct.Struct("<III8s")  # index, count, length of the data, tag of the payload
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """A piece of a payload; `tag` is the beginning of the payload's SHA-256."""
+    """One chunk of a payload; `tag` is the first 8 bytes of the payload's SHA-256."""
 
     index: int
     count: int
@@ -50,9 +50,9 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Payload:
-    """What is to be sent: bytes, or a file that is read chunk by chunk when they are sent.
+    """Data to send: bytes, or a file that is read chunk by chunk while it is sent.
 
-    `checksums` has a CRC-32 for each chunk: a file that changes meanwhile is found out.
+    `checksums` has a CRC-32 for each chunk, to detect a file that has changed since.
     """
 
     source: Source
@@ -61,7 +61,7 @@ class Payload:
 
     @classmethod
     def of(cls, source: Source, chunk_bytes: int = CHUNK_BYTES) -> Payload:
-        """Read it once, in chunks."""
+        """Read the source once, chunk by chunk, and compute its manifest and checksums."""
         length, digest, checksums = size(source), hashlib.sha256(), []
         for index in range(count(length, chunk_bytes)):
             data = piece(source, index * chunk_bytes, chunk_bytes)
@@ -71,16 +71,18 @@ class Payload:
         return cls(source, facts, tuple(checksums))
 
     def chunk(self, index: int) -> bytes:
-        """One chunk, ready to send; a StoreError if the file is not what it was."""
+        """One chunk, ready to send; StoreError if the file has changed."""
         facts = self.facts
         data = piece(self.source, index * facts.chunk_bytes, facts.chunk_bytes)
         if zlib.crc32(data) != self.checksums[index]:
-            raise StoreError(f"{self.source!s:.200}: damaged since it was made; start again")
+            raise StoreError(
+                f"{self.source!s:.200}: the file has changed since it was written; start again"
+            )
         return _packed(data, facts, index)
 
 
 def manifest(source: Source, chunk_bytes: int = CHUNK_BYTES) -> Manifest:
-    """What the receiver needs to check the whole."""
+    """The manifest by which the receiver checks the payload."""
     return Payload.of(source, chunk_bytes).facts
 
 
@@ -95,9 +97,9 @@ def _packed(data: bytes, facts: Manifest, index: int) -> bytes:
 
 
 def check_manifest(facts: Manifest, most: int) -> None:
-    """Refuse a transfer that contradicts itself, or takes more than `most` bytes."""
+    """Refuse a manifest that contradicts itself, or that announces more than `most` bytes."""
     if facts.bytes > most:
-        raise WireError(f"{facts.bytes} bytes are more than the {most} that can be honest")
+        raise WireError(f"the manifest announces {facts.bytes} bytes, the limit is {most}")
     if facts.chunks != count(facts.bytes, facts.chunk_bytes):
         raise WireError(
             f"{facts.chunks} chunks of {facts.chunk_bytes} bytes do not make {facts.bytes} bytes"
@@ -105,30 +107,30 @@ def check_manifest(facts: Manifest, most: int) -> None:
 
 
 def unpack(message: bytes) -> Chunk:
-    """Read a chunk; anything torn or altered is a WireError."""
+    """Parse a chunk; WireError if it is cut off or damaged."""
     if len(message) < HEADER.size:
         raise WireError(f"a chunk of {len(message)} bytes is shorter than its header")
     magic, checksum, place = HEADER.unpack_from(message)
     if magic != MAGIC:
-        raise WireError("a chunk does not begin with its mark")
+        raise WireError("a chunk does not begin with its magic bytes")
     index, count, length, tag = PLACE.unpack(place)
     data = memoryview(message)[HEADER.size :]
     if len(data) != length or zlib.crc32(data, zlib.crc32(place)) != checksum:
-        raise WireError(f"chunk {index} is damaged: its length or checksum does not fit")
+        raise WireError(f"chunk {index} is damaged: wrong length or checksum")
     return Chunk(index, count, tag, data)
 
 
 @dataclass
 class Assembly:
-    """Which chunks of a transfer have come; where they are kept is the caller's business."""
+    """The chunks of a transfer that have arrived; the caller stores their data."""
 
     facts: Manifest
     touched: float
-    patience: float = STALLED
+    stalled: float = STALLED
     have: set[int] = field(default_factory=set)
 
     def take(self, message: bytes, now: float) -> tuple[int, bytes] | None:
-        """A chunk's offset and data; None if it is a repetition. Any other is a WireError."""
+        """Return a new chunk's offset and data, None for a duplicate; WireError for others."""
         chunk = unpack(message)
         offset = self._offset(chunk)
         self.touched = now
@@ -144,8 +146,8 @@ class Assembly:
         expected = (facts.chunks, length, _tag(facts))
         if chunk.index >= facts.chunks or (chunk.count, len(chunk.data), chunk.tag) != expected:
             raise WireError(
-                f"chunk {chunk.index} of {chunk.count} with {len(chunk.data)} bytes is of another "
-                f"transfer: expected are {facts.chunks} chunks of {facts.bytes} bytes, "
+                f"chunk {chunk.index} of {chunk.count} with {len(chunk.data)} bytes belongs to "
+                f"another transfer: expected {facts.chunks} chunks of {facts.bytes} bytes, "
                 f"SHA-256 {facts.sha256[:16]}…"
             )
         return start
@@ -158,15 +160,15 @@ class Assembly:
         return (index for index in range(self.facts.chunks) if index not in self.have)
 
     def overdue(self, now: float) -> bool:
-        """Whether nothing has come for a while; if so, the next while is twice as long."""
-        if self.complete or now - self.touched < self.patience:
+        """Return True if the transfer has stalled; then the next timeout is twice as long."""
+        if self.complete or now - self.touched < self.stalled:
             return False
-        self.touched, self.patience = now, min(2 * self.patience, MOST_PATIENCE)
+        self.touched, self.stalled = now, min(2 * self.stalled, MAX_STALLED)
         return True
 
 
 def count(size: int, chunk_bytes: int) -> int:
-    """How many chunks so many bytes make."""
+    """The number of chunks that `size` bytes make."""
     return max(1, -(-size // chunk_bytes))
 
 

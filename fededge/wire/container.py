@@ -1,8 +1,8 @@
-"""The safetensors format, tensor by tensor, so that a model is never in memory twice for it.
+"""The safetensors format, read and written tensor by tensor to keep peak memory low.
 
-Eight bytes of length, a JSON header that says what lies where, and the tensors' bytes one after the
-other. The library of that name reads and writes the same, and copies a whole model up to three
-times on the way. Here a tensor is its kind of number, its shape and its bytes, numpy's or torch's.
+A file is eight bytes of length, a JSON header with the offsets, then the tensors' bytes. The
+safetensors library uses the same format, but copies a whole model up to three times. Here a tensor
+is a dtype, a shape and its bytes, whether they come from numpy or from torch.
 """
 
 from __future__ import annotations
@@ -22,44 +22,37 @@ from msgspec import Meta, Struct
 from fededge.errors import WireError
 
 __all__ = [
-    "SIZES",
+    "CODES",
+    "DTYPES",
     "Archive",
-    "Form",
-    "Plain",
+    "RawTensor",
     "Sink",
-    "array_of",
-    "opening",
-    "plain",
+    "TensorSpec",
+    "from_array",
+    "header_of",
+    "parse_header",
     "raw",
     "read",
+    "storage_dtype",
+    "to_array",
     "write",
 ]
 
-SIZES = {
-    "F64": 8,
-    "F32": 4,
-    "F16": 2,
-    "BF16": 2,
-    "I64": 8,
-    "I32": 4,
-    "I16": 2,
-    "I8": 1,
-    "U8": 1,
-    "BOOL": 1,
+DTYPES = {
+    "F64": "float64",
+    "F32": "float32",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "I64": "int64",
+    "I32": "int32",
+    "I16": "int16",
+    "I8": "int8",
+    "U8": "uint8",
+    "BOOL": "bool",
 }
-"""The kinds of numbers, by their names in the format, and the bytes of one."""
+"""The format's dtype codes, with their names in numpy and torch (numpy lacks bfloat16)."""
 
-KINDS: dict[np.dtype[Any], str] = {
-    np.dtype(np.float64): "F64",
-    np.dtype(np.float32): "F32",
-    np.dtype(np.float16): "F16",
-    np.dtype(np.int64): "I64",
-    np.dtype(np.int32): "I32",
-    np.dtype(np.int16): "I16",
-    np.dtype(np.int8): "I8",
-    np.dtype(np.uint8): "U8",
-    np.dtype(np.bool_): "BOOL",
-}
+CODES = {name: code for code, name in DTYPES.items()}
 METADATA = "__metadata__"
 LENGTH = 8
 ALIGNED = 8
@@ -68,51 +61,61 @@ ALIGNED = 8
 Size = Annotated[int, Meta(ge=0, le=2**53)]
 
 
-class Form(NamedTuple):
-    """Of a tensor: its kind of number, and its shape."""
+def storage_dtype(code: str) -> np.dtype[Any]:
+    """The numpy dtype that holds such numbers; for BF16 it is uint16, their bits."""
+    return np.dtype("uint16" if code == "BF16" else DTYPES[code])
 
-    kind: str
+
+SIZES = {code: storage_dtype(code).itemsize for code in DTYPES}
+_NUMPY_CODES = {storage_dtype(code): code for code in DTYPES if code != "BF16"}
+
+
+class TensorSpec(NamedTuple):
+    """A tensor's dtype (a code of the format) and shape."""
+
+    dtype: str
     shape: tuple[int, ...]
 
     @property
     def bytes(self) -> int:
-        return math.prod(self.shape) * SIZES[self.kind]
+        return math.prod(self.shape) * SIZES[self.dtype]
 
 
-class Plain(NamedTuple):
-    """A tensor without a library: its form and its bytes."""
+class RawTensor(NamedTuple):
+    """A tensor's spec and bytes, independent of numpy and torch."""
 
-    form: Form
+    spec: TensorSpec
     data: memoryview
 
 
-class Place(Struct, frozen=True, forbid_unknown_fields=True):
-    """What the header says of a tensor; the offsets count from the end of the header."""
+class HeaderEntry(Struct, frozen=True, forbid_unknown_fields=True):
+    """A tensor's entry in the header; the offsets count from the end of the header."""
 
     dtype: Annotated[str, Meta(pattern=r"^[A-Z0-9_]{1,16}\Z")]
     shape: tuple[Size, ...]
     data_offsets: tuple[Size, Size]
 
-    def holds(self, form: Form) -> bool:
+    def matches(self, spec: TensorSpec) -> bool:
         first, last = self.data_offsets
-        return (self.dtype, self.shape, last - first) == (*form, form.bytes)
+        return (self.dtype, self.shape, last - first) == (*spec, spec.bytes)
 
 
 class Sink(Protocol):
-    """Where bytes go."""
+    """A destination for bytes: a file, a compressor, a digest."""
 
     def write(self, data: bytes | memoryview, /) -> object: ...
 
 
-def opening(forms: Mapping[str, Form]) -> tuple[bytes, list[str], int]:
-    """The header of tensors of these forms, their order (wide numbers first, then by name), and
-    the size of the whole.
+def header_of(specs: Mapping[str, TensorSpec]) -> tuple[bytes, list[str], int]:
+    """The header for these specs, the order of the tensors, and the size of the whole file.
+
+    Wide numbers come first, so that all are aligned; within a width the order is by name.
     """
-    names = sorted(forms, key=lambda name: (-SIZES[forms[name].kind], name))
+    names = sorted(specs, key=lambda name: (-SIZES[specs[name].dtype], name))
     header, offset = {}, 0
     for name in names:
-        end = offset + forms[name].bytes
-        header[name] = msgspec.to_builtins(Place(*forms[name], (offset, end)))
+        end = offset + specs[name].bytes
+        header[name] = msgspec.to_builtins(HeaderEntry(*specs[name], (offset, end)))
         offset = end
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % ALIGNED)
@@ -120,103 +123,105 @@ def opening(forms: Mapping[str, Form]) -> tuple[bytes, list[str], int]:
     return start, names, len(start) + offset
 
 
-def write(file: Sink, tensors: Mapping[str, Plain]) -> None:
+def write(file: Sink, tensors: Mapping[str, RawTensor]) -> None:
     """Write these tensors under their names."""
-    start, names, _ = opening({name: tensor.form for name, tensor in tensors.items()})
+    start, names, _ = header_of({name: tensor.spec for name, tensor in tensors.items()})
     file.write(start)
     for name in names:
         file.write(tensors[name].data)
 
 
-def read(file: BinaryIO, wanted: Callable[[str], bool] = bool) -> dict[str, Plain]:
-    """What `write` wrote into a file of our own, if its name is wanted; in any form."""
+def read(file: BinaryIO, wanted: Callable[[str], bool] = bool) -> dict[str, RawTensor]:
+    """Read the wanted tensors from a file that `write` wrote, whatever their dtypes and shapes."""
     archive = Archive.open(file, file.seek(0, io.SEEK_END))
     found = {}
-    for name in filter(wanted, archive.places):
-        form = Form(archive.places[name].dtype, archive.places[name].shape)
-        if form.kind not in SIZES or not archive.places[name].holds(form):
-            raise WireError(f"tensor '{name[:80]}' is not what it says: {form.kind}")
-        data = raw(np.empty(form.bytes, np.uint8))
-        archive.read(name, form, data)
-        found[name] = Plain(form, data)
+    for name in filter(wanted, archive.entries):
+        spec = TensorSpec(archive.entries[name].dtype, archive.entries[name].shape)
+        if spec.dtype not in SIZES or not archive.entries[name].matches(spec):
+            raise WireError(
+                f"tensor '{name[:80]}': unknown dtype, or wrong length for it ({spec.dtype})"
+            )
+        data = raw(np.empty(spec.bytes, np.uint8))
+        archive.read(name, spec, data)
+        found[name] = RawTensor(spec, data)
     return found
 
 
-def plain(array: npt.NDArray[Any]) -> Plain:
-    """An array of numpy, without its bytes being copied if they lie side by side."""
+def from_array(array: npt.NDArray[Any]) -> RawTensor:
+    """A numpy array as a tensor; its bytes are copied only if they are not contiguous."""
     flat = np.ascontiguousarray(array).reshape(-1)
-    return Plain(Form(KINDS[flat.dtype], array.shape), raw(flat))
+    return RawTensor(TensorSpec(_NUMPY_CODES[flat.dtype], array.shape), raw(flat))
 
 
-def array_of(tensor: Plain) -> npt.NDArray[Any]:
-    """The same bytes as an array of numpy, which has no bfloat16."""
-    dtypes = {kind: dtype for dtype, kind in KINDS.items()}
-    if tensor.form.kind not in dtypes:
-        raise WireError(f"numpy has no numbers of the kind {tensor.form.kind}")
-    flat: npt.NDArray[Any] = np.frombuffer(tensor.data, dtypes[tensor.form.kind])
-    return flat.reshape(tensor.form.shape)
+def to_array(tensor: RawTensor) -> npt.NDArray[Any]:
+    """The tensor as a numpy array over the same bytes; numpy lacks bfloat16."""
+    if tensor.spec.dtype == "BF16":
+        raise WireError("numpy has no dtype BF16")
+    flat: npt.NDArray[Any] = np.frombuffer(tensor.data, storage_dtype(tensor.spec.dtype))
+    return flat.reshape(tensor.spec.shape)
 
 
 def raw(array: npt.NDArray[Any]) -> memoryview:
-    """The bytes of a flat array without gaps, which is not copied."""
+    """The bytes of a flat contiguous array, not copied."""
     return array.view(np.uint8).data
 
 
 @dataclass(frozen=True)
 class Archive:
-    """A file of tensors: where each lies in it, and where the first begins."""
+    """A safetensors file that is open for reading, and its header; the data begins at `start`."""
 
     file: BinaryIO
-    places: Mapping[str, Place]
+    entries: Mapping[str, HeaderEntry]
     start: int
 
     @classmethod
     def open(cls, file: BinaryIO, most: int) -> Archive:
-        """Read the header; one of more than `most` bytes is refused."""
+        """Read the header; refuse one of more than `most` bytes."""
         size = file.seek(0, io.SEEK_END)
         file.seek(0)
         length = int.from_bytes(file.read(LENGTH), "little")
         if size < LENGTH or length > min(most, size - LENGTH):
             raise WireError(f"not safetensors bytes: no header of at most {most} bytes")
-        places = _places(file.read(length))
-        if not _side_by_side(places, size - LENGTH - length):
-            raise WireError("not safetensors bytes: the tensors do not lie side by side")
-        return cls(file, places, LENGTH + length)
+        entries = parse_header(file.read(length))
+        if not _contiguous(entries, size - LENGTH - length):
+            raise WireError("not safetensors bytes: the tensors overlap or leave a gap")
+        return cls(file, entries, LENGTH + length)
 
     @property
     def names(self) -> list[str]:
-        """In the order of their bytes: what is read so is read from one end to the other."""
-        return sorted(self.places, key=lambda name: self.places[name].data_offsets)
+        """The tensors' names in file order, for reading from the beginning to the end."""
+        return sorted(self.entries, key=lambda name: self.entries[name].data_offsets)
 
-    def read(self, name: str, form: Form, into: memoryview, first: int = 0) -> None:
-        """Fill bytes from a tensor of this form, from its number `first` on."""
-        place = self.places[name]
-        if not place.holds(form):
+    def read(self, name: str, spec: TensorSpec, into: memoryview, first: int = 0) -> None:
+        """Fill `into` from a tensor of this spec, starting at its element `first`."""
+        entry = self.entries[name]
+        if not entry.matches(spec):
             raise WireError(
-                f"tensor '{name[:80]}' is {place.dtype} {place.shape[:8]}, "
-                f"the layout says {form.kind} {form.shape}"
+                f"tensor '{name[:80]}' is {entry.dtype} {entry.shape[:8]}, "
+                f"the layout says {spec.dtype} {spec.shape}"
             )
-        self.file.seek(self.start + place.data_offsets[0] + first * SIZES[form.kind])
+        self.file.seek(self.start + entry.data_offsets[0] + first * SIZES[spec.dtype])
         count = self.file.readinto(into)  # type: ignore[attr-defined]
         if count != len(into):
-            raise WireError("not safetensors bytes: it ends in the middle of a tensor")
+            raise WireError("not safetensors bytes: the file ends in the middle of a tensor")
 
 
-def _places(text: bytes) -> dict[str, Place]:
+def parse_header(text: bytes) -> dict[str, HeaderEntry]:
+    """Read the JSON header: the entries of the tensors, by name."""
     try:
         raw = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
         metadata = raw.pop(METADATA, None)
         if metadata is not None:
             msgspec.json.decode(metadata, type=dict[str, str])
-        return {name: msgspec.json.decode(place, type=Place) for name, place in raw.items()}
+        return {name: msgspec.json.decode(entry, type=HeaderEntry) for name, entry in raw.items()}
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise WireError(f"not safetensors bytes: {str(error)[:200]}") from None
 
 
-def _side_by_side(places: Mapping[str, Place], size: int) -> bool:
-    """Whether they fill all the bytes without a gap, and none lies over another."""
+def _contiguous(entries: Mapping[str, HeaderEntry], size: int) -> bool:
+    """Return True if the tensors fill all `size` bytes, without gaps or overlaps."""
     end = 0
-    for first, last in sorted(place.data_offsets for place in places.values()):
+    for first, last in sorted(entry.data_offsets for entry in entries.values()):
         if first != end or last < first:
             return False
         end = last

@@ -1,7 +1,7 @@
-"""How an update travels: its numbers, whole or as the change, and whether it is compressed.
+"""Encodings of updates: the dtype, whole model or delta, compressed or not.
 
-Written `float32`, `float16+delta`, `int8+delta+zstd`. What rounding takes from an update is its
-residue; the device keeps it and adds it to the next one, so that nothing is lost for good.
+They are written `float32`, `float16+delta`, `int8+delta+zstd`. The residue is the rounding error of
+an update; the device keeps it and adds it to the next one (error feedback).
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from fededge.wire.tensors import MODEL, Numbers
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["RESIDUE", "Encoding", "Inflated"]
+__all__ = ["RESIDUE", "Encoding", "ZstdReader"]
 
 RESIDUE = "residue"
-"""Its name in private state, where those of methods have a dot."""
+"""The residue's name in private state; names of methods' state have a dot."""
 
 LEVEL = 3
-MOST_WINDOW = 1 << 27
-MOST_HEAD = 18
-"""Bytes of a zstd frame's header."""
+MAX_WINDOW = 1 << 27
+MAX_FRAME_HEADER = 18
+"""Longest header of a zstd frame, in bytes."""
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """One of the ways; the same on both sides, and in a simulation."""
+    """One encoding; coordinator, device and simulation use the same code."""
 
     numbers: Numbers = "float32"
     delta: bool = False
@@ -45,7 +45,7 @@ class Encoding:
 
     @classmethod
     def parse(cls, text: str) -> Encoding:
-        """Read `numbers[+delta][+zstd]`; anything else is a WireError."""
+        """Parse `numbers[+delta][+zstd]`; WireError for anything else."""
         first, *more = text.split("+")
         if first not in get_args(Numbers) or more not in ([], ["delta"], ["zstd"], _ALL):
             raise WireError(
@@ -62,13 +62,13 @@ class Encoding:
 
     @property
     def exact(self) -> bool:
-        """Whether what arrives is what was sent, to the last bit."""
+        """True if the received model equals the sent one bit by bit."""
         return self.numbers == "float32" and not self.delta
 
     def pack(
         self, layout: Layout, model: Vector, base: Vector, residue: Vector | None = None
     ) -> tuple[bytes, Vector | None]:
-        """The update's bytes, and the residue to keep if it is accepted; see `write_`."""
+        """Return the update's bytes, and the residue to keep if it is accepted; see `write_`."""
         file = io.BytesIO()
         left = self.write_(
             residue if residue is None else residue.copy(), file, layout, model, base
@@ -78,14 +78,14 @@ class Encoding:
     def write_(
         self, residue: Vector | None, file: Sink, layout: Layout, model: Vector, base: Vector
     ) -> Vector | None:
-        """Write an update, block by block; the residue to keep if it is accepted.
+        """Write an update block by block; return the residue to keep if it is accepted.
 
         Args:
-            residue: what was kept of the update before; the new one takes its place.
-            file: where the bytes go.
-            layout: of all these vectors.
-            model: what the device sends.
-            base: the version it was trained from.
+            residue: the residue of the last update; overwritten with the new one.
+            file: the destination of the bytes.
+            layout: the layout of all these vectors.
+            model: the model that the device sends.
+            base: the version that it was trained from.
         """
         if self.exact:
             self.send(file, layout, {MODEL: model})
@@ -93,7 +93,7 @@ class Encoding:
         fresh = residue is None
         left = np.zeros_like(base) if residue is None else residue
 
-        @tensors.unwarned
+        @tensors.quiet
         def wanted(span: slice) -> Vector:
             part = model[span] - base[span] if self.delta else model[span]
             part = part if fresh else part + left[span]
@@ -101,11 +101,11 @@ class Encoding:
                 raise EgressError("the update has numbers that are not finite")
             return part
 
-        def taken(span: slice, part: Vector, arrives: Vector) -> None:
+        def on_written(span: slice, part: Vector, arrives: Vector) -> None:
             np.subtract(part, arrives, out=left[span])
 
-        made = tensors.Made((layout.size,), wanted)
-        self.send(file, layout, {MODEL: made}, self.numbers, taken)
+        update = tensors.LazyVector((layout.size,), wanted)
+        self.send(file, layout, {MODEL: update}, self.numbers, on_written)
         return left
 
     def send(
@@ -114,74 +114,72 @@ class Encoding:
         layout: Layout,
         vectors: tensors.Vectors,
         numbers: Numbers = "float32",
-        taken: tensors.Taken | None = None,
+        on_written: tensors.OnWritten | None = None,
     ) -> None:
-        """Write vectors as they travel, compressed or not."""
+        """Write vectors, compressed if the encoding says so."""
         if not self.zstd:
-            tensors.write(file, layout, vectors, numbers, taken)
+            tensors.write(file, layout, vectors, numbers, on_written)
             return
         size = tensors.size_of(layout, vectors, numbers)
-        squeezing = zstandard.ZstdCompressor(level=LEVEL).stream_writer(file, size, closefd=False)  # type: ignore[arg-type]
-        with squeezing as squeezed:
-            tensors.write(squeezed, layout, vectors, numbers, taken)
+        writer = zstandard.ZstdCompressor(level=LEVEL).stream_writer(file, size, closefd=False)  # type: ignore[arg-type]
+        with writer as compressed:
+            tensors.write(compressed, layout, vectors, numbers, on_written)
 
     def unpack(self, layout: Layout, source: bytes | BinaryIO, base: Vector) -> Vector:
-        """The model that the device sent, as near as the encoding brings it."""
-        with self.plain(source, tensors.payload_limit(layout)) as file:
+        """Decode the model that the device sent, up to the encoding's rounding."""
+        with self.decompressed(source, tensors.payload_limit(layout)) as file:
             found = tensors.decode(layout, file, numbers=self.numbers)[MODEL]
         return self._onto(found, base) if self.delta else found
 
     def unpack_part(self, layout: Layout, file: BinaryIO, span: slice, base: Vector) -> Vector:
-        """These numbers of what `unpack` gives, from a file that is not compressed (any more).
+        """Decode a span of the model from a file that is not compressed, or no longer.
 
         Args:
-            base: these numbers of the version that it was trained from.
+            base: the same span of the version that it was trained from.
         """
         found = tensors.decode_part(layout, file, span, self.numbers)
         return self._onto(found, base) if self.delta else found
 
-    @tensors.unwarned
+    @tensors.quiet
     def _onto(self, change: Vector, base: Vector) -> Vector:
         change += base
         if not finite(change):
-            raise WireError("the model that the change leads to is not finite")
+            raise WireError("base plus delta is not finite")
         return change
 
     @contextlib.contextmanager
-    def plain(self, source: bytes | BinaryIO, most: int) -> Iterator[BinaryIO]:
-        """What was compressed, at most so many bytes of it; what was not, as it is.
+    def decompressed(self, source: bytes | BinaryIO, most: int) -> Iterator[BinaryIO]:
+        """A file of the decompressed bytes, at most `most` of them.
 
-        Compressed bytes are read from one end to the other, and must have been when the block ends.
+        Compressed bytes can only be read forward, and the block must read all of them.
         """
         file = io.BytesIO(source) if isinstance(source, bytes) else source
         if not self.zstd:
             yield file
             return
-        inflated = Inflated(file, most)
-        yield inflated  # type: ignore[misc]  # what an archive needs of a file, it can
-        inflated.finish()
+        reader = ZstdReader(file, most)
+        yield reader  # type: ignore[misc]  # it has all the methods that an archive uses
+        reader.finish()
 
 
 _ALL = ["delta", "zstd"]
 
 
-class Inflated(io.RawIOBase):
-    """A compressed file as if it were not, for who reads on and on: no more than it claims.
+class ZstdReader(io.RawIOBase):
+    """A decompressing reader that only moves forward, bounded by the size in the frame's header.
 
-    What claims more than `most`, or does not say, is refused unread.
+    A header that gives no size, or more than `most`, is refused before anything is decompressed.
     """
 
     def __init__(self, file: BinaryIO, most: int) -> None:
         super().__init__()
-        head = file.read(MOST_HEAD)
+        head = file.read(MAX_FRAME_HEADER)
         file.seek(-len(head), io.SEEK_CUR)
         with _refused():
             self.size = zstandard.get_frame_parameters(head).content_size
         if not 0 <= self.size <= most:
-            raise WireError(
-                f"compressed bytes that claim to be {self.size}, where {most} can be honest"
-            )
-        unpacker = zstandard.ZstdDecompressor(max_window_size=MOST_WINDOW)
+            raise WireError(f"the zstd header announces {self.size} bytes, the limit is {most}")
+        unpacker = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW)
         self._reader = unpacker.stream_reader(file, read_across_frames=True, closefd=False)
         self._at = 0
 
@@ -189,7 +187,7 @@ class Inflated(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Buffer, /) -> int:
-        """Fill the buffer, but for the end."""
+        """Fill the whole buffer; less only at the end."""
         view, filled = memoryview(buffer).cast("B"), 0
         with _refused():
             while filled < len(view) and (count := self._reader.readinto(view[filled:])):
@@ -198,17 +196,17 @@ class Inflated(io.RawIOBase):
         return filled
 
     def finish(self) -> None:
-        """All was read, and that is what it claimed to be."""
+        """Check that the data had the size in the header; WireError if not."""
         self.read(1)
         if self._at != self.size:
-            raise WireError(f"compressed bytes that are not the {self.size} that they claim to be")
+            raise WireError(f"the compressed data is not the {self.size} bytes of its zstd header")
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        """Tell the size, or stay: there is no way but forward."""
+        """Return the size for SEEK_END; otherwise only the current position is allowed."""
         if whence == io.SEEK_END:
             return self.size
         if offset != self._at:
-            raise WireError("compressed bytes whose tensors do not follow each other")
+            raise WireError("compressed tensors must be in file order")
         return offset
 
 

@@ -1,4 +1,4 @@
-"""Every JSON message, as a schema: what is not in it does not pass, in either direction."""
+"""Schemas of all JSON messages; fields outside the schema are refused in both directions."""
 
 from __future__ import annotations
 
@@ -8,14 +8,22 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from fededge._internal.plain_text import LINE, MOST
+from fededge._internal.plain_text import LINE, MAX_TEXT, SCALAR_NAME
 from fededge.errors import WireError
 from fededge.model_spec import ModelSpec
+from fededge.wire.topics import NAME_PATTERN, VERSION_PATTERN
 
 __all__ = [
-    "MOST_ASKED",
+    "MAX_RESEND",
+    "BatchSize",
+    "ChunkBytes",
     "Claim",
+    "Epochs",
+    "LearningRate",
+    "Lease",
     "Manifest",
+    "Momentum",
+    "NonNegative",
     "Presence",
     "Reply",
     "Report",
@@ -28,59 +36,70 @@ __all__ = [
     "round_of",
 ]
 
-MOST_BYTES = 4 * 1024 * 1024
-"""A state names every label, …"""
+MAX_STATE_BYTES = 4 * 1024 * 1024
+"""Largest state: it names every label."""
 
-MOST_OTHERS = 64 * 1024
-"""… and all other messages are far smaller: what a device says must not take long to read."""
+MAX_OTHER_BYTES = 64 * 1024
+"""Largest other message: decoding a device's message must be quick."""
 
-MOST_ASKED = 1000
+MAX_RESEND = 1000
 """Missing chunks that one reply may name."""
 
-# `\Z`, not `$`: that one also matches before a newline at the end.
-Hash = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
-Version = Annotated[str, Meta(pattern=r"^[0-9]{6}-[0-9a-f]{16}\Z")]
-DeviceId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")]
-Instance = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
-Answers = Annotated[str, Meta(pattern=r"^([0-9a-f]{32})?\Z")]
+# `\Z`, because `$` also matches before a trailing newline.
+HASH, INSTANCE = "[0-9a-f]{64}", "[0-9a-f]{32}"
+Hash = Annotated[str, Meta(pattern=rf"^{HASH}\Z")]
+OptionalHash = Annotated[str, Meta(pattern=rf"^({HASH})?\Z")]
+Version = Annotated[str, Meta(pattern=rf"^{VERSION_PATTERN}\Z")]
+OptionalVersion = Annotated[str, Meta(pattern=rf"^({VERSION_PATTERN})?\Z")]
+DeviceId = Annotated[str, Meta(pattern=rf"^{NAME_PATTERN}\Z")]
+OptionalDeviceId = Annotated[str, Meta(pattern=rf"^({NAME_PATTERN})?\Z")]
+Instance = Annotated[str, Meta(pattern=rf"^{INSTANCE}\Z")]
+OptionalInstance = Annotated[str, Meta(pattern=rf"^({INSTANCE})?\Z")]
 Signature = Annotated[str, Meta(pattern=r"^([0-9a-f]{128})?\Z")]
 Run = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,64}\Z")]
-Line = Annotated[str, Meta(max_length=MOST, pattern=LINE)]
+Line = Annotated[str, Meta(max_length=MAX_TEXT, pattern=LINE)]
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 Chunks = Annotated[int, Meta(ge=1, le=1_000_000)]
 MethodName = Annotated[str, Meta(pattern=r"^[\w-]{1,64}\Z")]
-ScalarName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]{0,39}\Z")]
+ScalarName = Annotated[str, Meta(pattern=rf"^{SCALAR_NAME}\Z")]
+ChunkBytes = Annotated[int, Meta(ge=1024, le=16 * 1024 * 1024)]
+Lease = Annotated[float, Meta(ge=5, le=1e6)]
+Epochs = Annotated[int, Meta(ge=1, le=10_000)]
+BatchSize = Annotated[int, Meta(ge=1, le=1_000_000)]
+LearningRate = Annotated[float, Meta(gt=0, le=1e6)]
+Momentum = Annotated[float, Meta(ge=0, lt=1)]
+NonNegative = Annotated[float, Meta(ge=0, le=1e6)]
 
 
 class Message(Struct, frozen=True, forbid_unknown_fields=True):
-    """Base of all messages: immutable, and closed to fields that the schema does not name."""
+    """Base of all messages: immutable, and refuses fields outside the schema."""
 
 
 class Manifest(Message, frozen=True):
-    """How to check a transfer: its chunks, its bytes and their SHA-256."""
+    """Number of chunks, size and SHA-256 of a transfer, by which the receiver checks it."""
 
     chunks: Chunks
-    chunk_bytes: Annotated[int, Meta(ge=1024, le=16 * 1024 * 1024)]
+    chunk_bytes: ChunkBytes
     bytes: Count
     sha256: Hash
 
 
 class Training(Message, frozen=True):
-    """`Hyper` on the wire."""
+    """The training hyper-parameters (`Hyper`) on the wire."""
 
-    epochs: Annotated[int, Meta(ge=1, le=10_000)]
-    batch_size: Annotated[int, Meta(ge=1, le=1_000_000)]
-    lr: Annotated[float, Meta(gt=0, le=1e6)]
-    momentum: Annotated[float, Meta(ge=0, lt=1)]
-    weight_decay: Annotated[float, Meta(ge=0, le=1e6)]
-    clip_norm: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
+    epochs: Epochs
+    batch_size: BatchSize
+    lr: LearningRate
+    momentum: Momentum
+    weight_decay: NonNegative
+    clip_norm: NonNegative = 0.0
 
 
 class Rollout(Message, frozen=True):
-    """Which personal models devices may use, by the round that they were trained in.
+    """The personal models that devices may use, by the round that they were trained in.
 
-    Those of rounds before `released` are for all; those of rounds from `after` to before `until`
-    for the devices whose place is below `cut`. `number` counts the rollouts of a run.
+    All devices may use models from rounds before `released`. Devices whose place is below `cut` may
+    also use models from rounds `after` <= r < `until`. `number` counts the rollouts of a run.
     """
 
     number: Count
@@ -91,11 +110,11 @@ class Rollout(Message, frozen=True):
 
 
 class State(Message, frozen=True):
-    """The coordinator's retained word: where the federation stands and what it trains.
+    """The coordinator's retained state: the progress of the federation and what it trains.
 
-    `deadline` is seconds from its publication, not a clock time: the coordinator's clock decides.
-    A device that gives no sign of life for `lease` seconds is gone. `restored` names the version
-    whose model this one repeats, if the run went back. Other devices are told as numbers only.
+    `deadline` counts seconds from publication, because only the coordinator's clock decides. A
+    device without a sign of life for `lease` seconds is absent. `restored` names the version whose
+    model this one repeats after a rollback. Other devices appear only as counts.
     """
 
     federation: DeviceId
@@ -112,7 +131,7 @@ class State(Message, frozen=True):
     model: ModelSpec
     manifest: Manifest
     deadline: float
-    lease: Annotated[float, Meta(ge=5, le=1e6)] = 90.0
+    lease: Lease = 90.0
     asked: Count = 0
     accuracy: float | None = None
     files: Annotated[dict[MethodName, Hash], Meta(max_length=64)] = {}
@@ -121,13 +140,13 @@ class State(Message, frozen=True):
     rollout: Rollout | None = None
     problem: Line = ""
     quarantined: Count = 0
-    restored: Annotated[str, Meta(pattern=r"^([0-9]{6}-[0-9a-f]{16})?\Z")] = ""
+    restored: OptionalVersion = ""
     issued: Count = 0
     signature: Signature = ""
 
 
 class Presence(Message, frozen=True):
-    """Who holds the coordinator's name: retained, with a last will of `online: false`.
+    """The coordinator's presence: retained, with a last will of `online: false`.
 
     `answers` repeats the nonce of a claim that this presence answers.
     """
@@ -135,25 +154,25 @@ class Presence(Message, frozen=True):
     instance: Instance
     online: bool
     federation: DeviceId
-    answers: Answers = ""
+    answers: OptionalInstance = ""
     signature: Signature = ""
 
 
 class Status(Message, frozen=True):
-    """A device's retained word about itself: that it holds its name, and what it does.
+    """A device's retained status: its presence and its activity.
 
-    `model_round` is the round that its app's model was trained in, -1 without one. `model_state`
-    is what became of the newest model, within rollout number `rollout` if that is not 0.
+    `model_round` is the round in which the app's model was trained, -1 without one. `model_state`
+    is the outcome of the newest model, in rollout number `rollout` if that is not 0.
     """
 
     instance: Instance
     online: bool
-    answers: Answers = ""
+    answers: OptionalInstance = ""
     device: DeviceId = ""
     activity: Literal[
         "offline", "starting", "unable", "ready", "fetching", "training", "failed"
     ] = "offline"
-    layout: Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?\Z")] = ""
+    layout: OptionalHash = ""
     examples: Count = 0
     software: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.+-]{0,64}\Z")] = ""
     problem: Line = ""
@@ -165,7 +184,7 @@ class Status(Message, frozen=True):
 
 
 class Claim(Message, frozen=True):
-    """A process asks whether its name is taken: who holds it repeats the nonce."""
+    """A process asks whether its name is in use; the holder answers with the nonce."""
 
     nonce: Instance
 
@@ -180,7 +199,7 @@ class TaskMessage(Message, frozen=True):
 
 
 class Report(Message, frozen=True):
-    """A device has an update: the scalars of its turn, and how to check the chunks."""
+    """A device announces an update: the scalars of its turn and the manifest of the chunks."""
 
     device: DeviceId
     run: Run
@@ -193,14 +212,14 @@ class Report(Message, frozen=True):
 class Reply(Message, frozen=True):
     """The coordinator's answer to a report.
 
-    The rounds decide what it says; the shell adds whom it answers, and the signature.
+    The rounds decide its content; the shell adds the device, the run and the signature.
     """
 
     kind: Literal["accepted", "resend", "late", "refused"]
     version: Version
     reason: Line = ""
-    chunks: Annotated[tuple[Count, ...], Meta(max_length=MOST_ASKED)] = ()
-    device: Annotated[str, Meta(pattern=r"^([A-Za-z0-9][A-Za-z0-9_.-]{0,63})?\Z")] = ""
+    chunks: Annotated[tuple[Count, ...], Meta(max_length=MAX_RESEND)] = ()
+    device: OptionalDeviceId = ""
     run: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{0,64}\Z")] = ""
     signature: Signature = ""
 
@@ -209,7 +228,7 @@ M = TypeVar("M", bound=Message)
 
 
 def round_of(version: str) -> int:
-    """The round that begins from a version: the number of rounds that led to it."""
+    """The round that starts from a version, which is the number of rounds before it."""
     return int(version[:6])
 
 
@@ -218,8 +237,8 @@ def encode(message: Message) -> bytes:
 
 
 def decode(data: bytes, kind: type[M]) -> M:
-    """Read a message of this kind, or say in one sentence why it is none."""
-    most = MOST_BYTES if kind is State else MOST_OTHERS
+    """Decode a message of this kind; WireError if it is not valid."""
+    most = MAX_STATE_BYTES if kind is State else MAX_OTHER_BYTES
     if len(data) > most:
         raise WireError(f"a {kind.__name__} of {len(data)} bytes is over the limit of {most}")
     try:
@@ -229,5 +248,5 @@ def decode(data: bytes, kind: type[M]) -> M:
 
 
 def _shortened(text: str) -> str:
-    """msgspec's sentence, without the long pattern that it names before the field."""
+    """msgspec's error text without the long pattern that it quotes."""
     return re.sub("matching regex '.*'", "of the allowed characters", text)[:300]

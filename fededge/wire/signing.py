@@ -1,8 +1,8 @@
-"""The coordinator signs what it says with Ed25519; an agent goes by what a trusted key has signed.
+"""Ed25519 signatures of the coordinator's messages, which agents check against trusted keys.
 
-Messages are signed whole. Each kind has a purpose of its own, so that a signature under one kind
-cannot serve as another's; and each names what it is about: a federation or a run of it, and a
-device. A state's `issued` grows, so that a copy of an old one is known to be old.
+Messages are signed whole. Each kind is signed with its own prefix, so that a signature of one kind
+is not valid for another. Each message names its federation or run, and its device. A state's
+`issued` grows, so that agents detect a replayed old state.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PURPOSES: dict[type[Message], bytes] = {
     Reply: b"fededge reply v1\n",
     Presence: b"fededge presence v1\n",
 }
-"""Stands before what is signed: a signature under something else cannot serve as one of these."""
+"""Prefix of the signed bytes, by kind of message (domain separation)."""
 
 
 def sign(message: S, key: Ed25519PrivateKey) -> S:
@@ -42,19 +42,19 @@ def sign(message: S, key: Ed25519PrivateKey) -> S:
 
 
 def verify(message: S, keys: tuple[Ed25519PublicKey, ...]) -> None:
-    """Return if one of the keys signed this message; a WireError says what is wrong with it."""
+    """Raise WireError unless one of the keys signed this message."""
     if not message.signature:
-        raise WireError("it is not signed, and this device trusts signed messages only")
+        raise WireError("the message is not signed; this device accepts signed messages only")
     if not signed_by(message, keys):
-        raise WireError("its signature is not of a key that this device trusts")
+        raise WireError("the message is not signed by a key that this device trusts")
 
 
 def signed_by(message: S, keys: tuple[Ed25519PublicKey, ...]) -> bool:
     signature, data = bytes.fromhex(message.signature), _signed(message)
-    return any(_fits(key, signature, data) for key in keys)
+    return any(_is_valid(key, signature, data) for key in keys)
 
 
-def _fits(key: Ed25519PublicKey, signature: bytes, data: bytes) -> bool:
+def _is_valid(key: Ed25519PublicKey, signature: bytes, data: bytes) -> bool:
     try:
         key.verify(signature, data)
     except InvalidSignature:
@@ -63,7 +63,7 @@ def _fits(key: Ed25519PublicKey, signature: bytes, data: bytes) -> bool:
 
 
 def _signed(message: S) -> bytes:
-    """The bytes under a signature: read back first, so that both sides write numbers alike."""
+    """The bytes that are signed; decoded once before, so that both sides format numbers alike."""
     kind = type(message)
     bare = msgspec.structs.replace(message, signature="")
     return PURPOSES[kind] + encode(decode(encode(bare), kind))

@@ -1,4 +1,4 @@
-"""Bytes to send: in memory, or in something that gives a piece at a time, such as a file."""
+"""Sources of bytes to send: in memory, or read piece by piece, such as a file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["Pieces", "Source", "piece", "size"]
 
 
 class Pieces(Protocol):
-    """Bytes that are read piece by piece: `fededge.storage.source.FileSource`."""
+    """Bytes that are read piece by piece, as by `fededge.storage.source.FileSource`."""
 
     @property
     def size(self) -> int: ...
@@ -24,7 +24,7 @@ def size(source: Source) -> int:
 
 
 def piece(source: Source, start: int, count: int) -> bytes:
-    """`count` bytes from `start` on; fewer at the end."""
+    """Read `count` bytes from offset `start`; fewer at the end."""
     if isinstance(source, bytes):
         return source[start : start + count]
     return source.piece(start, count)

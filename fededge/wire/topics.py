@@ -1,4 +1,4 @@
-"""The topics of a federation, built and read back: `mosquitto_sub -t 'fededge/#' -v` shows them."""
+"""MQTT topics of a federation; `mosquitto_sub -t 'fededge/#' -v` shows them."""
 
 from __future__ import annotations
 
@@ -8,17 +8,21 @@ from typing import NamedTuple
 
 from fededge.errors import ConfigError, WireError
 
-__all__ = ["Address", "Topics", "check_name"]
+__all__ = ["NAME_PATTERN", "VERSION_PATTERN", "Address", "Topics", "check_name"]
 
 ROOT = "fededge/v1"
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-VERSION = re.compile(r"[0-9]{6}-[0-9a-f]{16}")
+NAME_PATTERN = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
+"""Device ids and names of federations."""
+
+VERSION_PATTERN = r"[0-9]{6}-[0-9a-f]{16}"
+NAME = re.compile(NAME_PATTERN)
+VERSION = re.compile(VERSION_PATTERN)
 CHUNK = re.compile(r"0|[1-9][0-9]{0,5}")
 DEVICE_KINDS = frozenset({"status", "task", "report", "reply", "claim"})
 
 
 class Address(NamedTuple):
-    """What a topic says: the kind of message, and the device, version and chunk it belongs to."""
+    """A parsed topic: the kind of message, and the device, version and chunk it belongs to."""
 
     kind: str
     device: str = ""
@@ -27,7 +31,7 @@ class Address(NamedTuple):
 
 
 def check_name(what: str, name: str) -> str:
-    """Federation names and device ids become part of topics: refuse what topics cannot carry."""
+    """Refuse a federation name or device id that cannot be part of a topic."""
     if not NAME.fullmatch(name):
         raise ConfigError(
             f"{what} '{name[:80]}' must be 1 to 64 letters, digits, '-', '_' or '.', "
@@ -52,7 +56,7 @@ class Topics:
 
     @property
     def coordinator(self) -> str:
-        """Below it lie the coordinator's own `status` and `claim`."""
+        """Parent of the coordinator's own `status` and `claim`."""
         return f"{self.root}/coordinator"
 
     def model(self, version: str, chunk: int | str = "+") -> str:
@@ -65,14 +69,14 @@ class Topics:
         return f"{self.root}/device/{device}/update/{version}/{chunk}"
 
     def device_of(self, topic: str) -> str:
-        """The device whose topic this is; empty if it is nobody's, or none of this federation."""
+        """The device that a topic belongs to; empty for any other topic."""
         try:
             return self.parse(topic).device
         except WireError:
             return ""
 
     def parse(self, topic: str) -> Address:
-        """Read a topic of this federation; any other is a WireError."""
+        """Parse a topic of this federation; WireError for any other."""
         head, _, rest = topic.partition(f"{self.root}/")
         parts = rest.split("/") if not head else []
         match parts:

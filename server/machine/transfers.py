@@ -12,7 +12,7 @@ from itertools import islice
 
 from fededge.errors import WireError
 from fededge.wire.chunks import STALLED, Assembly
-from fededge.wire.messages import MOST_ASKED, Reply, Report
+from fededge.wire.messages import MAX_RESEND, Reply, Report
 from fededge_server.machine.events import Answer, Check, ChunkCame, Command, Expect, Keep, Note
 
 __all__ = ["Transfers"]
@@ -39,7 +39,7 @@ class Transfers:
         if transfer is None or transfer.report.manifest != report.manifest:
             self.open[device] = Transfer(report, Assembly(report.manifest, now))
             return [Expect(device, report), self._ask(device)]
-        transfer.assembly.patience = STALLED
+        transfer.assembly.stalled = STALLED
         return [self._ask(device)] if transfer.assembly.overdue(now) else []
 
     def resume(self, device: str, report: Report, have: frozenset[int], now: float) -> None:
@@ -79,6 +79,6 @@ class Transfers:
     def _ask(self, device: str) -> Answer:
         """Ask a device for what is missing."""
         transfer = self.open[device]
-        missing = tuple(islice(transfer.assembly.missing(), MOST_ASKED))
+        missing = tuple(islice(transfer.assembly.missing(), MAX_RESEND))
         transfer.asked = frozenset(missing)
         return Answer(device, Reply("resend", transfer.report.version, chunks=missing))

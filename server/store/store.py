@@ -86,7 +86,9 @@ class Store(Entries, Spool):
         with replacing(self.model(progress.version)) as file:
             tensors.write(file, layout, {"model": model})
         with replacing(self._state(progress.version)) as remembered:
-            container.write(remembered, {name: container.plain(v) for name, v in state.items()})
+            container.write(
+                remembered, {name: container.from_array(v) for name, v in state.items()}
+            )
         self.enter(progress, remembered.sha256, reports, seconds)
 
     def load(self, version: str, layout: Layout) -> tuple[Vector, dict[str, Vector]]:
@@ -102,7 +104,7 @@ class Store(Entries, Spool):
             with path.open("rb") as file:
                 if stream_sha256(file) != state_sha256:
                     raise _damaged(path)
-                return model, {n: container.array_of(p) for n, p in container.read(file).items()}
+                return model, {n: container.to_array(p) for n, p in container.read(file).items()}
         except (OSError, WireError) as error:
             raise StoreError(f"{path}: unreadable ({error}); restore a backup") from None
 

@@ -113,7 +113,7 @@ class Client:
         return message.topic, bytes(message.payload), message.retain
 
     def nothing(self) -> bool:
-        """Whether no message arrives for a while."""
+        """Return True if no message arrives for a while."""
         time.sleep(QUIET)
         return self.messages.empty()
 
@@ -191,7 +191,7 @@ def test_port_zero_gives_each_broker_its_own(broker: Broker, kind: Kind, tmp_pat
 def test_a_port_taken_in_between_is_replaced_by_another(
     kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first choice is stolen after it was found free, as another program might do."""
+    """Another program takes the free port before the broker binds it."""
     free_port, chosen = module._free_port, []
     with socket.socket() as thief:
 

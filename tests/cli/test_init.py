@@ -55,7 +55,7 @@ def test_a_device_is_added_and_the_others_keep_what_they_have(tmp_path: Path) ->
 
 def test_keys_are_made_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["init", "key", "--out", str(tmp_path)]) == 0
-    assert "signing.key' is there already" in complaint(["key", "--out", str(tmp_path)], capsys)
+    assert "signing.key' exists already" in complaint(["key", "--out", str(tmp_path)], capsys)
 
 
 @pytest.mark.parametrize(

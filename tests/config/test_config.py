@@ -1,4 +1,4 @@
-"""Configuration files: what they say is what is read, and every mistake is one clear sentence."""
+"""Configuration files: their values, and one clear error for every mistake."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_the_password_comes_from_a_file(tmp_path: Path, secret: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "mode", "said"),
     [
-        (b"s3cret", 0o604, r"everybody can read '.*box.password'; close it: chmod 600 /"),
+        (b"s3cret", 0o604, r"every user can read '.*box.password'; fix: chmod 600 /"),
         (b"", 0o600, "must hold one line, the password"),
         (b"one\ntwo\n", 0o600, "must hold one line, the password"),
         (b"\xff\xfe", 0o600, "must hold one line, the password"),

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fededge.config import AgentConfig, DataConfig
 from fededge.credentials.signing_keys import make_keys, read_signing_key
 from fededge.errors import FedEdgeError
-from fededge.transport.session import Connected, Lost, Message, Will
+from fededge.transport.session import Connected, Incoming, Lost, Will
 from fededge.wire.messages import Claim, Reply, State, Status, TaskMessage, decode, encode
 from fededge.wire.signing import sign
 from fededge.wire.topics import Topics
@@ -88,7 +88,7 @@ class Shell(app.Agent):
         return decode(self.said().payload, Status)
 
     def hear(self, topic: str, payload: bytes) -> None:
-        self._take(Message(topic, payload, False, lambda: None))
+        self._take(Incoming(topic, payload, False, lambda: None))
 
     def signed(self, message: Any) -> Any:
         return message if self.signing is None else sign(message, self.signing)

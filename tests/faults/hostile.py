@@ -20,7 +20,7 @@ import numpy as np
 
 from fededge.errors import WireError
 from fededge.flat import Vector
-from fededge.transport.session import Connected, Delivered, Message, Will
+from fededge.transport.session import Connected, Delivered, Incoming, Will
 from fededge.wire import chunks, tensors
 from fededge.wire.encoding import Encoding
 from fededge.wire.messages import Claim, Manifest, Reply, Report, State, Status, decode, encode
@@ -117,7 +117,7 @@ class HostileService(Service):
 
     def take(self, event: Any) -> None:
         match event:
-            case Message():
+            case Incoming():
                 with contextlib.suppress(WireError):
                     self._message(event)
                 event.ack()
@@ -127,7 +127,7 @@ class HostileService(Service):
             case Connected():
                 self._heartbeat()
 
-    def _message(self, message: Message) -> None:
+    def _message(self, message: Incoming) -> None:
         kind = self.topics.parse(message.topic).kind
         if kind == "state" and message.payload:
             self.state = decode(message.payload, State)
@@ -287,7 +287,7 @@ class HostileService(Service):
         data = b"".join(bytes(chunks.unpack(kept[topic].payload).data) for topic in topics)
         names = ("model", *method_of(state.method).sends)
         most = tensors.payload_limit(NETWORK.layout, len(names))
-        with Encoding.parse(state.encoding).plain(data, most) as file:
+        with Encoding.parse(state.encoding).decompressed(data, most) as file:
             return tensors.decode(NETWORK.layout, file, names)["model"]
 
     # Whatever comes to its mind

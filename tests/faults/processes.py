@@ -23,7 +23,7 @@ from fededge.federated.bounds import FEWEST
 from fededge.flat import Vector, as_numpy
 from fededge.methods import Private
 from fededge.storage import pieces
-from fededge.transport.session import Message, Will
+from fededge.transport.session import Incoming, Will
 from fededge.wire.encoding import Encoding
 from fededge.wire.messages import Manifest, Report, State
 from fededge_agent import shell as agent_app
@@ -165,7 +165,7 @@ class Process:
     def hear(self, packet: Packet) -> bool:
         """Whether the message was handled to its end: otherwise it comes again."""
         done: list[bool] = []
-        message = Message(packet.topic, packet.payload, packet.retained, lambda: done.append(True))
+        message = Incoming(packet.topic, packet.payload, packet.retained, lambda: done.append(True))
         self.guarded(lambda: self.hand(message))
         return bool(done)
 

@@ -142,7 +142,7 @@ def test_updates_that_are_close_to_each_other_do_not_lose_it_in_the_sum() -> Non
 
 
 def test_one_update_is_held_at_a_time() -> None:
-    """Each is asked for once, in the order of ids, and is gone before the next one comes."""
+    """Each is read once, in the order of ids, and freed before the next one."""
     alive: list[weakref.ref[Vector]] = []
     asked: list[str] = []
 
@@ -313,7 +313,7 @@ if TYPE_CHECKING or COMPILED:
 
 @pytest.fixture(params=["numpy", *(_sums.simd_levels() if COMPILED else ())])
 def made_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Without what is compiled, and with it at every instruction set that this processor has."""
+    """The numpy fallback, and the compiled module with every instruction set of this processor."""
     if request.param == "numpy":
         monkeypatch.setattr(sums, "CHOICE", Choice("reference", "a test"))
         yield "numpy"
@@ -328,8 +328,8 @@ WEIGHTS = (1.0, 1 / 3, -0.7, 0.0, 1e-30, 1e30)
 
 
 @pytest.mark.parametrize("size", [0, 1, 7, 1000, 70_001])
-def test_sums_have_the_bits_of_float64(size: int, made_by: str) -> None:
-    """The product and the sum are rounded one after the other."""
+def test_sums_have_the_bits_of_the_op_and_of_float64(size: int, made_by: str) -> None:
+    """Compared with two roundings in float64, as in the compiled op for tensors."""
     assert sums.implementation().startswith(made_by)
     start, x = drawn(size, 1).astype(np.float64), drawn(size, 2)
     x[: size // 7] = np.resize(array(-0.0, 1e-45, -3.4028235e38, 65504.0), size // 7)

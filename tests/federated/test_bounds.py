@@ -1,4 +1,4 @@
-"""Bounds on what one device can do: by what is usual among the others."""
+"""Bounds on the influence of one device, relative to the others."""
 
 from __future__ import annotations
 

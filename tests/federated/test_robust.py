@@ -1,4 +1,4 @@
-"""Ways to combine updates that a few hostile ones cannot move: against numpy, and in blocks."""
+"""Byzantine-robust aggregation, compared with numpy, and in blocks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def matrix(request: pytest.FixtureRequest) -> Matrix:
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that there are many."""
+    """Small blocks, so that there are many."""
     monkeypatch.setattr(robust, "BLOCK_NUMBERS", 64)
 
 

@@ -1,4 +1,4 @@
-"""Whom a round asks."""
+"""Client selection."""
 
 from __future__ import annotations
 

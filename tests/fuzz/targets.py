@@ -273,7 +273,7 @@ def leftovers() -> tuple[bytes, ...]:
         listed += pieces.RECORD.pack(index * 1024, len(piece), zlib.crc32(piece))
     kept = io.BytesIO()
     arrays = {"scaffold.c_i": VECTOR, "#turns": np.array([3])}
-    container.write(kept, {name: container.plain(array) for name, array in arrays.items()})
+    container.write(kept, {name: container.from_array(array) for name, array in arrays.items()})
     return b"\0" + listed, b"\1" + msgspec.json.encode(INDEX), b"\2" + kept.getvalue()
 
 

@@ -1,4 +1,4 @@
-"""Pictures are scaled by one rule, whatever scales them: numpy, or any release of Pillow."""
+"""numpy and every release of Pillow scale images to the same pixels."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fededge.inputs.pictures import fitted, planes
+from fededge.inputs.images import fitted, planes
 from fededge.inputs.scaling import covered, fit
 
 sides = st.integers(1, 120)
@@ -40,7 +40,7 @@ def test_the_largest_part_with_the_proportions_is_covered(
 
 
 def test_what_is_left_out_is_the_border() -> None:
-    """Of 3 by 1, the middle: whatever stands left and right of it does not count."""
+    """Of 3 x 1 pixels only the middle one counts."""
     row = np.array([[[[1, 77, 255]]]], np.uint8)
     assert fit(row, 1, 1).tolist() == [[[[77]]]]
 

@@ -1,4 +1,4 @@
-"""Texts: tokens that are the same everywhere, AG News, a column of texts, and their mistakes."""
+"""Texts: hashed tokens, AG News, CSV columns of texts, and errors."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from fededge.config import BrokerConfig
 from fededge.errors import WireError
-from fededge.transport.session import Message, Session
+from fededge.transport.session import Incoming, Session
 from fededge.wire.messages import State, Status, decode, encode
 from fededge.wire.topics import Topics
 
@@ -34,14 +34,14 @@ class Attacker:
         self.session = Session(BrokerConfig(**federation.broker), name, inbox)
         self.session.subscribe(f"{self.topics.root}/#")
         self.session.start()
-        self.heard: list[Message] = []
+        self.heard: list[Incoming] = []
 
-    def hears(self, kind: str) -> list[Message]:
+    def hears(self, kind: str) -> list[Incoming]:
         """All of this kind that has come so far."""
         with contextlib.suppress(queue.Empty):
             while True:
                 event = self.session.inbox.get(timeout=0.1)
-                if isinstance(event, Message):
+                if isinstance(event, Incoming):
                     event.ack()
                     self.heard.append(event)
         return [m for m in self.heard if m.payload and self.topics.parse(m.topic).kind == kind]

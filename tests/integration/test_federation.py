@@ -18,7 +18,7 @@ from fededge.cli.audit import read_ledger
 from fededge.config import BrokerConfig
 from fededge.errors import StoreError
 from fededge.export import Models, predict, session
-from fededge.transport.session import Message, Session
+from fededge.transport.session import Incoming, Session
 from fededge.wire.messages import Manifest, Reply, Report, Status, decode, encode
 from fededge.wire.topics import Topics
 from fededge_server.store import Store
@@ -40,14 +40,14 @@ class Listener:
         )
         self.session.subscribe(f"{self.topics.root}/#")
         self.session.start()
-        self.seen: list[Message] = []
+        self.seen: list[Incoming] = []
 
-    def messages(self, kind: str, quiet: float = 0.3) -> list[Message]:
+    def messages(self, kind: str, quiet: float = 0.3) -> list[Incoming]:
         """What has come of this kind, once nothing has come for a moment."""
         with contextlib.suppress(queue.Empty):
             while True:
                 event = self.inbox.get(timeout=quiet)
-                if isinstance(event, Message):
+                if isinstance(event, Incoming):
                     event.ack()
                     self.seen.append(event)
         return [m for m in self.seen if m.payload and self.topics.parse(m.topic).kind == kind]
@@ -103,7 +103,7 @@ def test_the_ledger_is_exactly_what_the_broker_carried(federation: Federation) -
     agent.terminate()
     assert federation.ended(agent) == 0
 
-    def farewells() -> list[Message]:
+    def farewells() -> list[Incoming]:
         statuses = listener.messages("status")
         return [m for m in statuses if not decode(m.payload, Status).online]
 

@@ -78,11 +78,11 @@ def test_states_and_models_that_the_coordinator_did_not_sign_are_refused(
     attacker.session.publish(
         attacker.topics.model(fake.version, 0), chunks.pack(poison, facts, 0), retain=True
     )
-    refused(msgspec.structs.replace(fake, signature=""), "it is not signed")
-    refused(fake, "its signature is not of a key that this device trusts")
+    refused(msgspec.structs.replace(fake, signature=""), "the message is not signed;")
+    refused(fake, "the message is not signed by a key that this device trusts")
     refused(
         sign(fake, Ed25519PrivateKey.generate()),
-        "its signature is not of a key that this device trusts",
+        "the message is not signed by a key that this device trusts",
     )
     refused(old, "it is older than one that this device has seen")
     federation.agent("other", index=1)

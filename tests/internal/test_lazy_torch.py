@@ -1,4 +1,4 @@
-"""A coordinator does without torch, whatever its method; a user's own method may think in it.
+"""A coordinator runs every method without torch; a plugin method may use torch.
 
 This module imports no torch: another process plays the coordinator with what is in it.
 """
@@ -42,7 +42,7 @@ print(json.dumps(found))
 
 
 def ran(code: str, *arguments: str) -> str:
-    """What a new process prints that runs this code."""
+    """Run code in a new process and return its output."""
     command = [sys.executable, "-c", code, *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -50,7 +50,7 @@ def ran(code: str, *arguments: str) -> str:
 
 
 def alone(code: str, *arguments: str) -> str:
-    """The same of code that must not load torch."""
+    """As `ran`, for code that must not load torch."""
     return ran(f"{code}{CHECK}", *arguments)
 
 
@@ -114,7 +114,7 @@ print(*(name for name, thing in found.items() if isinstance(thing, types.ModuleT
 
 @pytest.mark.parametrize("package", ["fededge.models", "fededge.ops"])
 def test_a_late_name_is_not_its_module_whatever_was_imported_before(package: str) -> None:
-    """Importing a module sets its name in its package, and `__getattr__` is then not asked."""
+    """Importing a module sets its name in its package, so that `__getattr__` is not called."""
     assert ran(LATE, package).split() == []
 
 

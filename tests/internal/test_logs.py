@@ -1,4 +1,4 @@
-"""Logs that quote the network: no record forges another, and no device fills the disk with them."""
+"""Logs that quote the network: no log injection, and a rate limit per device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text from outside: what a terminal obeys or a reader cannot see comes out as a visible escape."""
+"""Text from outside: control and invisible characters become visible escapes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fededge._internal.plain_text import LINE, MOST, plain
+from fededge._internal.plain_text import LINE, MAX_TEXT, plain
 from fededge.errors import WireError
 
 HIDDEN = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
@@ -38,7 +38,7 @@ def test_what_comes_out_is_one_visible_line(text: str) -> None:
     out = plain(text)
     assert not {unicodedata.category(character) for character in out} & HIDDEN
     assert len(out.splitlines()) <= 1
-    assert len(out) <= MOST
+    assert len(out) <= MAX_TEXT
     out.encode()
 
 

@@ -1,4 +1,4 @@
-"""Real exported models whose answers are known: one linear layer, worked out again in float64."""
+"""Real exported models with known answers: one linear layer, recomputed in float64."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def pixels() -> np.ndarray:
 
 @pytest.fixture
 def point() -> Callable[[Path, str], None]:
-    """Lets `current` lead to another model, as the agent does: a link renamed over it."""
+    """Switch `current` to another model as the agent does, with an atomic rename of the link."""
 
     def swap(models: Path, number: str) -> None:
         link = models / ".current.new"

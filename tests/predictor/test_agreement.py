@@ -1,4 +1,4 @@
-"""The apps in `examples/` say the same about the same pictures: Python, Node.js, a browser, C++."""
+"""The apps in `examples/` (Python, Node.js, browser, C++) agree on the same images."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from fededge.export import Models, Template
 from fededge.flat import FlatModel
 from fededge.model_spec import ModelSpec
 from fededge.models import Preprocess, build
-from fededge.predictor.inputs import prepare
+from fededge.predictor.images import prepare_images
 from tests.browser import Page, browser
 from tests.predictor.conftest import ORIGIN, Maker, bare
 
@@ -41,7 +41,7 @@ CLOSE = 1e-3
 
 @pytest.fixture(scope="session")
 def fashion(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The state folder of a device with a LeNet that knows clothes, trained for a moment."""
+    """The state folder of a device with a briefly trained LeNet for Fashion-MNIST."""
     state = tmp_path_factory.mktemp("fashion")
     train, _ = embedded()
     spec = ModelSpec("lenet", train.labels, (1, 28, 28), train.mean, train.std)
@@ -64,7 +64,7 @@ def fit(network: nn.Module, train: Dataset) -> None:
 
 @pytest.fixture(scope="session")
 def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Real clothes, tinted and enlarged, in the shapes and formats that cameras and people use."""
+    """Fashion-MNIST images, tinted and enlarged, in common sizes and formats."""
     folder = tmp_path_factory.mktemp("pictures")
     _, test = embedded()
     shapes = {
@@ -122,7 +122,7 @@ def node_app(state: Path, folder: Path) -> Answers:
 
 
 def cpp_app(state: Path, folder: Path, scratch: Path) -> Answers:
-    """It reads PPM only, so the other pictures come to it decoded."""
+    """The C++ app reads PPM only, so other images are converted first."""
     program = built(scratch / "build")
     for file in folder.iterdir():
         with PIL.Image.open(file) as image:
@@ -237,7 +237,7 @@ def test_the_python_app_goes_on_after_a_picture_that_is_none(fashion: Path, tmp_
 
 
 def test_the_clothes_are_told_apart(fashion: Path) -> None:
-    """Else all apps could agree on nonsense."""
+    """The model must be good, else all apps could agree on nonsense."""
     _, test = embedded()
     predictor = Predictor(fashion)
     labels = [result.label for result in predictor.predict(test.x.numpy())]
@@ -270,7 +270,7 @@ def test_javascript_makes_the_pixels_of_training_to_the_bit(tmp_path: Path) -> N
         picture = rng.integers(0, 256, (high, wide, 3), np.uint8)
         rgb = base64.b64encode(picture.tobytes()).decode()
         cases.append({"shape": shape, "width": wide, "height": high, "rgb": rgb})
-        expected.append(prepare(PIL.Image.fromarray(picture), shape, True)[0].tobytes())
+        expected.append(prepare_images(PIL.Image.fromarray(picture), shape, True)[0].tobytes())
     (tmp_path / "cases.json").write_text(json.dumps(cases))
     script = ("--input-type=module", "--eval", PIXELS, "--")
     output = run("node", *script, EXAMPLES / "web" / "pixels.mjs", tmp_path / "cases.json")
@@ -281,7 +281,7 @@ def test_javascript_makes_the_pixels_of_training_to_the_bit(tmp_path: Path) -> N
 def test_a_browser_agrees_with_python(
     device: Path, pictures: Path, served: str, tmp_path: Path
 ) -> None:
-    """And asks nobody but the server of the page."""
+    """The page contacts no other server than its own."""
     with browser(tmp_path / "profile") as page:
         answers = web_app(page, served, device, pictures)
         assert_agree(python_app(device, pictures), answers, 10)
@@ -295,7 +295,7 @@ def test_a_browser_agrees_with_python(
 def test_the_page_says_what_is_wrong(
     fashion: Path, served: str, pictures: Path, tmp_path: Path
 ) -> None:
-    """A file too few, a model that is not its manifest's, no picture; and it goes on."""
+    """A missing file, a model of another manifest, no image; the page stays usable."""
     current = fashion / "models" / "current"
     (tmp_path / "model.onnx").write_bytes(b"another")
     (tmp_path / "no.png").write_text("no picture")

@@ -1,4 +1,4 @@
-"""The page for app developers does what it says."""
+"""The commands of docs/apps.md work."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_the_shell_commands_of_the_page_run_as_they_stand(
 def test_the_requests_of_the_page_get_the_answers_that_it_promises(
     state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the real curl, on another port."""
+    """The requests are sent with curl, on another port."""
     if shutil.which("curl") is None:
         pytest.skip("needs curl")
     monkeypatch.chdir(state.parent)

@@ -1,4 +1,4 @@
-"""An app needs ONNX Runtime and numpy: an environment that has these two and nothing else."""
+"""An app needs only ONNX Runtime and numpy: tests in an environment with just these two."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_arrays_of_any_size_are_predicted_and_files_ask_for_pillow(
     np.testing.assert_allclose([float(p) for p in probabilities.split()], expected, atol=1e-6)
     assert label in colour.spec.labels
     assert sentence == (
-        "image files and PIL images take Pillow, which cannot be imported (No module named 'PIL'); "
+        "image files and PIL images need Pillow, which cannot be imported (No module named 'PIL'); "
         "pip install pillow"
     )
 
@@ -89,5 +89,5 @@ def test_the_command_says_it_once(python: Path, models: Path, tmp_path: Path) ->
         PIL.Image.new("RGB", (10, 8)).save(tmp_path / name)
     done = run(python, "-m", "fededge", "predict", models, tmp_path)
     assert done.returncode == 2
-    assert done.stderr.startswith("fededge: image files and PIL images take Pillow")
+    assert done.stderr.startswith("fededge: image files and PIL images need Pillow")
     assert len(done.stderr.splitlines()) == 1

@@ -139,7 +139,7 @@ def test_json_has_one_object_a_line_also_for_a_bad_file(
 def test_csv_has_a_header_and_two_columns_for_each_of_the_best(
     models: Path, colour: Maker, photos: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """More than there are labels gives all of them; a bad file has no row, but a sentence."""
+    """A count beyond the labels gives all labels; a bad file has an error instead of a row."""
     (photos / "aa.png").write_text("no image")
     assert main(["predict", str(models), str(photos), "--csv", "--top", "9"]) == 2
     said = capsys.readouterr()
@@ -247,7 +247,7 @@ def test_a_picture_too_large_is_refused_in_our_own_words(
     """Pillow would add two lines about attacks."""
     PIL.Image.new("1", (10000, 9000)).save(tmp_path / "huge.png")
     assert main(["predict", str(models), str(tmp_path / "huge.png")]) == 2
-    assert "10000x9000 pixels are more than the 8192 a side" in capsys.readouterr().err
+    assert "10000 x 9000 pixels, the limit is 8192 a side" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["http://camera.lan", "camera.lan:80", "camera.lan/", "a@b", ""])

@@ -1,4 +1,4 @@
-"""Models whose graph names further files: ONNX Runtime would read them, and nobody checks them."""
+"""Models whose graph refers to other files, which ONNX Runtime would read unverified."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def test_what_is_no_onnx_file_is_refused(data: bytes) -> None:
 
 
 def test_a_message_that_comes_in_parts_is_looked_at_in_all_of_them() -> None:
-    """Protobuf puts parts of one message together: the second part of the graph counts too."""
+    """Protobuf merges repeated parts of a message, so the second part of the graph counts too."""
     whole = HIDING["initializer"]().SerializeToString()
     start = helper.make_model(graph()).SerializeToString()
     assert ELSEWHERE in names_other_files(start + whole)

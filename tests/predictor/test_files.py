@@ -1,4 +1,4 @@
-"""Which of a model's files an app gets, and that a trusted key has signed for them."""
+"""The choice of a model's file, and signatures by a trusted key."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fededge.credentials.signing_keys import make_keys, read_signing_key
 from fededge.errors import ConfigError, StoreError
 from fededge.export import Draft, Models, Samples, compared
 from fededge.flat import FlatModel
-from fededge.predictor.manifest import Input, chosen, read
+from fededge.predictor.manifest import ModelInput, chosen, read
 from tests.predictor.conftest import LABELS, ORIGIN, Maker, network
 
 
@@ -71,14 +71,14 @@ def test_a_variant_that_was_not_made_is_named(models: Path) -> None:
 def test_a_spoilt_variant_gives_way_to_float32(
     draft: Draft, tmp_path: Path, caplog: pytest.LogCaptureFixture, spoil: Callable[[Path], None]
 ) -> None:
-    """With a line that says so; an app that asks for the variant by name is told instead."""
+    """The fallback is logged; an app that requests the variant by name gets an error instead."""
     Models(tmp_path / "models").publish(draft.preferring("int8", 100))
     spoil(tmp_path / "models" / "1" / "model.int8.onnx")
     predictor = Predictor(tmp_path)
     assert (predictor.about.variant, file_of(predictor)) == ("fp32", draft.manifest.sha256[:16])
     assert predictor.predict(np.zeros((8, 10), np.uint8)).label in LABELS
     (line,) = (record.getMessage() for record in caplog.records)
-    assert line.startswith("int8 cannot be used, float32 takes its place: ")
+    assert line.startswith("int8 cannot be used, falling back to fp32: ")
     assert "model.int8.onnx: " in line
     with pytest.raises(StoreError, match=r"model\.int8\.onnx: (damaged|cannot be read)"):
         Predictor(tmp_path, variant="int8")
@@ -87,7 +87,7 @@ def test_a_spoilt_variant_gives_way_to_float32(
 def test_only_models_that_the_trusted_key_signed_are_taken(
     draft: Draft, models: Path, tmp_path: Path
 ) -> None:
-    """Not unsigned ones, not another key's, and not with a word of the manifest changed."""
+    """Unsigned models, another key's, and a changed manifest are refused."""
     for name in ("ours", "theirs"):
         make_keys(tmp_path / f"{name}.key", tmp_path / f"{name}.pub")
     signed = draft.signed(read_signing_key(tmp_path / "ours.key"))
@@ -128,7 +128,7 @@ PLACES = [(key,) for key in FITTING] + [
 def test_a_manifest_is_read_or_refused_whatever_stands_in_it(
     tmp_path: Path, place: tuple[str, ...], value: object
 ) -> None:
-    """One value is replaced by another: it is refused, or can be used."""
+    """With one value replaced, a manifest is refused or usable."""
     manifest = json.loads(json.dumps(FITTING))
     inner = manifest
     for key in place[:-1]:
@@ -141,4 +141,4 @@ def test_a_manifest_is_read_or_refused_whatever_stands_in_it(
     except StoreError:
         return
     assert "/" not in chosen(found, None).name
-    assert Input.of(found).kind in ("image", "text")
+    assert ModelInput.of(found).kind in ("image", "text")

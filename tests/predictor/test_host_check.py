@@ -1,4 +1,4 @@
-"""Hosts that requests name: which of them are this machine."""
+"""Hosts in requests: those of this machine are accepted."""
 
 from __future__ import annotations
 

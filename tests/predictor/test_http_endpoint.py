@@ -21,7 +21,8 @@ import pytest
 
 from fededge import Predictor
 from fededge.errors import ConfigError, DataError
-from fededge.predictor.http_endpoint import AT_ONCE, Endpoint, Handler
+from fededge.predictor.http_endpoint import AT_ONCE, Endpoint
+from fededge.predictor.http_handler import Handler
 from fededge.predictor.request_body import inputs_of
 from tests.predictor.conftest import LABELS, Maker
 
@@ -53,7 +54,7 @@ def ask(
 
 
 def raw(server: Endpoint, request: bytes) -> bytes:
-    """What comes back for these bytes, until the server closes."""
+    """Send bytes, and return the answer up to the end of the connection."""
     with socket.create_connection(("127.0.0.1", server.server_port), 30) as link:
         link.sendall(request)
         link.shutdown(socket.SHUT_WR)
@@ -116,27 +117,34 @@ JSON, PNG, TEXT = "application/json", "image/png", "text/plain"
         ("GET", "/../../etc/passwd", None, TEXT, 404, "there is no GET /../../etc/passwd here"),
         ("POST", "/predict", b"x", PNG, 404, "there is no POST /predict here"),
         ("POST", "/health", b"x", PNG, 404, "there is no POST /health here"),
-        ("POST", "/", b"x", TEXT, 415, "the content type text/plain is not known here"),
+        ("POST", "/", b"x", TEXT, 415, "the content type text/plain is not supported"),
         ("POST", "/", b"no image", PNG, 400, "the bytes given: not a readable image"),
         ("POST", "/", b"", PNG, 400, "the bytes given: not a readable image"),
         ("POST", "/", b"[1, 2", JSON, 400, "the body is not JSON"),
         ("POST", "/", b"[" * 19_000, JSON, 400, "the body is not JSON"),
         ("POST", "/", b"\xff", JSON, 400, "the body is not JSON"),
-        ("POST", "/", b"[[1, 2], [3]]", JSON, 400, "the JSON is not an array of rows alike"),
+        ("POST", "/", b"[[1, 2], [3]]", JSON, 400, "the JSON is not a rectangular array"),
         ("POST", "/", b"[[0.5]]", JSON, 400, "whole numbers from 0 to 255"),
         ("POST", "/", b"[[256]]", JSON, 400, "whole numbers from 0 to 255"),
         ("POST", "/", b"[[true]]", JSON, 400, "whole numbers from 0 to 255"),
-        ("POST", "/", b"[" * 70 + b"]" * 70, JSON, 400, "not an array of rows alike"),
+        ("POST", "/", b"[" * 70 + b"]" * 70, JSON, 400, "not a rectangular array"),
         ("POST", "/", b"[" * 40 + b"1" + b"]" * 40, JSON, 400, "one image has 2 or 3 dimensions"),
         ("POST", "/", b"[[" + b"9" * 40 + b"]]", JSON, 400, "whole numbers from 0 to 255"),
         ("POST", "/", b"[[]]", JSON, 400, "an array of shape (1, 0) has no pixels"),
-        ("POST", "/", json.dumps([[[[1]]]] * 1025).encode(), JSON, 413, "1,025 inputs are more"),
+        (
+            "POST",
+            "/",
+            json.dumps([[[[1]]]] * 1025).encode(),
+            JSON,
+            413,
+            "1,025 inputs, the limit is",
+        ),
         ("POST", "/", b'{"a": 1}', JSON, 400, "whole numbers from 0 to 255"),
         ("POST", "/", b"[[[[[1]]]]]", JSON, 400, "one image has 2 or 3 dimensions"),
-        ("POST", "/?top=no", b"x", PNG, 400, "top must be a number from 1, not 'no'"),
-        ("POST", "/?top=0", b"x", PNG, 400, "top must be a number from 1, not '0'"),
-        ("POST", "/", b"x" * (MOST_BYTES + 1), PNG, 413, "20,001 bytes are more than the 20,000"),
-        ("POST", "/", b"x" * 40 * MOST_BYTES, PNG, 413, "800,000 bytes are more than"),
+        ("POST", "/?top=no", b"x", PNG, 400, "top must be at least 1, got 'no'"),
+        ("POST", "/?top=0", b"x", PNG, 400, "top must be at least 1, got '0'"),
+        ("POST", "/", b"x" * (MOST_BYTES + 1), PNG, 413, "20,001 bytes, the limit is 20,000"),
+        ("POST", "/", b"x" * 40 * MOST_BYTES, PNG, 413, "800,000 bytes, the limit is"),
         ("PUT", "/", b"x", PNG, 501, "Unsupported method ('PUT')"),
     ],
 )
@@ -150,7 +158,7 @@ def test_a_mistake_gets_a_sentence(
     status: int,
     sentence: str,
 ) -> None:
-    """And the endpoint goes on."""
+    """The endpoint keeps serving afterwards."""
     got, answer = ask(server, method, path, body, Content_Type=kind)
     assert got == status
     assert answer.keys() == {"error"}
@@ -166,18 +174,18 @@ HIDDEN = b"GET /hidden HTTP/1.1\r\n\r\n...."
 @pytest.mark.parametrize(
     ("request_", "status", "sentence"),
     [
-        (b"POST / HTTP/1.1\r\nHost: x\r\n\r\n", b" 411 ", b"must say its length"),
-        (b"POST / HTTP/1.1\r\nContent-Length: -5\r\n\r\n", b" 411 ", b"must say its length"),
+        (b"POST / HTTP/1.1\r\nHost: x\r\n\r\n", b" 411 ", b"needs a Content-Length"),
+        (b"POST / HTTP/1.1\r\nContent-Length: -5\r\n\r\n", b" 411 ", b"needs a Content-Length"),
         (b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\nxx", b" 400 ", b"9 bytes that the request"),
         (b"POST / HTTP/1.1\r\nContent-Length: 9" + b"9" * 99 + b"\r\n\r\n", b" 413 ", b"bytes are"),
         (b"nonsense\r\n\r\n", b" 400 ", b"Bad request syntax"),
         (b"GET / HTTP/2.0\r\n\r\n", b" 505 ", b"Invalid HTTP version"),
         (b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n\r\n", b" 414 ", b"URI Too Long"),
-        (CHUNKED + b"\r\n5\r\nhello\r\n0\r\n\r\n", b" 411 ", b"must say its length"),
-        (CHUNKED + b"Content-Length: 1\r\n\r\nx", b" 411 ", b"must say its length"),
-        (LENGTHS + b"\r\n\r\nxxx", b" 400 ", b"two lengths"),
+        (CHUNKED + b"\r\n5\r\nhello\r\n0\r\n\r\n", b" 411 ", b"needs a Content-Length"),
+        (CHUNKED + b"Content-Length: 1\r\n\r\nx", b" 411 ", b"needs a Content-Length"),
+        (LENGTHS + b"\r\n\r\nxxx", b" 400 ", b"two Content-Length"),
         (b"POST / HTTP/1.1\r\nContent-Length: 1\r\n\r\nx", b" 415 ", b"no content type"),
-        (b"GET http://[/ HTTP/1.1\r\n\r\n", b" 400 ", b"'http://[/' is no address"),
+        (b"GET http://[/ HTTP/1.1\r\n\r\n", b" 400 ", b"'http://[/' is not a URL"),
         (b"GET /health HTTP/1.1\r\nContent-Length: 28\r\n\r\n" + HIDDEN, b" 200 ", b"ok"),
     ],
     ids=[
@@ -212,16 +220,16 @@ def test_a_client_that_stops_in_the_middle_is_let_go(
     with socket.create_connection(("127.0.0.1", server.server_port), 30) as link:
         link.sendall(b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\nxx")
         answer = b"".join(iter(lambda: link.recv(65536), b""))
-    assert b"9 bytes that the request announced did not come" in answer
+    assert b"announced 9 bytes, and they did not all arrive" in answer
 
 
 def test_a_client_that_sends_a_byte_now_and_then_is_let_go_too(
     server: Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The time is for the whole request, not for each byte of it: in the body, and in its head."""
+    """The deadline covers the whole request, header and body, not each byte."""
     monkeypatch.setattr(Handler, "timeout", 0.3)
     for head, answer in (
-        (b"POST / HTTP/1.1\r\nContent-Length: 5000\r\n\r\n", b"announced did not come"),
+        (b"POST / HTTP/1.1\r\nContent-Length: 5000\r\n\r\n", b"did not all arrive"),
         (b"POST / HTTP/1.1\r\nContent-Length: 50000\r\n\r\n", b" 413 "),
         (b"POST / HTTP/1.1\r\nX: ", b""),
     ):
@@ -231,7 +239,7 @@ def test_a_client_that_sends_a_byte_now_and_then_is_let_go_too(
 
 
 def trickle(link: socket.socket) -> bytes:
-    """What the server says until it hangs up, while it gets a byte every 20 ms for 20 s at most."""
+    """Send a byte every 20 ms for 20 s at most, and return the server's answer."""
     got = b""
     for _ in range(1000):
         try:
@@ -248,7 +256,7 @@ def trickle(link: socket.socket) -> bytes:
 
 
 def test_clients_that_come_at_once_are_all_answered(models: Path) -> None:
-    """All connect before the server looks: none may be turned away by the operating system."""
+    """All connect before the server accepts: the operating system must refuse none."""
     endpoint = Endpoint(Predictor(models), "127.0.0.1", 0)
     address = "127.0.0.1", endpoint.server_port
     links = [socket.create_connection(address, 30) for _ in range(30)]
@@ -268,7 +276,7 @@ def test_clients_that_come_at_once_are_all_answered(models: Path) -> None:
 def test_few_pictures_are_decoded_at_once(
     server: Endpoint, pixels: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One may take some hundred megabytes, and a connection costs its sender nothing."""
+    """Decoding one may take some hundred megabytes, while a connection costs a client nothing."""
     predict, lock = server.predictor.predict, threading.Lock()
     here, most = 0, 0
 
@@ -292,7 +300,7 @@ def test_few_pictures_are_decoded_at_once(
 
 
 def test_words_where_pixels_belong_take_no_memory() -> None:
-    """NumPy would give every one of them the room of the longest."""
+    """numpy would pad every string to the longest one."""
     body = json.dumps(["x" * 10_000, *[""] * 100_000]).encode()
     tracemalloc.start()
     try:
@@ -350,7 +358,7 @@ def test_requests_at_once_each_get_their_own_answer(
 
 
 def test_one_connection_too_many_is_told_so(models: Path, pixels: np.ndarray) -> None:
-    """Two hold both places; when one is gone, the next is answered."""
+    """Two clients hold both places; when one leaves, the next is answered."""
     endpoint = Endpoint(Predictor(models), "127.0.0.1", 0, most_connections=2)
     thread = threading.Thread(target=endpoint.run)
     thread.start()
@@ -429,11 +437,11 @@ def test_a_port_that_is_taken_gets_a_sentence(server: Endpoint) -> None:
 def test_only_this_machines_own_names_are_answered(
     server: Endpoint, pixels: np.ndarray, host: str, status: int
 ) -> None:
-    """A page whose name leads here, once it is loaded, gets neither the model nor an answer."""
+    """A page that uses DNS rebinding gets neither the model nor an answer."""
     for method, path, body in (("GET", "/", None), ("GET", "/health", None), ("POST", "/", b"x")):
         got, answer = ask(server, method, path, body, Host=host, Content_Type=PNG)
         assert got == (400 if status == 200 and method == "POST" else status)
-        assert status == 200 or "is not a name of this machine's" in answer["error"]
+        assert status == 200 or "is not a name of this machine" in answer["error"]
 
 
 def test_two_hosts_are_none(server: Endpoint) -> None:
@@ -455,7 +463,7 @@ def test_two_hosts_are_none(server: Endpoint) -> None:
 def test_a_page_of_another_site_is_refused(server: Endpoint, origin: str, status: int) -> None:
     got, answer = ask(server, "GET", "/", Origin=origin)
     assert got == status
-    assert status == 200 or "may not ask here" in answer["error"]
+    assert status == 200 or "may not use this endpoint" in answer["error"]
 
 
 def test_further_names_are_given_by_the_operator(models: Path) -> None:

@@ -1,4 +1,4 @@
-"""A predictor takes over a new model while it is asked, and refuses one that is damaged."""
+"""A predictor switches to a new model while in use, and refuses a damaged one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fededge.credentials.signing_keys import make_keys, read_signing_key
 from fededge.errors import ConfigError, StoreError
 from fededge.export import session
 from fededge.predictor import predictor as following
-from fededge.predictor.model import Model, Wanted
+from fededge.predictor.model import LoadOptions, Model
 from tests.predictor.conftest import Maker, bare
 
 Point = Callable[[Path, str], None]
@@ -63,7 +63,7 @@ def test_the_model_is_found_from_its_link_its_file_and_the_folders_above(
 
 
 def asked(path: Path, pixels: np.ndarray) -> np.ndarray:
-    """What ONNX Runtime alone says, given exactly this file."""
+    """The answer of ONNX Runtime itself for exactly this file."""
     (rows,) = session(path).run(None, {"image": pixels[None]})
     return np.asarray(rows[0])
 
@@ -147,11 +147,11 @@ def test_an_app_that_trusts_a_key_takes_what_it_signed_and_nothing_else(
 def test_a_call_is_answered_by_the_old_model_until_the_new_one_is_ready(
     two: Path, pixels: np.ndarray, point: Point, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A model that takes long to load delays nobody, and is loaded once for all who ask."""
+    """A model that loads slowly delays no call, and is loaded once for all threads."""
     predictor, slow, loads = Predictor(two), threading.Event(), []
     load = Model.load
 
-    def loading(folder: Path, wanted: Wanted) -> Model:
+    def loading(folder: Path, wanted: LoadOptions) -> Model:
         loads.append(folder)
         assert slow.wait(30)
         return load(folder, wanted)
@@ -197,7 +197,7 @@ def halve(folder: Path) -> None:
 
 
 def set_model(folder: Path, data: bytes) -> None:
-    """A model that fits its manifest, and yet is none."""
+    """Bytes that match their manifest and are not a model."""
     (folder / "model.onnx").write_bytes(data)
     edit(folder, sha256=hashlib.sha256(data).hexdigest())
 
@@ -217,11 +217,11 @@ def edit(folder: Path, **changes: object) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text("utf-8")), **changes}))
 
 
-WRONG = "a value is none that it may have"
+WRONG = "a value is not valid"
 INPUT = {"name": "image", "shape": [3, 8, 10], "dtype": "uint8", "range": [0, 255]}
 BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
-    "one bit": (damage, r"2/model\.onnx: damaged or half written, its SHA-256 begins with"),
-    "half a file": (halve, "damaged or half written"),
+    "one bit": (damage, r"2/model\.onnx: damaged or incomplete, its SHA-256 begins with"),
+    "half a file": (halve, "damaged or incomplete"),
     "no file": (lambda f: (f / "model.onnx").unlink(), r"model\.onnx: cannot be read \(No such"),
     "no manifest": (lambda f: (f / "manifest.json").unlink(), r"manifest\.json: cannot be read"),
     "no JSON": (lambda f: (f / "manifest.json").write_text("{"), r"manifest\.json: not JSON"),
@@ -240,7 +240,7 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "another kind": (
         lambda f: edit(f, input={**INPUT, "shape": [16000], "dtype": "float32"}),
-        r"takes float32 of shape \[16000\], and this FedEdge knows images",
+        r"takes float32 of shape \[16000\]; this FedEdge supports only images",
     ),
     "a variant of another name": (lambda f: edit(f, use="int8"), WRONG),
     "a variant somewhere else": (
@@ -260,26 +260,29 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "a round before the first": (lambda f: edit(f, round=-1), WRONG),
     "a manifest without end": (
         lambda f: os.truncate(f / "manifest.json", 20 << 30),
-        r"manifest\.json: cannot be read \(it has 21,474,836,480 bytes, more than",
+        r"manifest\.json: cannot be read \(21,474,836,480 bytes, the limit is",
     ),
     "a model without end": (
         lambda f: os.truncate(f / "model.onnx", 20 << 30),
-        r"model\.onnx: cannot be read \(it has 21,474,836,480 bytes, more than",
+        r"model\.onnx: cannot be read \(21,474,836,480 bytes, the limit is",
     ),
     "a pipe": (
         pipe,
-        r"model\.onnx: cannot be read \(it is not an ordinary file\)",
+        r"model\.onnx: cannot be read \(not a regular file\)",
     ),
     "a device": (
         endless,
-        r"manifest\.json: cannot be read \(it is not an ordinary file\)",
+        r"manifest\.json: cannot be read \(not a regular file\)",
     ),
     "another shape": (
         lambda f: edit(f, input={**INPUT, "shape": [3, 9, 9]}),
         r"model\.onnx: the model does not run \(",
     ),
     "another input": (lambda f: edit(f, input={**INPUT, "name": "x"}), "does not run"),
-    "too few labels": (lambda f: edit(f, labels=["a", "b"]), "no probability for each of its"),
+    "too few labels": (
+        lambda f: edit(f, labels=["a", "b"]),
+        "does not give one probability per label",
+    ),
 }
 
 
@@ -287,7 +290,7 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
 def test_a_broken_model_is_refused_and_the_old_one_goes_on(
     kind: str, two: Path, pixels: np.ndarray, point: Point, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One sentence in the log, however often it is asked; alone, it does not load at all."""
+    """One log line, however many calls there are; without an old model, loading fails."""
     breaking, sentence = BROKEN[kind]
     predictor = Predictor(two)
     breaking(two / "2")
@@ -298,16 +301,18 @@ def test_a_broken_model_is_refused_and_the_old_one_goes_on(
         results += [predictor.predict(pixels) for _ in range(20)]
     assert {result.version for result in results} == {version(two / "1", 34)}
     (record,) = caplog.records
-    assert record.getMessage().startswith(f"the new model is refused, {predictor.version} goes on")
+    assert record.getMessage().startswith(
+        f"the new model is refused, {predictor.version} stays in use"
+    )
     assert re.search(sentence, record.getMessage())
     with pytest.raises(StoreError, match=sentence):
-        Model.load(two / "2", Wanted())
+        Model.load(two / "2", LoadOptions())
 
 
 def test_a_model_that_is_still_being_copied_is_taken_when_it_is_whole(
     two: Path, pixels: np.ndarray, point: Point, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody copies in place, the manifest first: refused, then taken without further ado."""
+    """A copy in place, manifest first: refused while incomplete, then used."""
     monkeypatch.setattr(following, "PAUSE_SECONDS", 0.0)
     predictor = Predictor(two)
     whole, new = (two / "2" / "model.onnx").read_bytes(), version(two / "2", 35)
@@ -325,9 +330,9 @@ def test_after_a_refusal_there_is_a_pause(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A file that grows while it is written would else be hashed and logged all the time."""
+    """Without it a growing file would be hashed and logged all the time."""
     monkeypatch.setattr(following, "PAUSE_SECONDS", 600.0)
-    monkeypatch.setattr(following, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(following, "CHECK_SECONDS", 0.0)
     predictor = Predictor(two)
     point(two, "2")
     for length in range(10):
@@ -439,7 +444,7 @@ def test_a_folder_that_the_app_may_not_read_is_said_so(
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(os, "stat", refuse)
-    with pytest.raises(StoreError, match=r"cannot be entered \(Permission denied\); the app"):
+    with pytest.raises(StoreError, match=r"cannot be read \(Permission denied\); the app"):
         Predictor(models)
 
 
@@ -462,7 +467,7 @@ def owner(array: np.ndarray) -> np.ndarray:
 
 
 def test_a_bad_model_is_reported_beside_it(two: Path, pixels: np.ndarray, point: Point) -> None:
-    """About the model that answers now, or about the one that a result came from."""
+    """The report is about the model in use, or the model of a given result."""
     predictor = Predictor(two)
     result = predictor.predict(pixels)
     point(two, "2")
@@ -496,7 +501,7 @@ def test_a_report_about_a_model_that_is_gone_does_not_bring_its_folder_back(
     result = predictor.predict(pixels)
     point(two, "2")
     shutil.rmtree(two / "1")
-    with pytest.raises(StoreError, match="this model is gone"):
+    with pytest.raises(StoreError, match="this model was removed"):
         predictor.report_bad("late", result.about)
     assert not (two / "1").exists()
 

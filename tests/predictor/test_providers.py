@@ -1,4 +1,4 @@
-"""Which execution provider is taken, and the sentence that says why."""
+"""The choice of an execution provider, and its reason."""
 
 from __future__ import annotations
 
@@ -88,11 +88,11 @@ def test_this_machine_says_why_the_cpu_runs_the_model(
 @pytest.mark.parametrize("name", ["cpu", "CPU", "CPUExecutionProvider"])
 def test_a_provider_may_be_asked_for_by_any_of_its_names(models: Path, name: str) -> None:
     provider = Predictor(models, provider=name).about.provider
-    assert str(provider) == "CPU runs the model: it was asked for"
+    assert str(provider) == "CPU runs the model: it was requested"
 
 
 def test_the_fastest_that_is_offered_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The others stand behind it, for layers that it does not know."""
+    """The others follow it, for layers that it does not support."""
     runtime = FakeRuntime([TENSORRT, CUDA, CPU])
     provider = started(monkeypatch, runtime)
     assert provider.name == TENSORRT
@@ -139,12 +139,12 @@ def test_an_unknown_provider_gets_a_guess(models: Path) -> None:
 
 def test_a_model_that_no_provider_takes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     runtime = FakeRuntime([CUDA, CPU], raising=(CUDA, CPU))
-    with pytest.raises(StoreError, match=r"does not take the model: CUDA cannot .*; CPU cannot"):
+    with pytest.raises(StoreError, match=r"does not accept the model: CUDA cannot .*; CPU cannot"):
         started(monkeypatch, runtime)
 
 
 def test_tensorrt_keeps_no_engine_unless_it_has_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the environment could have it take the engine of another version of the model."""
+    """Else the environment could make it use the engine of another version of the model."""
     runtime = FakeRuntime([TENSORRT, CUDA, CPU])
     started(monkeypatch, runtime)
     assert runtime.given == [{TENSORRT: {"trt_engine_cache_enable": "False"}, CUDA: {}, CPU: {}}]
@@ -153,7 +153,7 @@ def test_tensorrt_keeps_no_engine_unless_it_has_a_folder(monkeypatch: pytest.Mon
 def test_each_model_has_an_engine_folder_of_its_own_and_the_newest_stays(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """What else lies in the folder is not touched."""
+    """Other files in the folder are not touched."""
     runtime = FakeRuntime([TENSORRT, CPU])
     monkeypatch.setattr(providers, "_onnxruntime", lambda: runtime)
     (tmp_path / "cache" / "mine").mkdir(parents=True)
@@ -170,12 +170,14 @@ def test_without_onnx_runtime_a_sentence_says_what_to_install(
     models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(ConfigError, match=r"takes ONNX Runtime.*pip install onnxruntime"):
+    with pytest.raises(ConfigError, match=r"needs ONNX Runtime.*pip install onnxruntime"):
         Predictor(models)
 
 
 @pytest.mark.parametrize("threads", [0, -1, 100_000, True, 1.5, "2"])
 def test_a_count_of_threads_that_cannot_be_had_is_refused(models: Path, threads: Any) -> None:
     """ONNX Runtime would try: a hundred thousand threads end the app."""
-    with pytest.raises(ConfigError, match=f"threads: a number from 1 to 256, not {threads!r}"):
+    with pytest.raises(
+        ConfigError, match=f"threads must be a number from 1 to 256, got {threads!r}"
+    ):
         Predictor(models, threads=threads)

@@ -1,4 +1,4 @@
-"""A model for texts: an app gives texts, and gets what the formula gives for their tokens."""
+"""A model for texts: predictions for texts equal the formula on their tokens."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def expected(text: str) -> np.ndarray:
 
 @pytest.fixture
 def state(tmp_path: Path) -> Path:
-    """A device whose model sums up what each token weighs."""
+    """A device whose model sums the weights of the tokens."""
     nodes = [
         helper.make_node("Gather", ["weights", "tokens"], ["weighed"]),
         helper.make_node("ReduceSum", ["weighed", "axis"], ["logits"], keepdims=0),
@@ -92,8 +92,8 @@ def test_a_text_its_tokens_and_a_list_of_texts_give_the_reference_answer(state: 
         (np.zeros(5, np.int64), r"of shape \[6\] or \[N, 6\].*int64 of shape \(5,\)"),
         (np.zeros((1, 1, 6), np.int64), r"of shape \(1, 1, 6\)"),
         (np.zeros(6), "this array is float64"),
-        (np.full(6, 50), "tokens go from 0 to 49; this array goes from 50 to 50"),
-        (np.full(6, -1), "this array goes from -1"),
+        (np.full(6, 50), "tokens must be from 0 to 49, got 50 to 50"),
+        (np.full(6, -1), "got -1"),
     ],
     ids=range(8),
 )
@@ -103,7 +103,7 @@ def test_what_is_no_text_gets_a_sentence(state: Path, given: object, sentence: s
 
 
 def test_the_endpoint_takes_texts(state: Path) -> None:
-    """As they are, or as JSON; what is none gets a sentence."""
+    """Texts as they are or as JSON; anything else gets an error."""
     endpoint = Endpoint(Predictor(state), "127.0.0.1", 0)
     thread = threading.Thread(target=endpoint.run)
     thread.start()

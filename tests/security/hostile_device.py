@@ -19,9 +19,9 @@ from fededge.config import BrokerConfig
 from fededge.flat import FlatModel, Layout, Vector
 from fededge.model_spec import ModelSpec
 from fededge.models import build_for
-from fededge.transport.session import Message, Session, Will
+from fededge.transport.session import Incoming, Session, Will
 from fededge.wire import chunks, tensors
-from fededge.wire.container import Archive, Form, raw
+from fededge.wire.container import Archive, TensorSpec, raw
 from fededge.wire.messages import Reply, Report, State, Status, TaskMessage, decode, encode
 from fededge.wire.topics import Topics
 
@@ -101,13 +101,13 @@ class HostileDevice:
                 event = self.session.inbox.get(timeout=0.05)
             except queue.Empty:
                 continue
-            if isinstance(event, Message):
+            if isinstance(event, Incoming):
                 if event.payload:
                     self._hear(event)
                 event.ack()
                 self._work()
 
-    def _hear(self, message: Message) -> None:
+    def _hear(self, message: Incoming) -> None:
         address = self.topics.parse(message.topic)
         if address.kind == "state":
             self.state = decode(message.payload, State)
@@ -174,7 +174,7 @@ class HostileDevice:
         archive = Archive.open(io.BytesIO(b"".join(parts[i] for i in sorted(parts))), 1 << 20)
         model = np.empty(self.layout.size, np.float32)
         for entry in self.layout.entries:
-            archive.read(entry.name, Form("F32", entry.shape), raw(model[entry.span]))
+            archive.read(entry.name, TensorSpec("F32", entry.shape), raw(model[entry.span]))
         return model
 
     # What it says

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fededge.broker import provisioning as setup
-from fededge.broker.mosquitto import Size
+from fededge.broker.mosquitto import FleetSize
 from fededge.cli import main
 from tests.mosquitto import free_port, running
 
@@ -79,7 +79,7 @@ def test_a_password_that_was_removed_does_not_come_back(
     kept = [line for line in passwords.read_text().splitlines(True) if "gate-7" not in line]
     passwords.write_text("".join(kept))
     said = refused(tmp_path, "--devices", "gate-6", "gate-7", "gate-8", capsys=capsys)
-    assert "--devices gate-7: its line is gone" in said
+    assert "--devices gate-7: its line was removed" in said
     assert passwords.read_text() == "".join(kept)
     assert made(tmp_path, "--devices", "gate-6", "gate-8") == 0
     assert "gate-7" not in passwords.read_text()
@@ -97,14 +97,14 @@ def test_a_first_run_that_was_cut_short_can_be_repeated(tmp_path: Path) -> None:
 
 
 def test_the_memory_grows_with_the_federation() -> None:
-    small = Size(devices=10, at_once=5, model_bytes=45_000_000, chunk_bytes=1 << 18)
+    small = FleetSize(devices=10, at_once=5, model_bytes=45_000_000, chunk_bytes=1 << 18)
     assert small.queued >= 5 * 45_000_000
     assert small.memory >= small.queued + 2 * 45_000_000 + 10 * (2 << 20)
     for more in (
-        Size(20, 5, 45_000_000, 1 << 18),
-        Size(10, 6, 45_000_000, 1 << 18),
-        Size(10, 5, 90_000_000, 1 << 18),
-        Size(10, 5, 45_000_000, 1 << 24),
+        FleetSize(20, 5, 45_000_000, 1 << 18),
+        FleetSize(10, 6, 45_000_000, 1 << 18),
+        FleetSize(10, 5, 90_000_000, 1 << 18),
+        FleetSize(10, 5, 45_000_000, 1 << 24),
     ):
         assert more.memory > small.memory
 

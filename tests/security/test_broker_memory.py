@@ -25,7 +25,7 @@ from fededge.cli import main
 from fededge.config import BrokerConfig
 from fededge.errors import WireError
 from fededge.transport.outbox import Parcel
-from fededge.transport.session import Connected, Delivered, Lost, Message, Session
+from fededge.transport.session import Connected, Delivered, Incoming, Lost, Session
 from fededge.wire.chunks import Payload
 from fededge.wire.topics import Topics
 from fededge_server.retained import AGAIN, Sweeper
@@ -104,7 +104,7 @@ def events(session: Session, wanted: Callable[[Any], bool]) -> Iterator[Any]:
             session.delivered(event)
         assert not isinstance(event, Lost)
         yield event
-        if isinstance(event, Message):
+        if isinstance(event, Incoming):
             event.ack()
         if wanted(event):
             return
@@ -129,7 +129,7 @@ def heard(session: Session, topic: str, last: int) -> dict[str, bytes]:
     """The messages below a topic, until so many of them have come."""
     found: dict[str, bytes] = {}
     for event in events(session, lambda _: len(found) == last):
-        if isinstance(event, Message) and event.topic.startswith(topic) and event.payload:
+        if isinstance(event, Incoming) and event.topic.startswith(topic) and event.payload:
             found[event.topic] = event.payload
     return found
 
@@ -174,7 +174,7 @@ def test_a_legal_federation_is_never_cut_off(make: Make, chunk_bytes: int) -> No
     back.start()
     missing = {TOPICS.update(name, NEW, index): index for name in DEVICES for index in digests}
     for event in events(back, lambda _: not missing):
-        if isinstance(event, Message):
+        if isinstance(event, Incoming):
             index = missing.pop(event.topic)
             assert hashlib.sha256(event.payload).digest() == digests[index]
     back.stop()
@@ -240,7 +240,7 @@ def retained(site: Site) -> set[str]:
     found = set()
     while not probe.inbox.empty():
         event = probe.inbox.get()
-        if isinstance(event, Message):
+        if isinstance(event, Incoming):
             event.ack()
             found |= {event.topic} if event.retained else set()
     probe.stop()
@@ -263,7 +263,7 @@ def test_what_is_retained_is_cleared_also_if_it_was_more_than_a_queue_holds(make
                 event = coordinator.inbox.get(timeout=0.5)
             except queue.Empty:
                 break
-            if isinstance(event, Message):
+            if isinstance(event, Incoming):
                 with contextlib.suppress(WireError):
                     sweeper.check(TOPICS.parse(event.topic), event, now)
                 event.ack()

@@ -85,7 +85,7 @@ def test_the_secrets_are_for_their_owner(made: Path) -> None:
 def test_the_sentences_that_the_page_explains_are_said(number: int) -> None:
     error = ssl.SSLCertVerificationError("x")
     error.verify_code, error.verify_message = number, "m"
-    said = tls.sentence(BrokerConfig(host="10.0.0.2", tls=True), error)
+    said = tls.describe_failure(BrokerConfig(host="10.0.0.2", tls=True), error)
     known = [row.split("`")[1] for row in PAGE.splitlines() if row.startswith("| `")]
     parts = [text.strip("… ").split(" …")[0] for text in known]
     assert any(part in said for part in parts), said

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from fededge.config import BrokerConfig
-from fededge.transport.session import Message, Session
+from fededge.transport.session import Incoming, Session
 from fededge.wire.messages import Presence, Reply, Status, TaskMessage, encode
 from tests.security.fleet import HONEST, ROGUE, Fleet
 from tests.security.hostile_device import HostileDevice, Update
@@ -123,7 +123,7 @@ def test_other_devices_topics_and_the_coordinators_are_closed(fleet: Fleet) -> N
         f"{rogue.topics.root}/model/",
         f"{rogue.topics.coordinator}/status",
     )
-    topics = {event.topic for event in drained(heard) if isinstance(event, Message)}
+    topics = {event.topic for event in drained(heard) if isinstance(event, Incoming)}
     assert [topic for topic in topics if not topic.startswith((own, *allowed))] == []
     assert rogue.topics.state in topics, "it was there"
 

@@ -6,7 +6,7 @@ import queue
 import time
 from pathlib import Path
 
-from fededge.transport.session import Message, Session
+from fededge.transport.session import Incoming, Session
 from tests.security.waiting import TOPICS, Site, status, waiting
 
 VERSION = "000000-0123456789abcdef"
@@ -26,7 +26,7 @@ def kept(site: Site) -> set[str]:
     try:
         while True:
             event = probe.inbox.get(timeout=0.5)
-            if isinstance(event, Message):
+            if isinstance(event, Incoming):
                 event.ack()
                 found |= {event.topic} if event.retained else set()
     except queue.Empty:

@@ -106,7 +106,7 @@ def test_a_key_that_everybody_can_read(
     key.write_bytes((pki / "gate-6.key").read_bytes())
     key.chmod(0o644)
     said = complaint(agent(tmp_path, 1, **(files(pki) | {"key": str(key)})), capsys)
-    assert f"broker.key: everybody can read '{key}'; close it: chmod 600 {key}" in said
+    assert f"broker.key: every user can read '{key}'; fix: chmod 600 {key}" in said
 
 
 def test_an_encrypted_key_asks_nobody_for_its_password(
@@ -117,7 +117,7 @@ def test_an_encrypted_key_asks_nobody_for_its_password(
     subprocess.run([*command, "-out", str(key)], check=True)
     key.chmod(0o600)
     said = complaint(agent(tmp_path, 1, **(files(pki) | {"key": str(key)})), capsys)
-    assert "is encrypted, and nobody is there to type its password" in said
+    assert "is encrypted, and a service cannot type its password" in said
 
 
 def test_settings_that_do_not_go_together(
@@ -168,8 +168,8 @@ def test_a_broker_without_tls(
 ) -> None:
     with Broker(tmp_path / "broker", kind="mosquitto") as plain:
         said = complaint(agent(tmp_path, plain.port, **files(pki)), capsys)
-    assert f"mqtts://{HOST}:{plain.port}: what listens there does not speak TLS" in said
-    assert "correct [broker] port (8883 by custom), or set tls = false" in said
+    assert f"mqtts://{HOST}:{plain.port}: the server does not speak TLS" in said
+    assert "correct [broker] port (usually 8883), or set tls = false" in said
 
 
 def test_a_broker_that_wants_tls(
@@ -192,7 +192,7 @@ def test_no_certificate(
     tmp_path: Path, port: int, pki: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     said = complaint(agent(tmp_path, port, ca=str(pki / "ca.crt")), capsys)
-    assert "the broker refuses our certificate: it wants a certificate, and [broker]" in said
+    assert "the broker refuses our certificate: it requires one, and [broker]" in said
 
 
 def test_a_certificate_of_another_ca(
@@ -200,7 +200,10 @@ def test_a_certificate_of_another_ca(
 ) -> None:
     """The same name, signed by somebody else: not the device."""
     said = complaint(agent(tmp_path, port, **files(strangers, ca=pki)), capsys)
-    assert "the broker refuses our certificate: another CA signed it" in said
+    assert (
+        "the broker refuses our certificate: the broker does not trust the CA that signed it"
+        in said
+    )
 
 
 def test_a_certificate_that_has_expired(
@@ -219,7 +222,7 @@ def test_the_brokers_own_certificate_is_not_a_clients(
     tmp_path: Path, port: int, pki: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     said = complaint(agent(tmp_path, port, **files(pki, "broker")), capsys)
-    assert "the broker refuses our certificate: it was made for another purpose" in said
+    assert "the broker refuses our certificate: it is not a client certificate" in said
 
 
 def test_a_device_cannot_pose_as_the_broker(

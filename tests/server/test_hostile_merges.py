@@ -37,7 +37,7 @@ class Updates(Merging):
     vectors: dict[str, Vector]
 
     def _update(self, device: str, report: Report, current: Current) -> Any:
-        return tensors.Made((LAYOUT.size,), lambda span: self.vectors[device][span])
+        return tensors.LazyVector((LAYOUT.size,), lambda span: self.vectors[device][span])
 
 
 def merge(

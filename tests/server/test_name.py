@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fededge.config import CoordinatorConfig
 from fededge.errors import RefusedError
-from fededge.transport.session import Lost, Message, Session
+from fededge.transport.session import Incoming, Lost, Session
 from fededge.wire.messages import Claim, Presence, Reply, TaskMessage, decode, encode
 from fededge.wire.signing import sign, signed_by
 from fededge_server.machine import events
@@ -61,7 +61,7 @@ class Shell(Coordinator):
         self.hear("status", self.sink.sent[-1][1])
 
     def hear(self, kind: str, payload: bytes) -> None:
-        self._take(Message(f"{self.topics.coordinator}/{kind}", payload, False, lambda: None))
+        self._take(Incoming(f"{self.topics.coordinator}/{kind}", payload, False, lambda: None))
 
     def pass_time(self, seconds: float) -> None:
         for _ in range(round(2 * seconds)):
@@ -141,7 +141,7 @@ def test_garbage_in_its_name_is_replaced(tmp_path: Path, word: bytes) -> None:
 @pytest.mark.parametrize("word", [b"", b"garbage"])
 def test_garbage_in_place_of_its_state_is_replaced(tmp_path: Path, word: bytes) -> None:
     shell = Shell(tmp_path, None)
-    shell._take(Message(shell.topics.state, word, False, lambda: None))
+    shell._take(Incoming(shell.topics.state, word, False, lambda: None))
     assert shell.board.overwritten
 
 

@@ -78,8 +78,8 @@ def connected(board: Board, found: bytes | None = None) -> int:
 def arrive(board: Board) -> bytes:
     """All chunks reach the broker; the state that follows them."""
     link = cast(Link, board.session)
-    while link.outbox.travelling:
-        board.delivered(Delivered(next(iter(link.outbox.travelling))))
+    while link.outbox.in_flight:
+        board.delivered(Delivered(next(iter(link.outbox.in_flight))))
     return link.last
 
 

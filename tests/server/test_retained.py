@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from fededge.errors import WireError
-from fededge.transport.session import Message, Session
+from fededge.transport.session import Incoming, Session
 from fededge.wire.topics import Topics
 from fededge_server.retained import AGAIN, Sweeper
 
@@ -46,8 +46,8 @@ def sweeper(recorder: Recorder) -> Sweeper:
     return Sweeper(cast(Session, recorder), TOPICS)
 
 
-def message(topic: str, retained: bool, payload: bytes = b"x") -> tuple[Any, Message]:
-    return TOPICS.parse(topic), Message(topic, payload, retained, lambda: None)
+def message(topic: str, retained: bool, payload: bytes = b"x") -> tuple[Any, Incoming]:
+    return TOPICS.parse(topic), Incoming(topic, payload, retained, lambda: None)
 
 
 @pytest.mark.parametrize("topic", FLEETING)

@@ -11,8 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from fededge.config import CoordinatorConfig
-from fededge.config.sections import DataConfig, ModelConfig, TransferConfig
+from fededge.config import CoordinatorConfig, DataConfig, ModelConfig, TransferConfig
 from fededge.errors import DiskFullError
 from fededge.flat import as_numpy
 from fededge.storage.source import FileSource
@@ -70,7 +69,7 @@ def test_what_travels_has_a_file_of_its_own_or_is_in_memory_if_the_disk_is_full(
     versions = made(store, method, encoding)
     path = versions.payload()
     assert path == FileSource(store.published)
-    with versions.encoding.plain(store.published.read_bytes(), 10**7) as file:
+    with versions.encoding.decompressed(store.published.read_bytes(), 10**7) as file:
         found = tensors.decode(versions.layout, file, ("model", *versions.method.sends))
     assert np.array_equal(found["model"], versions.model)
 

@@ -1,4 +1,4 @@
-"""Files that are either the old one or the new one."""
+"""Atomic replacement of files."""
 
 from __future__ import annotations
 

@@ -17,10 +17,9 @@ from fededge.broker.local import Broker
 from fededge.config import BrokerConfig
 from fededge.errors import RefusedError, TransportError, WireError
 from fededge.transport import backpressure as backlog
-from fededge.transport import presence
-from fededge.transport import session as sessions
+from fededge.transport import paho_client, presence
 from fededge.transport.presence import Holder, claim_name, new_claim
-from fededge.transport.session import Connected, Failed, Lost, Message, Session, Will
+from fededge.transport.session import Connected, Failed, Incoming, Lost, Session, Will
 from fededge.wire import chunks
 from fededge.wire.messages import Claim, Presence, decode, encode
 
@@ -68,13 +67,13 @@ def next_event(session: Session, kind: type) -> Any:
         event = session.inbox.get(timeout=left)
         if isinstance(event, kind):
             return event
-        if isinstance(event, Message):
+        if isinstance(event, Incoming):
             event.ack()
     pytest.fail(f"no {kind.__name__} within {PATIENCE:.0f} s")
 
 
 def crash(session: Session) -> None:
-    """End a session as kill -9 would: the socket closes without a word."""
+    """End a session as kill -9 would: the socket closes without DISCONNECT."""
     client = session._client
     assert client is not None
     session._stopping = True
@@ -87,7 +86,7 @@ def test_a_message_arrives(broker: Broker, opened: list[Session]) -> None:
     reader = started(opened, config(broker), "reader", "a/+")
     writer = started(opened, config(broker), "writer")
     writer.publish("a/b", b"hello")
-    message = next_event(reader, Message)
+    message = next_event(reader, Incoming)
     assert (message.topic, message.payload, message.retained) == ("a/b", b"hello", False)
 
 
@@ -102,7 +101,7 @@ def test_after_a_broker_restart_subscriptions_are_there_again(
     writer.publish("a", b"said while the broker was away", retain=True)
     broker.start()
     next_event(reader, Connected)
-    assert next_event(reader, Message).payload == b"said while the broker was away"
+    assert next_event(reader, Incoming).payload == b"said while the broker was away"
 
 
 def test_an_unhandled_message_comes_again_to_the_next_process(
@@ -113,11 +112,11 @@ def test_an_unhandled_message_comes_again_to_the_next_process(
     writer = started(opened, config(broker), "writer")
     writer.publish("a", b"one")
     writer.publish("a", b"two")
-    next_event(reader, Message).ack()
-    assert next_event(reader, Message).payload == b"two"
+    next_event(reader, Incoming).ack()
+    assert next_event(reader, Incoming).payload == b"two"
     reader.stop()
     again = started(opened, config(broker), "reader", "a", keep_seconds=60)
-    message = next_event(again, Message)
+    message = next_event(again, Incoming)
     message.ack()
     assert message.payload == b"two"
 
@@ -140,8 +139,8 @@ def test_a_reader_that_is_slow_is_sent_a_bounded_number_of_bytes(
     broker: Broker, opened: list[Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Mosquitto 2.0 keeps to the Receive Maximum only until the first acknowledgement."""
-    monkeypatch.setattr(backlog, "MOST_BYTES", 500_000)
-    monkeypatch.setattr(backlog, "PAUSE", 60.0)
+    monkeypatch.setattr(backlog, "MAX_BYTES", 500_000)
+    monkeypatch.setattr(backlog, "MAX_PAUSE", 60.0)
     reader = started(opened, config(broker), "reader", "a")
     writer = started(opened, config(broker), "writer")
     for number in range(200):
@@ -156,9 +155,9 @@ def test_a_reader_that_is_slow_is_sent_a_bounded_number_of_bytes(
 def test_a_reader_that_does_nothing_for_long_stays_connected(
     broker: Broker, opened: list[Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is read while the backlog is full, but for a message now and then, and pings."""
-    monkeypatch.setattr(backlog, "MOST_BYTES", 1)
-    monkeypatch.setattr(backlog, "PAUSE", 0.1)
+    """While the backlog is full only pings and a message now and then are read."""
+    monkeypatch.setattr(backlog, "MAX_BYTES", 1)
+    monkeypatch.setattr(backlog, "MAX_PAUSE", 0.1)
     reader = started(opened, config(broker), "reader", "a")
     writer = started(opened, config(broker), "writer")
     for _ in range(100):
@@ -169,7 +168,7 @@ def test_a_reader_that_does_nothing_for_long_stays_connected(
 
 
 def next_event_acked(session: Session) -> bytes:
-    message = next_event(session, Message)
+    message = next_event(session, Incoming)
     message.ack()
     payload: bytes = message.payload
     return payload
@@ -181,14 +180,14 @@ def test_the_will_is_published_when_the_connection_breaks(
     reader = started(opened, config(broker), "reader", "status")
     dying = started(opened, config(broker), "dying", will=Will("status", b"gone"))
     crash(dying)
-    assert next_event(reader, Message).payload == b"gone"
+    assert next_event(reader, Incoming).payload == b"gone"
 
 
 def test_last_words_replace_the_will(broker: Broker, opened: list[Session]) -> None:
     reader = started(opened, config(broker), "reader", "status")
     leaving = started(opened, config(broker), "leaving", will=Will("status", b"gone"))
     leaving.stop(Will("status", b"goodbye"))
-    assert next_event(reader, Message).payload == b"goodbye"
+    assert next_event(reader, Incoming).payload == b"goodbye"
     time.sleep(0.5)
     assert reader.inbox.empty()
 
@@ -196,7 +195,7 @@ def test_last_words_replace_the_will(broker: Broker, opened: list[Session]) -> N
 def test_a_password_that_became_wrong_ends_the_session(
     tmp_path: Path, opened: list[Session]
 ) -> None:
-    """Network trouble is worth another try, a refusal is not: a person has to look at it."""
+    """A network error is retried; refused credentials are not, an operator has to act."""
     with Broker(tmp_path / "b", kind="mosquitto", users={"box": "old"}) as broker:
         session = started(opened, config(broker, username="box", password="old"), "box")
         next_event(session, Connected)
@@ -207,13 +206,15 @@ def test_a_password_that_became_wrong_ends_the_session(
 
 
 def test_something_that_is_no_broker_is_named() -> None:
-    """A web server takes the connection, and waits for the end of a line."""
+    """A web server accepts the connection and waits for the end of a line."""
     server = HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         where = BrokerConfig(host="127.0.0.1", port=server.server_port, wait=0.0)
         session = Session(where, "lost", queue.SimpleQueue())
-        with pytest.raises(TransportError, match=f"127.0.0.1:{server.server_port}.*or none"):
+        with pytest.raises(
+            TransportError, match=f"127.0.0.1:{server.server_port}.*or not an MQTT broker"
+        ):
             session.start()
     finally:
         server.shutdown()
@@ -221,7 +222,7 @@ def test_something_that_is_no_broker_is_named() -> None:
 
 
 def answering(answer: bytes | None) -> socket.socket:
-    """A server that takes connections, and sends this after the first packet; None: hangs up."""
+    """A server that sends `answer` after the first packet; None: it closes the connection."""
     server = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
@@ -245,7 +246,7 @@ def answering(answer: bytes | None) -> socket.socket:
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (b"", "said nothing for 5 s: it is a broker that is busy"),
+        (b"", "did not answer for 5 s: it is a busy broker"),
         (None, "hangs up at once; it does not speak MQTT 5"),
         # CONNACK of MQTT 3.1.1 with return code 1, unacceptable protocol version
         (b"\x20\x02\x00\x01", "refuses .*protocol version.*it does not speak MQTT 5"),
@@ -272,7 +273,7 @@ def test_a_holder_that_answers_keeps_its_name(broker: Broker, opened: list[Sessi
     holder = started(opened, config(broker), "holder", "x/claim")
 
     def answer() -> None:
-        claim = decode(next_event(holder, Message).payload, Claim)
+        claim = decode(next_event(holder, Incoming).payload, Claim)
         holder.publish("x/status", said_by(OTHER, answers=claim.nonce), retain=True)
 
     holder.publish("x/status", said_by(OTHER), retain=True)
@@ -288,7 +289,7 @@ def test_an_answer_that_is_not_believed_is_none(broker: Broker, opened: list[Ses
     holder = started(opened, config(broker), "holder", "x/claim")
 
     def answer() -> None:
-        claim = decode(next_event(holder, Message).payload, Claim)
+        claim = decode(next_event(holder, Incoming).payload, Claim)
         holder.publish("x/status", said_by(OTHER, answers=claim.nonce), retain=True)
 
     thread = threading.Thread(target=answer)
@@ -310,7 +311,7 @@ def test_garbage_holds_no_name(
 
 
 def test_every_claim_is_another_one() -> None:
-    """An answer to one of old cannot be repeated."""
+    """An old answer cannot be replayed."""
     assert new_claim() != new_claim()
 
 
@@ -334,7 +335,7 @@ def test_a_process_finds_its_own_presence_harmless(
 
 
 def heard(holder: Holder, payload: bytes, now: float) -> None:
-    """A word on our topic, as a shell passes it on."""
+    """A message on our topic, as the shell passes it on."""
     try:
         found = decode(payload, Presence)
     except WireError:
@@ -414,26 +415,26 @@ def test_the_largest_chunk_passes(broker: Broker, opened: list[Session]) -> None
     reader = started(opened, config(broker), "reader", "t")
     writer = started(opened, config(broker), "writer")
     writer.publish("t", bytes(chunks.HEADER.size + 16 * 1024 * 1024))
-    assert len(next_event(reader, Message).payload) == chunks.HEADER.size + 16 * 1024 * 1024
+    assert len(next_event(reader, Incoming).payload) == chunks.HEADER.size + 16 * 1024 * 1024
 
 
 def test_what_is_larger_than_any_message_does_not_come(
     broker: Broker, opened: list[Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the broker itself allows: the reader has said so."""
-    monkeypatch.setattr(sessions, "MOST_PACKET", 100_000)
+    """Whatever limit the broker has: the reader has announced its own."""
+    monkeypatch.setattr(paho_client, "MAX_PACKET", 100_000)
     reader = started(opened, config(broker), "reader", "t")
     writer = started(opened, config(broker), "writer")
     writer.publish("t", bytes(100_000))
     writer.publish("t", b"next")
-    assert next_event(reader, Message).payload == b"next"
+    assert next_event(reader, Incoming).payload == b"next"
 
 
 @pytest.mark.parametrize(("protocol", "marked"), [("5", True), ("3.1.1", False)])
 def test_a_message_to_be_retained_is_marked_so_where_that_is_asked_for(
     broker: Broker, opened: list[Session], protocol: str, marked: bool
 ) -> None:
-    """Also while it is new, also after a new connection; and our own do not come back (MQTT 5)."""
+    """Also when it is new and after a reconnect; our own messages do not come back (MQTT 5)."""
     sender = started(opened, config(broker), "sender")
     reader = Session(config(broker, protocol=protocol), "reader", queue.SimpleQueue())
     reader.subscribe("a/+", as_published=True)
@@ -445,5 +446,5 @@ def test_a_message_to_be_retained_is_marked_so_where_that_is_asked_for(
     reader.publish("a/own", b"")
     for topic in ("a/1", "b"):
         sender.publish(topic, b"x", retain=True)
-    came = [next_event(reader, Message) for _ in range(2 if marked else 3)]
+    came = [next_event(reader, Incoming) for _ in range(2 if marked else 3)]
     assert [(m.topic, m.retained) for m in came if m.payload] == [("a/1", marked), ("b", False)]

@@ -1,4 +1,4 @@
-"""Chunks: in any order and again they make the whole; torn, altered or foreign ones are refused."""
+"""Chunks: assembly in any order, duplicates, and refusal of damaged or foreign ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from fededge.errors import StoreError, WireError
 from fededge.storage.pieces import check_whole, write_piece
 from fededge.wire import chunks
-from fededge.wire.chunks import HEADER, MOST_PATIENCE, STALLED, Assembly, check_manifest
+from fededge.wire.chunks import HEADER, MAX_STALLED, STALLED, Assembly, check_manifest
 from fededge.wire.messages import Manifest, decode, encode
 
 SIZES = [0, 1, 1023, 1024, 1025, 2048, 5000]
@@ -61,7 +61,7 @@ def test_there_is_always_a_chunk_and_an_exact_multiple_has_no_empty_one(size: in
 
 
 def test_a_chunk_is_laid_out_as_the_protocol_says() -> None:
-    """28 bytes of header, little-endian, then the data; written out by hand."""
+    """28 bytes of header, little-endian, then the data; built by hand."""
     payload = some_bytes(2500)
     facts = chunks.manifest(payload, 1024)
     data = payload[2048:]
@@ -148,9 +148,9 @@ def test_patience_grows_to_a_limit_and_any_chunk_restarts_the_wait() -> None:
     asked = [second for second in range(1000) if assembly.overdue(float(second))]
     waits = [b - a for a, b in zip([0, *asked], asked, strict=False)]
     assert waits[:5] == [STALLED, 10, 20, 40, 80]
-    assert set(waits[5:]) == {MOST_PATIENCE}
+    assert set(waits[5:]) == {MAX_STALLED}
     assembly.take(chunks.pack(payload, facts, 0), 1000.0)
-    assert not assembly.overdue(1000.0 + MOST_PATIENCE - 1)
+    assert not assembly.overdue(1000.0 + MAX_STALLED - 1)
 
 
 # Where they land

@@ -1,4 +1,4 @@
-"""How updates travel: what arrives, what is left for the next one, and what is refused."""
+"""Encodings of updates: decoded values, residues (error feedback), and refusals."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import nn
 from fededge.errors import EgressError, WireError
 from fededge.flat import Layout, Vector, as_numpy, blocks
 from fededge.wire import tensors
-from fededge.wire.encoding import Encoding, Inflated
+from fededge.wire.encoding import Encoding, ZstdReader
 
 LAYOUT = Layout.of(nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 3)))
 GENERATOR = torch.Generator().manual_seed(0)
@@ -30,7 +30,7 @@ EVERY = [
 
 
 def sent(encoding: str, residue: Vector | None = None) -> tuple[Vector, Vector]:
-    """What arrives, and the residue."""
+    """The decoded model and the residue."""
     way = Encoding.parse(encoding)
     payload, left = way.pack(LAYOUT, MODEL, BASE, residue)
     arrived = way.unpack(LAYOUT, payload, BASE)
@@ -147,7 +147,7 @@ def test_a_part_of_an_update_is_that_of_the_whole(text: str) -> None:
 def test_an_update_of_many_blocks_is_as_good_as_one(
     text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To the bit, but for what zstd makes of it; and the residue takes the old one's place."""
+    """Bit by bit, except for zstd's bytes; the residue is overwritten in place."""
     way, before = Encoding.parse(text), np.full_like(BASE, 1e-4)
     whole, left = way.pack(LAYOUT, MODEL, BASE, before.copy())
     monkeypatch.setattr(tensors, "blocks", lambda first, last: blocks(first, last, 7))
@@ -191,7 +191,7 @@ def test_numbers_that_are_not_finite_do_not_leave_and_are_not_taken() -> None:
 
 @pytest.mark.parametrize("scale", ["inf", "-inf", "nan", "3e38", "-3e38"])
 def test_a_scale_that_leads_out_of_all_numbers_is_refused_without_a_warning(scale: str) -> None:
-    """A warning is an error here; 3e38 is finite, and what it is multiplied with makes it none."""
+    """A warning is an error here; 3e38 is finite, and its product overflows."""
     way = Encoding.parse("int8+delta")
     honest, _ = way.pack(LAYOUT, MODEL, BASE)
     first, _ = tensors.spans(honest)["#scales"]
@@ -213,7 +213,7 @@ def test_what_bfloat16_rounds_to_infinity_is_refused_without_a_warning(text: str
 
 
 def test_the_largest_change_is_packed_in_int8_without_a_warning() -> None:
-    """127 steps of the scale may be more than float32 has: what arrives is then refused."""
+    """127 steps of the scale may overflow float32: decoding then refuses the update."""
     way, zeros = Encoding.parse("int8+delta"), np.zeros_like(BASE)
     large = np.full_like(BASE, np.finfo(np.float32).max)
     payload, _ = way.pack(LAYOUT, large, zeros)
@@ -226,8 +226,8 @@ def compress(data: bytes) -> bytes:
 
 
 def decompress(payload: bytes, most: int) -> bytes:
-    with Encoding(zstd=True).plain(payload, most) as file:
-        return file.read(cast("Inflated", file).size)
+    with Encoding(zstd=True).decompressed(payload, most) as file:
+        return file.read(cast("ZstdReader", file).size)
 
 
 def test_a_bomb_is_refused_before_it_is_unpacked() -> None:
@@ -246,7 +246,7 @@ def test_a_bomb_is_refused_before_it_is_unpacked() -> None:
         with pytest.raises(WireError):
             decompress(payload, 10_000)
     assert decompress(compress(b"honest"), 6) == b"honest"
-    with pytest.raises(WireError, match="claim to be 6"):
+    with pytest.raises(WireError, match="announces 6 bytes"):
         decompress(compress(b"honest"), 5)
 
 

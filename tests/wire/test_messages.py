@@ -1,4 +1,4 @@
-"""Messages: each goes through unchanged, and what the schema does not name does not go through."""
+"""Messages: round trips, and refusal of everything outside the schema."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from fededge.errors import WireError
 from fededge.model_spec import ModelSpec
 from fededge.wire.messages import (
-    MOST_ASKED,
-    MOST_OTHERS,
+    MAX_OTHER_BYTES,
+    MAX_RESEND,
     Claim,
     Manifest,
     Message,
@@ -153,7 +153,7 @@ REPORT = Report("a", "0123", VERSION, HASH, MANIFEST, {"examples": 3.0})
         (MANIFEST, {"bytes": 2**53 + 1}),
         (MANIFEST, {"bytes": 10**400}),
         (MANIFEST, {"bytes": True}),
-        (Reply("resend", VERSION), {"chunks": list(range(MOST_ASKED + 1))}),
+        (Reply("resend", VERSION), {"chunks": list(range(MAX_RESEND + 1))}),
         (Reply("resend", VERSION), {"chunks": [-1]}),
         (Reply("resend", VERSION), {"kind": "maybe"}),
         (Reply("refused", VERSION), {"reason": "x" * 2001}),
@@ -189,7 +189,7 @@ def test_what_is_no_message_is_refused(data: bytes) -> None:
 
 
 def test_a_message_over_the_limit_is_refused_unread() -> None:
-    data = encode(Claim(ME))[:-1] + b" " * MOST_OTHERS + b"}"
+    data = encode(Claim(ME))[:-1] + b" " * MAX_OTHER_BYTES + b"}"
     assert "over the limit" in refused(data, Claim)
     assert decode(data.replace(b" " * 100, b""), Claim) == Claim(ME)
 
@@ -298,7 +298,7 @@ CLOSED = ("[red]", "<b>", "a b", "…", "x" * 65)
 
 
 def texts(kind: Any) -> dict[str, msgspec.inspect.StrType]:
-    """Every text that a type can hold, by where it is."""
+    """Every text field of a type, by its path."""
     info, found = msgspec.inspect.type_info(kind), {}
     waiting: list[tuple[str, Any]] = [(kind.__name__, info)]
     while waiting:
@@ -324,7 +324,7 @@ TEXTS = {where: node for message in MESSAGES for where, node in texts(type(messa
 
 @pytest.mark.parametrize("where", TEXTS)
 def test_no_text_of_a_message_can_hide_move_or_begin_a_line(where: str) -> None:
-    """A field without an alphabet would be one through which a device writes on a terminal."""
+    """A text field without a pattern would let a device write to a terminal."""
     pattern = TEXTS[where].pattern
     assert pattern is not None
     for character in HIDDEN:

@@ -1,4 +1,4 @@
-"""The protocol's page: every topic and field in it exists, and every one that exists is in it."""
+"""docs/protocol.md names every topic and field, and no others."""
 
 from __future__ import annotations
 
@@ -141,13 +141,13 @@ def test_a_chunk_is_laid_out_as_the_table_says() -> None:
 def test_the_limits_are_those_that_hold() -> None:
     limits = {row[0]: row[1] for row in rows(section("Limits"))}
     schema = msgspec.json.schema(messages.Manifest)["$defs"]["Manifest"]["properties"]
-    assert str(messages.MOST_BYTES) in limits["JSON message"]
-    assert str(messages.MOST_OTHERS) in limits["JSON message"]
+    assert str(messages.MAX_STATE_BYTES) in limits["JSON message"]
+    assert str(messages.MAX_OTHER_BYTES) in limits["JSON message"]
     assert str(schema["chunks"]["maximum"]) in limits["chunks of a payload"]
     low, high = schema["chunk_bytes"]["minimum"], schema["chunk_bytes"]["maximum"]
     assert limits["data of a chunk"].startswith(f"{low} to {high} bytes")
     assert str(chunks.CHUNK_BYTES) in limits["data of a chunk"]
-    assert str(messages.MOST_ASKED) in limits["chunks named in one `resend`"]
+    assert str(messages.MAX_RESEND) in limits["chunks named in one `resend`"]
     assert str(schema["bytes"]["maximum"]) in limits["counts"]
 
 
@@ -155,7 +155,7 @@ def test_the_times_are_those_that_hold() -> None:
     round_ = " ".join(section("A round").split())
     lost = f"After {chunks.STALLED:.0f} seconds without one"
     assert lost in round_
-    assert f"up to {chunks.MOST_PATIENCE:.0f}" in round_
+    assert f"up to {chunks.MAX_STALLED:.0f}" in round_
     assert f"After {life.UNANSWERED:.0f} seconds (then" in round_
     assert f"up to {life.MOST_PATIENCE:.0f}" in round_
     kept = " ".join(section("What is retained, and until when").split())

@@ -1,4 +1,4 @@
-"""What a signature binds, and which key files are taken."""
+"""Signatures of messages, and key files."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_what_was_signed_is_believed_on_the_other_side(message: Any) -> None:
 
 @pytest.mark.parametrize("kind", PURPOSES, ids=[kind.__name__ for kind in PURPOSES])
 def test_a_signature_under_another_purpose_is_none(kind: Any) -> None:
-    """The bytes of one kind, signed as another: a reply that reads like a task is none."""
+    """A signature of one kind of message is not valid for another kind with the same bytes."""
     (message,) = (message for message, _ in SIGNED if type(message) is kind)
     for purpose in PURPOSES.values():
         signature = KEY.sign(purpose + encode(message)).hex()
@@ -109,7 +109,7 @@ def test_a_signature_under_another_purpose_is_none(kind: Any) -> None:
         if purpose == PURPOSES[kind]:
             verify(signed, TRUSTED)
         else:
-            with pytest.raises(WireError, match="not of a key that this device trusts"):
+            with pytest.raises(WireError, match="not signed by a key that this device trusts"):
                 verify(signed, TRUSTED)
     assert len({*PURPOSES.values()}) == len(PURPOSES)
 
@@ -123,15 +123,15 @@ def test_numbers_written_in_another_way_are_the_same_state() -> None:
 @pytest.mark.parametrize(("message", "field", "value"), FIELDS)
 def test_no_field_can_be_changed(message: Any, field: str, value: Any) -> None:
     changed = msgspec.structs.replace(sign(message, KEY), **{field: value})
-    with pytest.raises(WireError, match="not of a key that this device trusts"):
+    with pytest.raises(WireError, match="not signed by a key that this device trusts"):
         verify(decode(encode(changed), type(message)), TRUSTED)
 
 
 @pytest.mark.parametrize("message", [message for message, _ in SIGNED], ids=KINDS)
 def test_a_message_that_is_not_signed_or_by_another_key(message: Any) -> None:
-    with pytest.raises(WireError, match="it is not signed"):
+    with pytest.raises(WireError, match="the message is not signed;"):
         verify(message, TRUSTED)
-    with pytest.raises(WireError, match="not of a key that this device trusts"):
+    with pytest.raises(WireError, match="not signed by a key that this device trusts"):
         verify(sign(message, Ed25519PrivateKey.generate()), TRUSTED)
 
 
@@ -143,7 +143,7 @@ def test_a_message_that_is_not_signed_or_by_another_key(message: Any) -> None:
 def test_a_signature_can_be_checked_by_others_as_the_protocol_page_says(
     tmp_path: Path, message: Any, purpose: str
 ) -> None:
-    """OpenSSL, an implementation of its own, on bytes that are put together by hand."""
+    """OpenSSL, an independent implementation, verifies bytes that are built by hand."""
     make_keys(tmp_path / "a.key", tmp_path / "a.pub")
     signed = sign(message, read_signing_key(tmp_path / "a.key"))
     bare = encode(signed).replace(signed.signature.encode(), b"")
@@ -166,7 +166,7 @@ def test_two_keys_are_trusted_while_one_replaces_the_other(tmp_path: Path) -> No
 def test_keys_are_never_overwritten(tmp_path: Path) -> None:
     make_keys(tmp_path / "a.key", tmp_path / "a.pub")
     before = (tmp_path / "a.key").read_bytes()
-    with pytest.raises(ConfigError, match="is there already"):
+    with pytest.raises(ConfigError, match="exists already"):
         make_keys(tmp_path / "a.key", tmp_path / "a.pub")
     assert (tmp_path / "a.key").read_bytes() == before
     assert (tmp_path / "a.key").stat().st_mode & 0o777 == 0o600
@@ -180,7 +180,7 @@ def test_key_files_that_will_not_do(tmp_path: Path) -> None:
     for read, path, said in (
         (read_signing_key, tmp_path / "none", "signing_key: there is no file"),
         (read_signing_key, text, "holds no private Ed25519 key; make one: fededge init key"),
-        (read_signing_key, tmp_path / "a.pub", "everybody can read"),
+        (read_signing_key, tmp_path / "a.pub", "every user can read"),
         (read_trusted_keys, tmp_path / "none", "trusted_key: there is no file"),
         (read_trusted_keys, text, "holds no public Ed25519 key"),
         (read_trusted_keys, tmp_path / "a.key", "holds no public Ed25519 key"),

@@ -1,4 +1,4 @@
-"""Tensors on the wire: ordinary safetensors, exactly the layout's, finite; nothing else passes."""
+"""Tensors on the wire: valid safetensors with exactly the layout's tensors, all finite."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_float16_rounds_as_torch_does_between_any_two_of_its_numbers() -> None:
 
 @pytest.mark.parametrize("numbers", ["float16", "bfloat16"])
 def test_a_nan_stays_one_in_16_bits(numbers: Any) -> None:
-    """Those too whose upper half alone is infinity, and the one that rounding up would make 0."""
+    """Including NaNs whose upper half alone is infinity, and the one that rounding would make 0."""
     bits = np.array([0x7F800001, 0xFF800001, 0x7FC00000, 0x7FFFFFFF, 0xFFFFFFFF], np.uint32)
     layout = Layout.of(nn.ParameterList([torch.zeros(len(bits))]))
     data = tensors.encode(layout, {"model": bits.view(np.float32)}, numbers)
@@ -120,7 +120,7 @@ def test_a_nan_stays_one_in_16_bits(numbers: Any) -> None:
 
 @pytest.mark.parametrize("numbers", ["float16", "bfloat16"])
 def test_every_16_bit_number_arrives_as_torch_reads_it_or_is_refused(numbers: Any) -> None:
-    """All 65,536 of them; what is not finite one by one, and without a warning of numpy's."""
+    """All 65,536 of them; those that are not finite one by one, without a numpy warning."""
     every = np.arange(2**16, dtype=np.uint16)
     expected = torch.from_numpy(every.view(np.int16)).view(getattr(torch, numbers)).float()
     good = expected.isfinite().numpy()
@@ -142,7 +142,7 @@ def test_tensors_that_lie_over_each_other_or_apart_are_refused() -> None:
     last = header[names[-1]]["data_offsets"]
     for offsets, tail in (([0, last[1] - last[0]], b""), ([last[0] + 4, last[1] + 4], b"1234")):
         moved = header | {names[-1]: header[names[-1]] | {"data_offsets": offsets}}
-        with pytest.raises(WireError, match="side by side"):
+        with pytest.raises(WireError, match="overlap or leave a gap"):
             tensors.decode(LAYOUT, joined(moved, body + tail))
 
 
@@ -198,7 +198,7 @@ def test_a_vector_that_is_not_expected_is_refused() -> None:
     ids=lambda value: type(value).__name__,
 )
 def test_what_is_no_vector_of_the_layout_does_not_get_out(value: Any) -> None:
-    with pytest.raises(EgressError, match="must not travel"):
+    with pytest.raises(EgressError, match="must not be sent"):
         tensors.encode(LAYOUT, {"model": value})
 
 
@@ -362,11 +362,11 @@ def test_arrays_of_every_kind_and_shape_are_kept_as_the_safetensors_library_woul
         "turned": turned,
     }
     file = io.BytesIO()
-    container.write(file, {name: container.plain(array) for name, array in arrays.items()})
+    container.write(file, {name: container.from_array(array) for name, array in arrays.items()})
     theirs = safetensors.numpy.load(file.getvalue())
     (tmp_path / "kept").write_bytes(file.getvalue())
     with (tmp_path / "kept").open("rb") as kept:
-        ours = {name: container.array_of(plain) for name, plain in container.read(kept).items()}
+        ours = {name: container.to_array(plain) for name, plain in container.read(kept).items()}
     assert ours.keys() == theirs.keys() == arrays.keys()
     for name, array in arrays.items():
         for found in (ours[name], theirs[name]):
@@ -376,6 +376,6 @@ def test_arrays_of_every_kind_and_shape_are_kept_as_the_safetensors_library_woul
 
 
 def test_numbers_that_numpy_does_not_have_are_refused_as_an_array() -> None:
-    plain = container.Plain(container.Form("BF16", (2,)), memoryview(bytes(4)))
-    with pytest.raises(WireError, match="no numbers of the kind BF16"):
-        container.array_of(plain)
+    plain = container.RawTensor(container.TensorSpec("BF16", (2,)), memoryview(bytes(4)))
+    with pytest.raises(WireError, match="no dtype BF16"):
+        container.to_array(plain)

@@ -1,4 +1,4 @@
-"""Topics: what is built is read back, and nothing else is read."""
+"""Topics: building, parsing, and refusal of any other topic."""
 
 from __future__ import annotations
 

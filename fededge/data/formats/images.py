@@ -11,7 +11,7 @@ import numpy as np
 
 from fededge.data.raw import Arrays, Raw, Request, Shape, check_bytes, numbering, reading
 from fededge.errors import DataError
-from fededge.inputs.pictures import (
+from fededge.inputs.images import (
     FORMATS,
     GREY,
     SUFFIXES,

@@ -11,7 +11,7 @@ import pytest
 
 from fededge.config import RoundsConfig
 from fededge.wire import chunks
-from fededge.wire.messages import MOST_ASKED, Manifest, Reply, Report, Status, decode, encode
+from fededge.wire.messages import MAX_RESEND, Manifest, Reply, Report, Status, decode, encode
 from fededge_server.machine.events import (
     Answer,
     Bad,
@@ -277,7 +277,7 @@ def test_a_question_for_missing_chunks_fits_into_a_reply() -> None:
     )
     machine.handle(status("a"), 0.0)
     (answer,) = only(machine.handle(report("a", manifest=facts), 0.0), Answer)
-    assert len(answer.reply.chunks) == MOST_ASKED
+    assert len(answer.reply.chunks) == MAX_RESEND
     assert decode(encode(answer.reply), Reply) == answer.reply
 
 

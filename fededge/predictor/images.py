@@ -1,7 +1,7 @@
-"""From what an app has (a file, a PIL image, an array, many of them) to a model's pixels.
+"""Conversion of an app's images (files, PIL images, arrays, or lists of them) to a model's pixels.
 
-Images are treated as those that a device is trained on: upright, grey or RGB, scaled to cover the
-model's size and cropped around the centre.
+Images are preprocessed as in training: upright, grey or RGB, scaled to cover the model's size and
+cropped around the centre.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ import numpy as np
 
 from fededge.errors import ConfigError, DataError
 from fededge.inputs import scaling
-from fededge.inputs.pictures import FORMATS, check_header, fitted, pillow, planes, upright
+from fededge.inputs.images import FORMATS, check_header, fitted, pillow, planes, upright
 
-__all__ = ["Shape", "prepare"]
+__all__ = ["Shape", "prepare_images"]
 
 Shape = tuple[int, int, int]
 
 CHANNELS = (1, 3, 4)
-# ITU-R 601 in 16 bits, as Pillow has it: an array and its picture give the same grey.
+# ITU-R 601 in 16 bits, as in Pillow, so that an array and its image file give the same grey.
 RED, GREEN, BLUE, HALF = 19595, 38470, 7471, 1 << 15
 
 
-def prepare(inputs: Any, shape: Shape, resize: bool) -> tuple[np.ndarray, bool]:
-    """The pixels uint8 [N, C, H, W], and whether it was one input and not a batch.
+def prepare_images(inputs: Any, shape: Shape, resize: bool) -> tuple[np.ndarray, bool]:
+    """Return the pixels uint8 [N, C, H, W], and True if `inputs` was one input, not a batch.
 
     Args:
         inputs: an image file's path or bytes, a PIL image, an array [H, W], [H, W, C], [C, H, W],
             [N, H, W, C] or [N, C, H, W], or a list of single ones.
         shape: the model's channels, height and width.
-        resize: whether an image of another size is scaled; else it is refused.
+        resize: scale images of another size; else they are refused.
     """
     if isinstance(inputs, list | tuple):
         if not inputs:
@@ -60,7 +60,7 @@ def _single(item: Any, shape: Shape, resize: bool) -> np.ndarray:
         return _from_file(Path(item), str(Path(item)), shape, resize)
     if isinstance(item, bytes | bytearray):
         return _from_file(io.BytesIO(item), "the bytes given", shape, resize)
-    pil = sys.modules.get("PIL.Image")  # whoever has a PIL image has imported it
+    pil = sys.modules.get("PIL.Image")  # lazy: an app with a PIL image has imported it already
     if pil is not None and isinstance(item, pil.Image):
         return _from_image(item, "the image given", shape, resize)
     raise DataError(
@@ -73,7 +73,7 @@ def _from_array(array: np.ndarray, shape: Shape, resize: bool) -> np.ndarray:
     if array.dtype != np.uint8:
         raise DataError(
             f"pixels are uint8 from 0 to 255, this array is {array.dtype}; the model normalises "
-            "them itself, so give them as the camera or the file does"
+            "them itself, so pass them unchanged"
         )
     if 0 in array.shape[-3:]:
         raise DataError(f"an array of shape {array.shape} has no pixels")
@@ -86,7 +86,7 @@ def _from_array(array: np.ndarray, shape: Shape, resize: bool) -> np.ndarray:
 
 
 def _channels_first(size: tuple[int, ...], shape: Shape) -> bool:
-    """Whether [C, H, W] and not [H, W, C] is meant: as the model has it, else by the counts."""
+    """Return True for [C, H, W], False for [H, W, C]: by the model's shape, else by the sizes."""
     channels, height, width = shape
     if size == shape or size == (height, width, channels):
         return size == shape
@@ -94,20 +94,20 @@ def _channels_first(size: tuple[int, ...], shape: Shape) -> bool:
     if first == last:
         why = "both the first and the last" if first else "neither the first nor the last"
         raise DataError(
-            f"which axis of an image of shape {size} is the channels? {why} could be (1, 3 or 4); "
-            "give [height, width, channels], or a batch with four axes"
+            f"an image of shape {size} has no clear channel axis: {why} could be (1, 3 or 4); "
+            "pass [height, width, channels], or a batch with four axes"
         )
     return first
 
 
 def _coloured(batch: np.ndarray, wanted: int) -> np.ndarray:
-    """The images [N, C, H, W] in the model's channels: grey and RGB change into each other."""
-    given = batch.shape[1]
-    if given == wanted:
+    """The images [N, C, H, W] in the model's channels, converted between grey and RGB."""
+    channels = batch.shape[1]
+    if channels == wanted:
         return batch
-    if given not in CHANNELS or wanted not in (1, 3):
-        raise DataError(f"the model takes {wanted} channels, and these images have {given}")
-    if given == 4:  # the fourth is how opaque a pixel is
+    if channels not in CHANNELS or wanted not in (1, 3):
+        raise DataError(f"the model takes {wanted} channels, and these images have {channels}")
+    if channels == 4:  # the fourth is transparency
         return _coloured(batch[:, :3], wanted)
     if wanted == 3:
         return np.repeat(batch, 3, axis=1)
@@ -122,13 +122,13 @@ def _sized(batch: np.ndarray, shape: Shape, resize: bool) -> np.ndarray:
     _check_resize((batch.shape[3], batch.shape[2]), shape, resize)
     try:
         pil = pillow()
-    except ImportError:  # slower, and the same pixels
+    except ImportError:  # slower fallback with the same pixels
         return scaling.fit(batch, *shape[1:])
     resized = np.empty((len(batch), *shape), np.uint8)
     for row, image in zip(resized, batch, strict=True):
         pixels = image[0] if shape[0] == 1 else image.transpose(1, 2, 0)
-        picture = pil.Image.fromarray(np.ascontiguousarray(pixels))
-        row[:] = planes(fitted(picture, (shape[2], shape[1])))
+        one = pil.Image.fromarray(np.ascontiguousarray(pixels))
+        row[:] = planes(fitted(one, (shape[2], shape[1])))
     return resized
 
 
@@ -148,11 +148,11 @@ def _from_file(source: Path | io.BytesIO, name: str, shape: Shape, resize: bool)
 
 
 def _from_image(image: Any, name: str, shape: Shape, resize: bool) -> np.ndarray:
-    """A PIL image as [1, C, H, W]; what is too large is refused before it is decoded."""
+    """A PIL image as [1, C, H, W]; an image that is too large is refused before it is decoded."""
     if shape[0] not in (1, 3):
         raise DataError(
-            f"{name}: pictures have 1 channel (grey) or 3 (RGB), and the model takes {shape[0]}; "
-            "give it an array"
+            f"{name}: images have 1 channel (grey) or 3 (RGB), and the model takes {shape[0]}; "
+            "pass an array"
         )
     check_header(image, name)
     with _decoding(_pillow(), name):
@@ -165,7 +165,7 @@ def _from_image(image: Any, name: str, shape: Shape, resize: bool) -> np.ndarray
 
 @contextlib.contextmanager
 def _decoding(pil: Any, name: str) -> Iterator[None]:
-    """Turn what goes wrong with a picture into one sentence."""
+    """Convert errors of decoding an image to DataError."""
     try:
         yield
     except DataError:
@@ -173,12 +173,12 @@ def _decoding(pil: Any, name: str) -> Iterator[None]:
     except FileNotFoundError as error:
         raise DataError(f"{name}: there is no such file") from error
     except IsADirectoryError as error:
-        raise DataError(f"{name}: this is a folder; give the image files in it") from error
+        raise DataError(f"{name}: this is a folder; pass the image files in it") from error
     except PermissionError as error:
         raise DataError(f"{name}: cannot be read ({error.strerror})") from error
     except (pil.Image.DecompressionBombError, pil.Image.DecompressionBombWarning) as error:
         raise DataError(f"{name}: the image is too large; scale it down") from error
-    except Exception as error:  # decoders fail in many ways on bytes that are not theirs
+    except Exception as error:  # decoders raise many types on malformed bytes
         kinds = ", ".join(FORMATS)
         raise DataError(f"{name}: not a readable image (known: {kinds})") from error
 
@@ -188,6 +188,6 @@ def _pillow() -> Any:
         return pillow()
     except ImportError as error:
         raise ConfigError(
-            f"image files and PIL images take Pillow, which cannot be imported ({error}); "
+            f"image files and PIL images need Pillow, which cannot be imported ({error}); "
             "pip install pillow"
         ) from error

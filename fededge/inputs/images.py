@@ -1,4 +1,4 @@
-"""Pictures as Pillow reads them, made into pixels: the same for training and for apps."""
+"""Images that Pillow has read, converted to pixels; the same for training and for apps."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from fededge.inputs.scaling import covered
 
 __all__ = ["FORMATS", "GREY", "SUFFIXES", "check_header", "fitted", "pillow", "planes", "upright"]
 
-# Formats whose decoders are simple and quiet; TIFF and others stay out on purpose.
+# Formats with simple decoders; TIFF and others are left out on purpose.
 FORMATS = ("BMP", "JPEG", "PNG", "PPM", "WEBP")
 SUFFIXES = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".webp")
-MOST_PIXELS_A_SIDE = 8192
+MAX_SIDE = 8192
 GREY = ("1", "L", "LA")
 COLOUR = ("P", "RGB", "RGBA", "CMYK", "YCbCr")
 
 
 def pillow() -> Any:
-    """The package PIL with what is used of it.
+    """Import the package PIL with the modules used here.
 
     Raises:
-        ImportError: it is not installed.
+        ImportError: Pillow is not installed.
     """
     import PIL.Image
     import PIL.ImageOps
@@ -32,31 +32,34 @@ def pillow() -> Any:
 
 
 def check_header(image: Any, name: object) -> None:
-    """Refuse what is too large or cannot be brought to 8 bits without loss, before decoding it."""
+    """Refuse an image that is too large or not 8 bits per channel, before decoding it."""
+    width, height = image.size
     if min(image.size) < 1:
-        raise DataError(f"{name}: {image.size[0]}x{image.size[1]} pixels are none")
-    if max(image.size) > MOST_PIXELS_A_SIDE:
+        raise DataError(f"{name}: the image is empty ({width} x {height} pixels)")
+    if max(image.size) > MAX_SIDE:
         raise DataError(
-            f"{name}: {image.size[0]}x{image.size[1]} pixels are more than the "
-            f"{MOST_PIXELS_A_SIDE} a side that are allowed; scale it down"
+            f"{name}: the image has {width} x {height} pixels, the limit is {MAX_SIDE} a side; "
+            "scale it down"
         )
     if image.mode not in (*GREY, *COLOUR):
-        raise DataError(f"{name}: its pixels are of kind {image.mode}; save it with 8 bits each")
+        raise DataError(
+            f"{name}: Pillow's mode {image.mode} is not supported; save it with 8 bits per channel"
+        )
 
 
 def upright(image: Any, channels: int) -> Any:
-    """A picture turned as its EXIF says, in grey or RGB; how opaque it is does not count."""
+    """The image rotated by its EXIF orientation, in grey or RGB; transparency is ignored."""
     turned = pillow().ImageOps.exif_transpose(image)
     if turned.mode == "P" and isinstance(turned.info.get("transparency"), bytes):
-        turned = turned.convert("RGBA")  # without this step Pillow warns, of nothing that matters
+        turned = turned.convert("RGBA")  # avoids a harmless warning of Pillow's
     return turned.convert("L" if channels == 1 else "RGB")
 
 
 def fitted(image: Any, size: tuple[int, int]) -> Any:
-    """The centre of a picture with the proportions of a size, scaled to it.
+    """The centre of an image with the proportions of `size`, scaled to it.
 
-    One direction after the other: Pillow's releases differ in which one they take first, and a
-    fleet whose boxes have different ones must see the same pixels.
+    The two directions are separate calls, because Pillow's releases differ in which one comes
+    first, and boxes with different releases must get the same pixels.
     """
     bilinear = pillow().Image.Resampling.BILINEAR
     wide, high = covered(image.size, size)
@@ -66,6 +69,6 @@ def fitted(image: Any, size: tuple[int, int]) -> Any:
 
 
 def planes(image: Any) -> np.ndarray:
-    """The pixels of a grey or RGB picture: [C, H, W]."""
+    """The pixels of a grey or RGB image: [C, H, W]."""
     array = np.asarray(image, np.uint8)
     return array[None] if array.ndim == 2 else array.transpose(2, 0, 1)

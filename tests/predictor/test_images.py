@@ -1,4 +1,4 @@
-"""Every kind of input gives the pixels that the model was trained to expect."""
+"""Every kind of input gives the same pixels as in training."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from fededge import Predictor
 from fededge.data.formats.images import read_images
 from fededge.errors import ConfigError, DataError
-from fededge.predictor.inputs import prepare
+from fededge.predictor.images import prepare_images
 from tests.predictor.conftest import Maker
 
 SHAPE = (3, 8, 10)
@@ -73,7 +73,7 @@ def test_a_result_names_label_probability_and_the_order(
 
 
 def test_many_images_are_answered_each_on_its_own(models: Path, colour: Maker) -> None:
-    """More than go through the network at once."""
+    """More images than one batch of the network."""
     many = rng.integers(0, 256, (150, *SHAPE), np.uint8)
     results = Predictor(models).predict(many)
     expected = [colour.expected(1, image) for image in many]
@@ -95,16 +95,16 @@ def test_a_file_becomes_the_pixels_that_training_makes_of_it(
     path = tmp_path / ("picture.jpg" if mode == "CMYK" else "picture.png")
     image.save(path)
     trained = read_images([path], shape)
-    assert np.array_equal(prepare(path, shape, True)[0], trained)
+    assert np.array_equal(prepare_images(path, shape, True)[0], trained)
     with PIL.Image.open(path) as opened:
-        assert np.array_equal(prepare(opened, shape, True)[0], trained)
+        assert np.array_equal(prepare_images(opened, shape, True)[0], trained)
 
 
 def test_a_picture_that_lies_on_its_side_is_put_upright(tmp_path: Path) -> None:
     image, exif = picture("RGB"), PIL.Image.Exif()
     exif[0x0112] = 6
     image.save(tmp_path / "side.png", exif=exif)
-    got, _ = prepare(tmp_path / "side.png", (3, 37, 23), True)
+    got, _ = prepare_images(tmp_path / "side.png", (3, 37, 23), True)
     assert np.array_equal(got[0], np.rot90(np.asarray(image), -1).transpose(2, 0, 1))
 
 
@@ -116,34 +116,34 @@ def test_an_array_is_treated_as_the_picture_it_shows(
     """Grey from colour, colour from grey, opacity dropped, scaled: as Pillow does it."""
     image = picture(mode)
     array = np.asarray(image)
-    expected, single = prepare(image, shape, True)
+    expected, single = prepare_images(image, shape, True)
     assert single
-    assert np.array_equal(prepare(array, shape, True)[0], expected)
+    assert np.array_equal(prepare_images(array, shape, True)[0], expected)
     if array.ndim == 3:
         first = np.ascontiguousarray(array.transpose(2, 0, 1))
-        assert np.array_equal(prepare(first, shape, True)[0], expected)
-        batch, single = prepare(np.stack([array, array]), shape, True)
+        assert np.array_equal(prepare_images(first, shape, True)[0], expected)
+        batch, single = prepare_images(np.stack([array, array]), shape, True)
         assert not single
         assert np.array_equal(batch, np.concatenate([expected, expected]))
 
 
 def test_a_list_may_mix_kinds_and_sizes() -> None:
     image = picture("RGB")
-    batch, single = prepare([image, np.asarray(image)[:9, :9], png(image)], SHAPE, True)
+    batch, single = prepare_images([image, np.asarray(image)[:9, :9], png(image)], SHAPE, True)
     assert (batch.shape, single) == ((3, *SHAPE), False)
     assert np.array_equal(batch[0], batch[2])
 
 
 def test_a_cube_is_read_as_the_model_has_it() -> None:
-    """Where both orders are possible, the model's own wins."""
+    """If both axis orders are possible, the model's own is used."""
     cube = rng.integers(0, 256, (3, 3, 3), np.uint8)
-    assert np.array_equal(prepare(cube, (3, 3, 3), True)[0][0], cube)
+    assert np.array_equal(prepare_images(cube, (3, 3, 3), True)[0][0], cube)
 
 
 def test_other_channels_than_grey_and_colour_go_through_as_they_are() -> None:
     five = rng.integers(0, 256, (5, 8, 10), np.uint8)
-    assert np.array_equal(prepare(five, (5, 8, 10), True)[0][0], five)
-    assert np.array_equal(prepare(five.transpose(1, 2, 0), (5, 8, 10), True)[0][0], five)
+    assert np.array_equal(prepare_images(five, (5, 8, 10), True)[0][0], five)
+    assert np.array_equal(prepare_images(five.transpose(1, 2, 0), (5, 8, 10), True)[0][0], five)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_other_channels_than_grey_and_colour_go_through_as_they_are() -> None:
         (np.zeros((0, 10), np.uint8), r"an array of shape \(0, 10\) has no pixels"),
         (np.zeros((0, 10, 3), np.uint8), r"an array of shape \(0, 10, 3\) has no pixels"),
         (np.zeros((5, 0, 10, 3), np.uint8), r"shape \(5, 0, 10, 3\) has no pixels"),
-        (PIL.Image.new("RGB", (5, 0)), "the image given: 5x0 pixels are none"),
+        (PIL.Image.new("RGB", (5, 0)), r"the image given: the image is empty \(5 x 0 pixels\)"),
         ("", r"\.: this is a folder"),
         (np.zeros((8, 10, 7), np.uint8), "neither the first nor the last could be"),
         (np.zeros((3, 9, 3), np.uint8), "both the first and the last could be"),
@@ -166,15 +166,15 @@ def test_other_channels_than_grey_and_colour_go_through_as_they_are() -> None:
         (b"no image", "the bytes given: not a readable image .known: BMP, JPEG, PNG, PPM, WEBP"),
         (b"", "the bytes given: not a readable image"),
         ("absent.png", "absent.png: there is no such file"),
-        (Path("/"), "/: this is a folder; give the image files in it"),
-        (PIL.Image.new("F", (8, 8)), "the image given: its pixels are of kind F"),
-        (PIL.Image.new("L", (8193, 1)), "8193x1 pixels are more than the 8192 a side"),
+        (Path("/"), "/: this is a folder; pass the image files in it"),
+        (PIL.Image.new("F", (8, 8)), "the image given: Pillow's mode F is not supported"),
+        (PIL.Image.new("L", (8193, 1)), "8193 x 1 pixels, the limit is 8192 a side"),
     ],
     ids=range(20),
 )
 def test_what_is_not_an_image_gets_a_sentence(given: object, sentence: str) -> None:
     with pytest.raises(DataError, match=sentence):
-        prepare(given, SHAPE, True)
+        prepare_images(given, SHAPE, True)
 
 
 @pytest.mark.parametrize("shape", [SHAPE, (1, 8, 10)])
@@ -182,21 +182,21 @@ def test_what_is_not_an_image_gets_a_sentence(given: object, sentence: str) -> N
 def test_a_palette_whose_colours_are_partly_opaque_is_read_without_a_warning(
     shape: tuple[int, int, int], recwarn: pytest.WarningsRecorder
 ) -> None:
-    """How opaque a pixel is does not count, and a line of Pillow's on a terminal helps nobody."""
+    """Transparency is ignored, and Pillow's warning must not reach the terminal."""
     image = picture("P")
-    expected, _ = prepare(png(image), shape, True)
+    expected, _ = prepare_images(png(image), shape, True)
     file = io.BytesIO()
     image.save(file, "PNG", transparency=bytes(range(200)))
-    assert np.array_equal(prepare(file.getvalue(), shape, True)[0], expected)
+    assert np.array_equal(prepare_images(file.getvalue(), shape, True)[0], expected)
     assert [str(warning.message) for warning in recwarn] == []
 
 
 def test_half_a_file_is_refused() -> None:
     half = png(picture("RGB"))[:500]
     with pytest.raises(DataError, match="the bytes given: not a readable image"):
-        prepare(half, SHAPE, True)
+        prepare_images(half, SHAPE, True)
     with pytest.raises(DataError, match="the image given: not a readable image"):
-        prepare(PIL.Image.open(io.BytesIO(half)), SHAPE, True)
+        prepare_images(PIL.Image.open(io.BytesIO(half)), SHAPE, True)
 
 
 def test_a_file_without_permission_is_said_so(
@@ -207,13 +207,13 @@ def test_a_file_without_permission_is_said_so(
 
     monkeypatch.setattr(PIL.Image, "open", refuse)
     with pytest.raises(DataError, match=r"a\.png: cannot be read \(Permission denied\)"):
-        prepare("a.png", SHAPE, True)
+        prepare_images("a.png", SHAPE, True)
 
 
 def test_a_picture_that_would_fill_the_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PIL.Image, "MAX_IMAGE_PIXELS", 100)
     with pytest.raises(DataError, match="the image is too large"):
-        prepare(png(picture("RGB")), SHAPE, True)
+        prepare_images(png(picture("RGB")), SHAPE, True)
 
 
 def test_another_size_is_refused_where_nothing_may_be_scaled(models: Path) -> None:
@@ -226,24 +226,24 @@ def test_another_size_is_refused_where_nothing_may_be_scaled(models: Path) -> No
 
 def test_a_model_of_five_channels_takes_arrays_of_its_size_only() -> None:
     shape = (5, 8, 10)
-    with pytest.raises(DataError, match=r"pictures have 1 channel .grey. or 3 .*takes 5"):
-        prepare(picture("RGB"), shape, True)
+    with pytest.raises(DataError, match=r"images have 1 channel .grey. or 3 .*takes 5"):
+        prepare_images(picture("RGB"), shape, True)
     with pytest.raises(DataError, match="only 1 or 3 channels can be, not 5"):
-        prepare(np.zeros((5, 9, 11), np.uint8), shape, True)
+        prepare_images(np.zeros((5, 9, 11), np.uint8), shape, True)
     with pytest.raises(DataError, match="the model takes 5 channels, and these images have 3"):
-        prepare(np.zeros((3, 8, 10), np.uint8), shape, True)
+        prepare_images(np.zeros((3, 8, 10), np.uint8), shape, True)
 
 
 def test_without_pillow_arrays_still_go(
     models: Path, pixels: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also scaled, to the same pixels; only files and PIL images need it."""
+    """Arrays are scaled to the same pixels; only files and PIL images need Pillow."""
     frame = np.asarray(picture("RGB"))
-    expected, _ = prepare(frame, SHAPE, True)
+    expected, _ = prepare_images(frame, SHAPE, True)
     for name in [name for name in sys.modules if name == "PIL" or name.startswith("PIL.")]:
         monkeypatch.setitem(sys.modules, name, None)
-    assert np.array_equal(prepare(frame, SHAPE, True)[0], expected)
+    assert np.array_equal(prepare_images(frame, SHAPE, True)[0], expected)
     predictor = Predictor(models)
     assert predictor.predict(pixels).label
-    with pytest.raises(ConfigError, match=r"take Pillow, which cannot be .*pip install"):
+    with pytest.raises(ConfigError, match=r"need Pillow, which cannot be .*pip install"):
         predictor.predict("photo.png")
