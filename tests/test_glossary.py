@@ -90,7 +90,9 @@ def test_every_word_is_there_once() -> None:
 
 
 def test_a_class_shares_its_name_only_if_the_glossary_says_why() -> None:
-    listed = {cell.strip("`"): set(re.findall("`([^`]+)`", where)) for cell, where, _ in rows(SHARED)}
+    listed = {
+        cell.strip("`"): set(re.findall("`([^`]+)`", where)) for cell, where, _ in rows(SHARED)
+    }
     found = {name: where for name, where in shared_names().items() if name not in PENDING}
     assert found == listed
 
