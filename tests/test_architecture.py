@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-from tests.pages import page
+from tests.pages import page, program
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = page("architecture.md")
@@ -48,16 +46,6 @@ def _defined(tree: ast.AST, prefix: str = "") -> Iterator[str]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield f"{prefix}{node.name}"
             yield from _defined(node, f"{prefix}{node.name}.")
-
-
-def program(name: str) -> ModuleType:
-    """A program of docs/, imported."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.mark.parametrize("path", PATHS)
