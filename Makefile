@@ -39,11 +39,14 @@ test: setup lint
 lint: setup
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+	$(BIN)/codespell
+	$(BIN)/vulture
+	$(BIN)/python docs/check_links.py
 	@mkdir -p build/mypy
 	@ln -sfn ../../server build/mypy/fededge_server
 	@ln -sfn ../../device_agent build/mypy/fededge_agent
 	$(BIN)/mypy -p fededge -p fededge_server -p fededge_agent
-	$(BIN)/mypy setup.py benchmarks tests
+	$(BIN)/mypy setup.py benchmarks docs tests
 	$(BIN)/clang-format --dry-run -Werror $(CPP)
 
 # What the apps in examples/ need beside Python; where it is missing, their tests are skipped.

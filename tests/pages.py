@@ -1,11 +1,13 @@
-"""The code blocks of a documentation page, as a reader would copy them."""
+"""The pages: their code blocks, as a reader would copy them, and the programs beside them."""
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from pathlib import Path
+from types import ModuleType
 
-__all__ = ["blocks", "page", "write_example"]
+__all__ = ["blocks", "page", "program", "write_example"]
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 
@@ -25,3 +27,13 @@ def write_example(folder: Path) -> Path:
     path = folder / "keepsake.py"
     path.write_text(blocks(page("methods.md"), "python")[0], encoding="utf-8")
     return path
+
+
+def program(name: str) -> ModuleType:
+    """A program of docs/, imported."""
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -328,8 +328,8 @@ WEIGHTS = (1.0, 1 / 3, -0.7, 0.0, 1e-30, 1e30)
 
 
 @pytest.mark.parametrize("size", [0, 1, 7, 1000, 70_001])
-def test_sums_have_the_bits_of_the_op_and_of_float64(size: int, made_by: str) -> None:
-    """Compared with two roundings in float64, as in the compiled op for tensors."""
+def test_sums_have_the_bits_of_float64(size: int, made_by: str) -> None:
+    """Two roundings, one for the product and one for the sum."""
     assert sums.implementation().startswith(made_by)
     start, x = drawn(size, 1).astype(np.float64), drawn(size, 2)
     x[: size // 7] = np.resize(array(-0.0, 1e-45, -3.4028235e38, 65504.0), size // 7)
