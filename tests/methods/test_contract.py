@@ -1,4 +1,4 @@
-"""What holds for every method and composition: a new one in METHODS is covered by its name."""
+"""The contract of every method and composition; a new one in METHODS is covered by its name."""
 
 from __future__ import annotations
 
