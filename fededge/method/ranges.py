@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fededge.errors import MethodError
 from fededge.method.turn import Hyper
 
-__all__ = ["EXAMPLES", "UNDECLARED", "Range", "common"]
+__all__ = ["EXAMPLES", "UNDECLARED", "Range", "common_ranges"]
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ UNDECLARED = Range(-1e9, 1e9)
 """The range of a method's scalar that its `ranges` leaves out."""
 
 
-def common(hyper: Hyper, passes: int, examples: int) -> dict[str, Range]:
+def common_ranges(hyper: Hyper, passes: int, examples: int) -> dict[str, Range]:
     """Return the ranges of the scalars that every method reports.
 
     Args:

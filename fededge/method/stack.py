@@ -26,7 +26,7 @@ from fededge.method.base import (
 from fededge.method.layers import PERSONAL, SCALARS, Layers
 from fededge.method.plugins import hook_errors, sha256_of
 from fededge.method.private import Private, Value, values_of
-from fededge.method.ranges import EXAMPLES, Range, common
+from fededge.method.ranges import EXAMPLES, Range, common_ranges
 from fededge.method.turn import Hyper, Turn
 from fededge.method.validation import (
     as_number,
@@ -197,7 +197,7 @@ class Stack(Layers):
 
     def ranges(self, hyper: Hyper, examples: int, steps: int) -> dict[str, Range]:
         """Return every scalar's range, for a device that reports these examples and steps."""
-        ranges = common(hyper, self._passes(hyper), examples)
+        ranges = common_ranges(hyper, self._passes(hyper), examples)
         for layer in self.layers:
             ranges |= call_ranges(layer, hyper, examples, steps)
         return ranges
@@ -221,7 +221,7 @@ class Stack(Layers):
         """Check the counts first: the other ranges depend on them."""
         _check_range(scalars, "examples", EXAMPLES)
         examples = int(scalars["examples"])
-        _check_range(scalars, "steps", common(hyper, self._passes(hyper), examples)["steps"])
+        _check_range(scalars, "steps", common_ranges(hyper, self._passes(hyper), examples)["steps"])
         for name, allowed in self.ranges(hyper, examples, int(scalars["steps"])).items():
             _check_range(scalars, name, allowed)
 
@@ -230,7 +230,9 @@ class Stack(Layers):
     ) -> dict[str, float]:
         """Return the scalars with fewer examples; clamp the others to the ranges of those."""
         count = math.ceil(examples)
-        steps = min(scalars["steps"], common(hyper, self._passes(hyper), count)["steps"].high)
+        steps = min(
+            scalars["steps"], common_ranges(hyper, self._passes(hyper), count)["steps"].high
+        )
         ranges = self.ranges(hyper, count, int(steps)).items()
         bounded = {n: min(max(scalars[n], r.low), r.high) for n, r in ranges if n in scalars}
         return {**scalars, **bounded, "examples": examples}

@@ -226,7 +226,7 @@ HOOKS = ("initial", "send", "weight", "sums", "step")
 
 
 def failing(hook: str, given: object) -> Stack:
-    """A method with a memory that is sent, of which one hook gives something else, or raises."""
+    """A method with state that is sent; one hook returns `given` instead, or raises it."""
 
     def instead(self: Method, *arguments: object) -> object:
         if isinstance(given, BaseException):

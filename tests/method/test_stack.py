@@ -407,7 +407,7 @@ def test_what_is_sent_is_what_is_declared() -> None:
 
 @dataclass(frozen=True)
 class Doubled(Method):
-    """Twice as far as the mean, and a count of the rounds in its memory."""
+    """Steps twice as far as the mean, and counts the rounds in its state."""
 
     name: ClassVar[str] = "doubled"
 
