@@ -1,14 +1,13 @@
-"""How the coordinator carries a fleet: seconds a round, its memory and its processor time.
+"""The coordinator's cost of a fleet: seconds per round, memory and CPU time.
 
 python benchmarks/fleet.py [--devices 10 100 1000] [--participants 100] [--rounds 10]
                            [--model lenet] [--json FILE]
 
 One Mosquitto, one real coordinator process, and real agents, each with its own connection, state
-on disk and ledger, but without training: a light agent sends back the model that it received. They
-share a few processes, so that one machine can hold a thousand. The first round is left out of the
-seconds: the agents are still joining. Of the coordinator's memory, what is backed by files (torch's
-libraries, mostly) is shared and can be reclaimed; the rest is anonymous. `base` is what a process
-has that has imported the coordinator and done nothing.
+on disk and ledger, but without training: an agent sends back the model that it received. Agents
+share a few processes, so that one machine can run a thousand. The first rounds are left out of the
+seconds: the agents are still joining. Memory backed by files (torch's libraries, mostly) is shared
+and can be reclaimed; the rest is anonymous. `base` is a process that only imports the coordinator.
 """
 
 from __future__ import annotations
@@ -47,21 +46,23 @@ from fededge_agent.turn_runner import Work
 from fededge_agent.worker import Worker
 
 MOST_IN_A_PROCESS = 200
-"""Agents: each has four open files, and paho's select takes none above number 1023."""
+"""Agents per process: each has four open files, and paho's select takes none above 1023."""
 
 EXAMPLES = 100
 APART = 0.1
-"""Seconds between two agents of a process: all at once would wait for the machine, not for us."""
+"""Seconds between the starts of two agents: all at once would measure this machine's start-up."""
 
 STACK = 2 << 20
-"""Bytes of a thread: an agent has several, and what torch needs is less than the usual 8 MB."""
+"""Bytes of a thread's stack: an agent has several threads, and 8 MB each would be too much."""
 
 PATIENCE = 1800.0
+
+MODEL = {"labels": [*"0123456789"], "shape": [1, 28, 28], "mean": [0.5], "std": [0.5]}
 
 
 @dataclass(frozen=True)
 class Row:
-    """One fleet: sizes, the median seconds of a round, and what the coordinator's process took."""
+    """One fleet: sizes, the median seconds of a round, the coordinator's memory and CPU time."""
 
     devices: int
     participants: int
@@ -77,15 +78,15 @@ class Row:
     base_anonymous_mb: float
 
 
-class Light(Work):
-    """A device's work without the work: the network is shared, the update is what came."""
+class EchoWork(Work):
+    """A device's work without training: it sends back the model; all agents share one network."""
 
     shared: FlatModel | None = None
     lock = threading.Lock()
 
     @property
     def layout_hash(self) -> str:
-        return Light.shared.layout.hash if Light.shared else ""
+        return EchoWork.shared.layout.hash if EchoWork.shared else ""
 
     @property
     def examples(self) -> int:
@@ -101,14 +102,14 @@ class Light(Work):
 
     @property
     def net(self) -> FlatModel:
-        assert Light.shared is not None, "not prepared"
-        return Light.shared
+        assert EchoWork.shared is not None, "not prepared"
+        return EchoWork.shared
 
     def prepare(self, state: State) -> None:
         self.method = methods.announced(state.method, state.files, [])
-        with Light.lock:
-            if Light.shared is None:
-                Light.shared = FlatModel(build_for(state.model, seed=0))
+        with EchoWork.lock:
+            if EchoWork.shared is None:
+                EchoWork.shared = FlatModel(build_for(state.model, seed=0))
 
     def _read_model(self, file: BinaryIO) -> dict[str, Tensor]:
         return as_tensors(tensors.decode(self.net.layout, file, ("model",)))
@@ -129,19 +130,17 @@ class Light(Work):
         )
         self.store.save_turn(now, update, Private(), report)
 
-    def follow_up(self, trained: object) -> None:
-        """No personal model."""
+    def follow_up(self, trained: object) -> None: ...  # there is no personal model
 
 
 def host(folder: Path, broker: BrokerConfig, names: Sequence[str]) -> None:
-    """Run some of the agents in threads of this process, until it is ended."""
+    """Run some of the agents in threads of this process, until it is terminated."""
     threading.stack_size(STACK)
     for name in names:
-        config = AgentConfig(
-            federation="fleet", device=name, state=str(folder / name), broker=broker
-        )
+        state = str(folder / name)
+        config = AgentConfig(federation="fleet", device=name, state=state, broker=broker)
         agent = Agent(config)
-        agent.work = Light(config, agent.store)
+        agent.work = EchoWork(config, agent.store)
         agent.worker = Worker(agent.work, agent.inbox)
         threading.Thread(target=agent.run, name=name, daemon=True).start()
         time.sleep(APART)
@@ -149,7 +148,7 @@ def host(folder: Path, broker: BrokerConfig, names: Sequence[str]) -> None:
 
 
 def measure(devices: int, participants: int, rounds: int, model: str) -> Row:
-    """One federation from the first agent to the last round."""
+    """Run one federation from the first agent to the last round."""
     with tempfile.TemporaryDirectory() as name, Broker(Path(name) / "broker", "mosquitto") as it:
         folder = Path(name)
         broker = BrokerConfig(host=it.host, port=it.port, wait=600.0)
@@ -183,13 +182,7 @@ def _coordinator(
             "state": "state",
             "broker": {"host": broker.host, "port": broker.port, "wait": 60.0},
             "data": {"source": "none"},
-            "model": {
-                "name": model,
-                "labels": [f"class {index}" for index in range(10)],
-                "shape": [1, 28, 28],
-                "mean": [0.5],
-                "std": [0.5],
-            },
+            "model": {**MODEL, "name": model},
             "rounds": {"count": rounds, "participants": participants, "min_devices": devices},
         },
     )
@@ -210,7 +203,7 @@ def _watch(
     participants: int,
     rounds: int,
 ) -> Row:
-    """Look at the coordinator until it ends; then read its journal."""
+    """Sample the coordinator's memory until it ends; then read its journal."""
     joined, at_join = 0.0, 0.0
     rss = peak = anonymous = cpu = 0.0
     base, base_anonymous = _base()
@@ -219,8 +212,7 @@ def _watch(
             raise SystemExit(f"{devices} devices: not done after {PATIENCE:.0f} s")
         if not all(process.is_alive() for process in hosts):
             raise SystemExit(f"{devices} devices: a process of agents died, see above")
-        pid = coordinator.pid
-        if pid is not None and (seen := _process(pid)) is not None:
+        if coordinator.pid is not None and (seen := _process(coordinator.pid)) is not None:
             rss, peak, now, cpu = seen
             anonymous = max(anonymous, now)
         if not joined and "round 1:" in coordinator.log.read_text():
@@ -248,25 +240,23 @@ def _watch(
 
 
 def _base() -> tuple[float, float]:
-    """Megabytes of a process that has imported the coordinator: resident, and anonymous."""
-    look = "import fededge_server.shell; print(open('/proc/self/status').read())"
-    program = [sys.executable, "-c", look]
-    said = subprocess.run(program, capture_output=True, text=True, check=True).stdout
-    rss, _, anonymous = _megabytes(said)
+    """Return the megabytes of a process that only imports the coordinator: RSS, anonymous."""
+    code = "import fededge_server.shell; print(open('/proc/self/status').read())"
+    status = subprocess.check_output([sys.executable, "-c", code], text=True)
+    rss, _, anonymous = _megabytes(status)
     return rss, anonymous
 
 
 def _megabytes(status: str) -> tuple[float, float, float]:
-    """Resident now, resident at most, and anonymous now."""
+    """Return RSS, peak RSS and anonymous memory."""
     sizes = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
-    rss, peak, anonymous = (
-        int(sizes[key].split()[0]) * 1024 / 1e6 for key in ("VmRSS", "VmHWM", "RssAnon")
-    )
+    keys = ("VmRSS", "VmHWM", "RssAnon")
+    rss, peak, anonymous = (int(sizes[key].split()[0]) * 1024 / 1e6 for key in keys)
     return rss, peak, anonymous
 
 
 def _process(pid: int) -> tuple[float, float, float, float] | None:
-    """A process's `_megabytes`, and seconds of processor time; None once it is gone."""
+    """Return a process's `_megabytes` and CPU seconds; None once it has ended."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
         stat = Path(f"/proc/{pid}/stat").read_text()
@@ -290,8 +280,8 @@ def main() -> None:
     flags = parser.parse_args()
     rows = []
     print(
-        "devices  a round  model MB  joined s  round s  CPU s a round  RSS MB  at most MB"
-        "  anonymous at most MB  base MB  base anonymous MB"
+        "devices  a round  model MB  joined s  round s  CPU s a round  RSS MB     peak MB"
+        "     peak anonymous MB  base MB  base anonymous MB"
     )
     for devices in flags.devices:
         row = measure(devices, flags.participants, flags.rounds, flags.model)

@@ -1,15 +1,14 @@
-"""How long one input takes: ONNX Runtime, its INT8 file and the Predictor, relative to torch eager.
+"""Latency of one input: ONNX Runtime, its INT8 file and the Predictor, relative to torch eager.
 
 python benchmarks/inference.py [--models lenet] [--threads 1] [--turns 60] [--json FILE]
 
-One uint8 image or one text's tokens in, probabilities out, as an app asks for it: batch 1, on the
-CPU, the same weights everywhere. torch runs in inference mode, with images once in its own memory
-order and once with channels last, and the faster of the two counts. The candidates take turns, ten
-calls each, so that a busy machine disturbs all alike, and none finds the caches full of another's
-data at every call. p50 and p95 are latencies; the ratios are those of the medians of the CPU's
-time, which other programs do not take part in.
+One uint8 image or one text's tokens in, probabilities out, as in an app: batch 1, on the CPU, the
+same weights everywhere. torch runs in inference mode, once in its own memory order and once in
+channels-last, and the faster of the two counts. The contenders alternate, ten calls each, so that
+a busy machine disturbs all alike, and caches are not cold at every call. p50 and p95 are
+latencies; the ratios are of median CPU times, which other programs do not affect.
 
-Also: how long `import fededge; fededge.Predictor` takes beyond onnxruntime's own import.
+Also: the time of `import fededge; fededge.Predictor` beyond onnxruntime's own import.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ import torch
 from torch import Tensor, nn
 
 from fededge import Predictor
-from fededge.export import Models, Origin, Samples, Template, compared, session
+from fededge.export import ModelRegistry, Origin, Samples, Template, make_candidate, session
 from fededge.export.tracing import OUTPUT, Deployed, input_name
 from fededge.flat import FlatModel
 from fededge.model_spec import ModelSpec
@@ -43,7 +42,7 @@ CLASSES = 10
 GREY = ("lenet", "lenet5", "lfd-cnn", "mlpnet")
 TOKENS, VOCABULARY = 200, 98_635
 CALIBRATION = 64
-CALLS = 10  # of a candidate's turn
+CALLS = 10  # of each contender, one after the other
 WARM_UP = 3
 IMPORTS = 9
 
@@ -53,7 +52,7 @@ Call = Callable[[], object]
 
 @dataclass(frozen=True)
 class Row:
-    """Milliseconds of one input, by candidate: latency, and the median of the CPU's time."""
+    """Milliseconds of one input, by contender: latency, and median CPU time."""
 
     model: str
     p50: dict[str, float]
@@ -63,7 +62,7 @@ class Row:
 
 
 class ChannelsLast(nn.Module):
-    """A deployed network whose images and weights have their channels side by side."""
+    """A deployed network with images and weights in channels-last memory order."""
 
     def __init__(self, deployed: Deployed) -> None:
         super().__init__()
@@ -91,7 +90,7 @@ def inputs_of(spec: ModelSpec) -> Tensor:
 
 
 def export(flat: FlatModel, spec: ModelSpec, inputs: Tensor, folder: Path) -> None:
-    """As an agent does it, with the INT8 file beside the float32 one."""
+    """Export as an agent does, with the INT8 file beside the float32 one."""
     origin = Origin(
         federation="bench", device="box", method="none", version="0", round=0,
         accuracy=None, created=datetime.now(timezone.utc),
@@ -99,12 +98,14 @@ def export(flat: FlatModel, spec: ModelSpec, inputs: Tensor, folder: Path) -> No
     template = Template.trace(flat.module, spec)
     samples = Samples(inputs, inputs, torch.zeros(len(inputs), dtype=torch.int64))
     weights = [entry.name for entry in template.layout.entries]
-    draft = compared(flat, template, origin, inputs[:8]).with_variants(["int8"], weights, samples)
-    Models(folder).publish(draft)
+    candidate = make_candidate(flat, template, origin, inputs[:8]).with_variants(
+        ["int8"], weights, samples
+    )
+    ModelRegistry(folder).publish(candidate)
 
 
-def candidates(model: str, folder: Path, threads: int) -> dict[str, Call]:
-    """One input through each of them."""
+def contenders(model: str, folder: Path, threads: int) -> dict[str, Call]:
+    """Return each contender's call for one input."""
     spec = spec_of(model)
     flat, inputs = FlatModel(build_for(spec, seed=1)), inputs_of(spec)
     export(flat, spec, inputs, folder)
@@ -123,7 +124,7 @@ def candidates(model: str, folder: Path, threads: int) -> dict[str, Call]:
 
 
 def measure(calls: dict[str, Call], turns: int) -> dict[str, list[tuple[float, float]]]:
-    """The milliseconds of every call, in turns: on the clock, and of the CPU."""
+    """Return the milliseconds of every call, wall-clock and CPU; the contenders alternate."""
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in calls}
     with torch.inference_mode():
         for number in range(WARM_UP + turns):
@@ -143,7 +144,7 @@ def timed(call: Call) -> tuple[float, float]:
 
 def compare(model: str, threads: int, turns: int) -> Row:
     with tempfile.TemporaryDirectory() as folder:
-        times = measure(candidates(model, Path(folder), threads), turns)
+        times = measure(contenders(model, Path(folder), threads), turns)
     clock = {name: [wall for wall, _ in values] for name, values in times.items()}
     p50 = {name: statistics.median(values) for name, values in clock.items()}
     p95 = {name: statistics.quantiles(values, n=20)[-1] for name, values in clock.items()}
@@ -154,7 +155,7 @@ def compare(model: str, threads: int, turns: int) -> Row:
 
 
 def import_seconds() -> float:
-    """What naming the Predictor adds to importing onnxruntime: medians of processes in turns."""
+    """Return the import time of the Predictor beyond onnxruntime's, from medians of processes."""
     codes = ("import onnxruntime", "import fededge; fededge.Predictor; import onnxruntime")
     times: dict[str, list[float]] = {code: [] for code in codes}
     for _ in range(IMPORTS):

@@ -1,13 +1,13 @@
-"""Size and accuracy of the exported variants, and how long an export takes after the first.
+"""Size and accuracy of the exported variants, and the duration of an export after the first.
 
 python benchmarks/variants.py [--data fashion-mnist] [--root FOLDER] [--models lenet resnet20]
                               [--epochs 2] [--images N] [--json FILE]
 
 Trains each network on the whole training set, exports it, makes fp16 and int8 (calibrated on 256
 training images), and measures every file with ONNX Runtime on the whole test set. The times are
-the medians of five exports with the template at hand, as an agent makes them: fill, compare with
-torch, write, swap; `quantise` is what int8 takes beside. CPU time, which other programs do not
-take part in, stands beside the clock's.
+medians of five exports with an existing template, as an agent makes them: fill, compare with
+torch, write, swap; `quantise` is the extra time of int8. CPU time, which other programs do not
+affect, is given beside wall-clock time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,15 @@ import torch
 from torch import nn
 
 from fededge.data import Dataset, load
-from fededge.export import VARIANTS, Draft, Models, Origin, Samples, Template, compared
+from fededge.export import (
+    VARIANTS,
+    Candidate,
+    ModelRegistry,
+    Origin,
+    Samples,
+    Template,
+    make_candidate,
+)
 from fededge.flat import FlatModel
 from fededge.model_spec import ModelSpec
 from fededge.models import Preprocess, build_for, names
@@ -39,7 +47,7 @@ LEAST_COMPARED = 16
 
 @dataclass(frozen=True)
 class Row:
-    """A file of a network: its bytes, its share of float32's, its accuracy and what it loses."""
+    """A file of a network: its bytes, ratio to float32, accuracy, and accuracy drop."""
 
     model: str
     variant: str
@@ -51,7 +59,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Times:
-    """Milliseconds, on the clock and of the CPU: the whole export, and quantising."""
+    """Milliseconds, wall-clock and CPU: the whole export, and quantising."""
 
     model: str
     export: tuple[float, float]
@@ -85,7 +93,7 @@ def origin(score: float) -> Origin:
 
 
 def timed(work: object) -> tuple[float, float]:
-    """The median of some calls in milliseconds: on the clock, and of the CPU."""
+    """Return the median milliseconds of some calls: wall-clock and CPU."""
     assert callable(work)
     clocks, cpus = [], []
     for _ in range(REPEATS):
@@ -96,7 +104,9 @@ def timed(work: object) -> tuple[float, float]:
     return statistics.median(clocks), statistics.median(cpus)
 
 
-def measure(spec: ModelSpec, flat: FlatModel, data: Dataset, test: Dataset) -> tuple[Draft, Times]:
+def measure(
+    spec: ModelSpec, flat: FlatModel, data: Dataset, test: Dataset
+) -> tuple[Candidate, Times]:
     template = Template.trace(flat.module, spec)
     weights = [entry.name for entry in template.layout.entries]
     score = accuracy(flat.module, Preprocess(spec), test.x, test.y)
@@ -104,16 +114,16 @@ def measure(spec: ModelSpec, flat: FlatModel, data: Dataset, test: Dataset) -> t
     samples = Samples(data.x[:CALIBRATED], test.x, test.y)
     few = Samples(data.x[:CALIBRATED], inputs, test.y[: len(inputs)])
     with tempfile.TemporaryDirectory() as folder:
-        models = Models(Path(folder))
+        models = ModelRegistry(Path(folder))
         models.export(flat, template, origin(score), inputs)
         export = timed(lambda: models.export(flat, template, origin(score), inputs))
-    draft = compared(flat, template, origin(score), inputs)
-    quantise = timed(lambda: draft.with_variants(("int8",), weights, few))
-    return draft.with_variants(VARIANTS, weights, samples), Times(spec.name, export, quantise)
+    candidate = make_candidate(flat, template, origin(score), inputs)
+    quantise = timed(lambda: candidate.with_variants(("int8",), weights, few))
+    return candidate.with_variants(VARIANTS, weights, samples), Times(spec.name, export, quantise)
 
 
-def rows(name: str, draft: Draft) -> list[Row]:
-    manifest = draft.manifest
+def rows(name: str, candidate: Candidate) -> list[Row]:
+    manifest = candidate.manifest
     assert manifest.accuracy is not None
     found = [Row(name, "fp32", manifest.size, 1.0, manifest.accuracy, 0.0)]
     for variant, about in manifest.variants.items():
@@ -129,10 +139,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--data", default="fashion-mnist", help="default: fashion-mnist")
-    parser.add_argument("--root", type=Path, metavar="FOLDER", help="where its files are")
+    parser.add_argument("--root", type=Path, metavar="FOLDER", help="folder of its files")
     parser.add_argument("--models", nargs="+", choices=names(), default=["lenet", "resnet20"])
     parser.add_argument("--epochs", type=int, default=2, help="0: as initialised; default: 2")
-    parser.add_argument("--images", type=int, help="of the test set; default: all")
+    parser.add_argument("--images", type=int, help="images of the test set; default: all")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows here")
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -144,9 +154,9 @@ def main() -> None:
         spec = ModelSpec(name, data.labels, data.shape, data.mean, data.std)
         flat = FlatModel(build_for(spec, seed=0))
         train(flat.module, spec, data, args.epochs)
-        draft, times = measure(spec, flat, data, test)
-        everything += [*rows(name, draft), times]
-        show(rows(name, draft), times)
+        candidate, times = measure(spec, flat, data, test)
+        everything += [*rows(name, candidate), times]
+        show(rows(name, candidate), times)
     if args.json:
         args.json.write_text(json.dumps([asdict(row) for row in everything], indent=1) + "\n")
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from fededge.config import AgentConfig
 from fededge.credentials.signing_keys import read_signing_key
 from fededge.errors import ExportError, StoreError
-from fededge.export import Draft, Origin, Samples, Template, compared, predict_all
+from fededge.export import Candidate, Origin, Samples, Template, make_candidate, predict_all
 from fededge.flat import FlatModel
 from fededge.model_spec import ModelSpec
 from fededge.training import Answer, Trainer
@@ -78,8 +78,8 @@ class Exporting:
         inputs = spread(inputs, max(LEAST_COMPARED, min(MOST_COMPARED, count)))
         before = self.net.swap(answer.personal)
         try:
-            draft = compared(self.net, self.template, self._origin(answer, state), inputs)
-            outcome = self.promotion.offer(draft, self._complete)
+            candidate = make_candidate(self.net, self.template, self._origin(answer, state), inputs)
+            outcome = self.promotion.offer(candidate, self._complete)
         except (ExportError, StoreError) as error:  # a full disk is one: the next turn tries again
             log.error("%s", error)
             return
@@ -100,16 +100,16 @@ class Exporting:
             self.scores = {weights: (answers.argmax(1) == data.held_y).double().mean().item()}
         return self.scores.get(weights)
 
-    def _complete(self, draft: Draft) -> Draft:
+    def _complete(self, candidate: Candidate) -> Candidate:
         """The variants, the choice among them, and the signature."""
         assert self.template is not None
         config, data = self.config.export, self.trainer.data
         if config.made:
             weights = [entry.name for entry in self.template.layout.entries]
             samples = Samples(spread(data.x, CALIBRATED), data.held_x, data.held_y)
-            draft = draft.with_variants(config.made, weights, samples)
-        draft = draft.preferring(config.prefer, config.max_drop)
-        return draft if self.key is None else draft.signed(self.key)
+            candidate = candidate.with_variants(config.made, weights, samples)
+        candidate = candidate.preferring(config.prefer, config.max_drop)
+        return candidate if self.key is None else candidate.signed(self.key)
 
     def _origin(self, answer: Answer, state: State) -> Origin:
         accuracy = answer.personal_accuracy

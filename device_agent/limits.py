@@ -30,7 +30,7 @@ class Limits:
 
     def check_network(self, spec: ModelSpec, layout: str) -> None:
         """Refuse a network that is too large, or has another layout than the federation's."""
-        found = Layout.of(models.outline(spec))
+        found = Layout.of(models.meta_network(spec))
         size = FLOAT * found.size
         if size > self.model:
             raise ConfigError(
@@ -52,10 +52,10 @@ class Limits:
             batch: how many of them the state trains on at a time.
             examples: how many there are; no batch has more.
         """
-        layers = models.numbers_of(spec)
+        layers = models.activation_counts(spec)
         trained = layers.all * min(batch + 1, examples)
         evaluated = 2 * layers.largest * min(AT_ONCE, examples)
-        fixed = _fixed(spec, FLOAT * Layout.of(models.outline(spec)).size)
+        fixed = _fixed(spec, FLOAT * Layout.of(models.meta_network(spec)).size)
         self._check_memory(fixed + FLOAT * max(trained, evaluated))
 
     def _check_memory(self, size: int) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from fededge.errors import StoreError
-from fededge.export import Draft, Manifest, Models
+from fededge.export import Candidate, ModelManifest, ModelRegistry
 from fededge.federated.rollout import may_use
 from fededge.wire.messages import Rollout, State
 
@@ -27,7 +27,7 @@ STATES = {"added": "held", "unpinned": "promoted", "rolled back": "rolled-back"}
 class Promotion:
     """Decides what `current` leads to, by the device's own data, its apps and the coordinator."""
 
-    def __init__(self, models: Models, device: str, margin: float, score: Score) -> None:
+    def __init__(self, models: ModelRegistry, device: str, margin: float, score: Score) -> None:
         self.models = models
         self.device = device
         self.margin = margin
@@ -49,16 +49,16 @@ class Promotion:
             return ""
         return f"{accuracy:.1%} on held-out data, the current one has {current:.1%}"
 
-    def offer(self, draft: Draft, complete: Callable[[Draft], Draft]) -> str:
+    def offer(self, candidate: Candidate, complete: Callable[[Candidate], Candidate]) -> str:
         """Take a new model in; what became of it. `complete` adds what only a kept one needs."""
-        manifest = draft.manifest
+        manifest = candidate.manifest
         if self.models.is_bad(manifest.weights):
             return self._rejected(manifest, "these weights were reported bad")
         held = not self._allowed(manifest)
         reason = "" if held else self.worse(manifest.accuracy)
         if reason:
             return self._rejected(manifest, reason)
-        number = self.models.add(complete(draft), self._spared())
+        number = self.models.add(complete(candidate), self._spared())
         if held:
             self.models.note("held", number, "the rollout has not reached it")
             return "held: the rollout has not reached it"
@@ -69,7 +69,7 @@ class Promotion:
         self._answer(self.models.manifest(number), "promoted" if promoted else "held")
         return "promoted" if promoted else "held: another one is pinned"
 
-    def _rejected(self, manifest: Manifest, reason: str) -> str:
+    def _rejected(self, manifest: ModelManifest, reason: str) -> str:
         self.models.note("rejected", 0, reason)
         self._answer(manifest, "rejected")
         return f"rejected: {reason}"
@@ -99,7 +99,7 @@ class Promotion:
         return self._carefully(self._withdraw)
 
     def _withdraw(self) -> bool:
-        self.models.heal()
+        self.models.finish_rollback()
         kept = self.models.manifests()
         withdrawn = [number for number, manifest in kept.items() if self._aborted(manifest)]
         for number in withdrawn:
@@ -112,7 +112,7 @@ class Promotion:
                 self._answer(manifest, "rolled-back")
         return bool(withdrawn)
 
-    def _aborted(self, manifest: Manifest) -> bool:
+    def _aborted(self, manifest: ModelManifest) -> bool:
         """Whether a model lies in the gap that an aborted rollout leaves, and is not yet marked."""
         rollout = self.rollout
         return (
@@ -131,7 +131,7 @@ class Promotion:
         if rollout is None or self._answered() not in ("", "idle"):
             return False
         candidates = self._candidates(self._allowed)
-        number = next((n for n in candidates if self.models.is_whole(n)), None)
+        number = next((n for n in candidates if self.models.is_intact(n)), None)
         if number is None:
             before = self._answered()
             self.models.answer(self.run, rollout.number, "idle")
@@ -142,7 +142,7 @@ class Promotion:
         log.info("rollout %d, model %d: %s", rollout.number, number, outcome)
         return True
 
-    def _candidates(self, fits: Callable[[Manifest], bool]) -> Iterator[int]:
+    def _candidates(self, fits: Callable[[ModelManifest], bool]) -> Iterator[int]:
         """The models of this run after the current one that fit and are not bad; newest first."""
         current = self.models.number() or 0
         for number, manifest in reversed(self.models.manifests().items()):
@@ -157,15 +157,15 @@ class Promotion:
             return []
         ahead = next(self._candidates(lambda m: m.round < rollout.until), None)
         kept = self.models.manifests()
-        trail = self.models.record().trail
+        trail = self.models.index().trail
         back = [number for number in trail if number in kept and self._free(kept[number])]
         return [*back[-1:], *([ahead] if ahead else [])]
 
-    def _free(self, manifest: Manifest) -> bool:
+    def _free(self, manifest: ModelManifest) -> bool:
         rollout = self.rollout
         return rollout is None or manifest.run != self.run or manifest.round < rollout.released
 
-    def _allowed(self, manifest: Manifest) -> bool:
+    def _allowed(self, manifest: ModelManifest) -> bool:
         """A model of another run was there before: no rollout of this run is about it."""
         return manifest.run != self.run or may_use(
             self.rollout, self.run, self.device, manifest.round
@@ -187,13 +187,13 @@ class Promotion:
 
     def _answered(self) -> str:
         """What we have said to the rollout that is on; empty if nothing."""
-        answered, rollout = self.models.record().answered, self.rollout
+        answered, rollout = self.models.index().answered, self.rollout
         if rollout is None or answered is None:
             return ""
         fits = (answered.run, answered.rollout) == (self.run, rollout.number)
         return answered.state if fits else ""
 
-    def _answer(self, manifest: Manifest, state: str) -> None:
+    def _answer(self, manifest: ModelManifest, state: str) -> None:
         """Answer the rollout, if the model is one of those that it is about."""
         rollout = self.rollout
         if rollout is None or manifest.run != self.run:
@@ -204,7 +204,7 @@ class Promotion:
     def describe(self) -> dict[str, Any]:
         """For the status: three scalars, and nothing else leaves about the models."""
         try:
-            record, current = self.models.record(), self.models.current()
+            record, current = self.models.index(), self.models.current()
         except StoreError as error:
             log.error("%s", error)
             return {}

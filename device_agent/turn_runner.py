@@ -18,7 +18,7 @@ from fededge import methods
 from fededge.config import AgentConfig
 from fededge.data.local import device_examples
 from fededge.errors import ConfigError, WireError
-from fededge.export import Models
+from fededge.export import ModelRegistry
 from fededge.flat import FlatModel, as_numpy, as_tensors
 from fededge.method.plugins import sha256_of
 from fededge.methods import Hyper, Method, Private
@@ -69,7 +69,7 @@ class Work:
         self.limits = Limits(config)
         self.abandon = threading.Event()
         self.diary = Diary(Path(config.state))
-        models = Models(Path(config.state) / "models", config.export.keep)
+        models = ModelRegistry(Path(config.state) / "models", config.export.keep)
         self.promotion = Promotion(models, config.device, config.export.margin, self._score)
 
     @property

@@ -1,9 +1,9 @@
-"""Label every new picture in a folder with the device's own model, which gets better meanwhile.
+"""Label every new picture in a folder with the device's own model; new models are used at once.
 
 python examples/python_app.py STATE FOLDER [--once]
 
-STATE is the agent's state folder, FOLDER is where a camera leaves its pictures. It takes fededge,
-onnxruntime, numpy and pillow; torch is not needed.
+STATE is the agent's state folder, FOLDER a camera's folder of pictures. It needs fededge,
+onnxruntime, numpy and pillow, but not torch.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def label_new(predictor: fededge.Predictor, folder: Path, done: set[Path]) -> No
         if picture.suffix.lower() in PICTURES:
             try:
                 answer = predictor.predict(picture)
-            except DataError as error:  # the next picture may be a better one
+            except DataError as error:  # an unreadable picture: continue with the next
                 print(error)
                 continue
             doubt = " (unsure)" if answer.probability < UNSURE else ""
@@ -40,7 +40,7 @@ def main() -> None:
     options = parser.parse_args()
     try:
         predictor, done = fededge.Predictor(options.state), set[Path]()
-    except FedEdgeError as error:  # there is no model yet, ONNX Runtime is missing, …
+    except FedEdgeError as error:  # no model yet, ONNX Runtime is missing, …
         raise SystemExit(f"python_app.py: {error}") from None
     print(f"{predictor.about.provider}; version {predictor.version}")
     while True:

@@ -174,7 +174,7 @@ class Merging:
     def _as_of(self, scalars: Mapping[str, float], examples: float) -> dict[str, float]:
         if examples == scalars["examples"]:
             return dict(scalars)
-        return self.method.of_fewer(scalars, examples, self.hyper)
+        return self.method.with_fewer_examples(scalars, examples, self.hyper)
 
     def _update(self, device: str, report: Report, current: Current) -> Update:
         """The model that a device sent, as if it had been trained from the current version.

@@ -1,5 +1,5 @@
-// How a picture becomes what a model takes, by the rule of docs/apps.md: to the bit the pixels that
-// the device was trained on.
+// Preprocessing by the rule of docs/apps.md: bit-identical to the pixels that the device was
+// trained on.
 
 #pragma once
 
@@ -28,8 +28,8 @@ struct Window {
   std::vector<int32_t> weights;
 };
 
-// For each new pixel of a row: the first old one that counts, and the weights from there on. They
-// fall off like a triangle, to zero at the distance of one new pixel, and of one old one at least.
+// For each new pixel of a row: the first old pixel with a weight, and the weights from there on. The
+// filter is a triangle that reaches zero at the distance of one new pixel, and at least one old one.
 inline std::vector<Window> windows(int length, double covered, int size) {
   const double start = (length - covered) / 2;
   const float left = static_cast<float>(start), right = static_cast<float>(start + covered);
@@ -53,7 +53,7 @@ inline std::vector<Window> windows(int length, double covered, int size) {
   return found;
 }
 
-// Scale the rows of a plane, and turn it on its side: done twice, both directions are scaled.
+// Scale the rows of a plane and transpose it: done twice, both directions are scaled.
 inline Plane scaled(const Plane& plane, int rows, const std::vector<Window>& windows) {
   const size_t columns = plane.size() / rows;
   Plane turned(windows.size() * rows);

@@ -1,5 +1,5 @@
 // Label pictures with a device's model: npm install, then node app.mjs [--json] STATE PICTURE...
-// STATE is the agent's state folder. Of FedEdge it takes only the two small files in ../web.
+// STATE is the agent's state folder. From FedEdge it needs only the two small files in ../web.
 
 import { webcrypto } from "node:crypto";
 import { readFileSync, realpathSync } from "node:fs";
@@ -12,7 +12,7 @@ import { chosen, classify, load } from "../web/model.mjs";
 
 globalThis.crypto ??= webcrypto; // Node.js 18 has it under this name only
 
-// The link is followed once, so that the two files belong together.
+// Resolve the link once, so that manifest and model are of the same version.
 async function current(state) {
   const folder = realpathSync(join(state, "models", "current"));
   const manifest = JSON.parse(readFileSync(join(folder, "manifest.json"), "utf8"));
@@ -21,7 +21,7 @@ async function current(state) {
   return { manifest, session: await load(ort, model, manifest, options) };
 }
 
-// Upright, with the colours of the file itself: a profile would change what the model was trained on.
+// Upright, with the file's own colours: training ignores colour profiles too.
 async function decoded(file) {
   const picture = sharp(file, { ignoreIcc: true }).autoOrient().removeAlpha().toColourspace("srgb");
   const { data, info } = await picture.raw().toBuffer({ resolveWithObject: true });

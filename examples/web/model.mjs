@@ -2,7 +2,7 @@
 
 import { pixels } from "./pixels.mjs";
 
-// The file that the agent wants apps to load, and its hash.
+// The file that the agent has chosen for apps, and its hash.
 export function chosen(manifest) {
   return manifest.variants[manifest.use] ?? { file: "model.onnx", sha256: manifest.sha256 };
 }

@@ -16,7 +16,7 @@ function say(text, wrong = false) {
   element("says").classList.toggle("wrong", wrong);
 }
 
-// Upright, with the colours of the file itself: a profile would change what the model was trained on.
+// Upright, with the file's own colours: training ignores colour profiles too.
 async function decoded(file) {
   const options = { imageOrientation: "from-image", colorSpaceConversion: "none", premultiplyAlpha: "none" };
   const picture = await createImageBitmap(file, options).catch(() => {
@@ -28,7 +28,7 @@ async function decoded(file) {
   return { data: context.getImageData(0, 0, width, height).data, width, height, step: 4 };
 }
 
-// What the model sees, on the small canvas.
+// Show the model's input on the small canvas.
 function show(picture, [channels, height, width]) {
   const planes = pixels(picture, [channels, height, width]);
   const area = width * height;

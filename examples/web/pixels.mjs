@@ -1,5 +1,5 @@
-// How a picture becomes what a model takes, by the rule of docs/apps.md: to the bit the pixels that
-// the device was trained on. It knows neither a page nor a file, so it runs anywhere.
+// Preprocessing by the rule of docs/apps.md: bit-identical to the pixels that the device was
+// trained on. It uses neither a page nor files, so it runs anywhere.
 
 const BITS = 22; // weights are whole numbers of 2^-22, so that all sums are exact
 const HALF = 1 << (BITS - 1);
@@ -30,8 +30,8 @@ function grey(data, step) {
   return plane;
 }
 
-// For each new pixel of a row: the first old one that counts, and the weights from there on. They
-// fall off like a triangle, to zero at the distance of one new pixel, and of one old one at least.
+// For each new pixel of a row: the first old pixel with a weight, and the weights from there on. The
+// filter is a triangle that reaches zero at the distance of one new pixel, and at least one old one.
 function windows(length, covered, size) {
   const left = Math.fround((length - covered) / 2);
   const right = Math.fround((length - covered) / 2 + covered);
@@ -49,7 +49,7 @@ function windows(length, covered, size) {
   });
 }
 
-// Scale the rows of a plane, and turn it on its side: done twice, both directions are scaled.
+// Scale the rows of a plane and transpose it: done twice, both directions are scaled.
 function scaled(plane, rows, windows) {
   const columns = plane.length / rows;
   const turned = new Uint8Array(windows.length * rows);

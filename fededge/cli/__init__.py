@@ -1,4 +1,4 @@
-"""The `fededge` command. Each subcommand is a module here, imported only when it is called."""
+"""The `fededge` command. Each subcommand is a module here, imported lazily."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from fededge.errors import ConfigError, FedEdgeError
 __all__ = ["main"]
 
 COMMANDS = {
-    "demo": "a whole federation on this machine: broker, coordinator, agents, real data, ONNX",
-    "simulate": "one method on a simulated fleet",
-    "compare": "several methods and seeds side by side on one split",
+    "demo": "run a whole federation on this machine: broker, coordinator, agents, data, ONNX",
+    "simulate": "run one method on a simulated fleet",
+    "compare": "compare methods over several seeds on one split",
     "coordinator": "run the coordinator of a federation",
     "agent": "run the agent of a device",
-    "rollback": "let a federation go on from an earlier version of its model",
-    "status": "where a federation stands: its round, its model, its devices",
-    "audit": "what has left this device",
-    "export": "the models that a device has exported: list, roll back, pin, report bad",
-    "predict": "ask a device's model about files and folders",
-    "serve-model": "a device's model behind a local HTTP endpoint, for apps in any language",
+    "rollback": "continue a federation from an earlier version of its model",
+    "status": "show the state of a federation: its round, its model, its devices",
+    "audit": "show what has left this device",
+    "export": "manage a device's exported models: list, roll back, pin, report bad",
+    "predict": "classify files and folders with a device's model",
+    "serve-model": "serve a device's model over local HTTP, for apps in any language",
     "init": "write configuration files, certificates, a closed broker's files, keys",
-    "partition": "show, and plot, how a label-skew split shares a data set among devices",
-    "doctor": "say what this installation can do, and what is missing",
+    "partition": "show and plot how a label-skew split partitions a data set among devices",
+    "doctor": "show what this installation can do, and what is missing",
 }
 
 MOST_SAID = 10_000
-"""Characters of an error; one that lists all differences of a configuration is long."""
+"""The most characters of an error; one that lists all differences of a configuration is long."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a subcommand; a mistake of the user's is one sentence and exit code 2."""
+    """Run a subcommand; a user's mistake gives one sentence and exit code 2."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     _prepare_terminal()
     try:
@@ -54,15 +54,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # The reader of our output is gone (`| head`): also keep Python's last flush quiet.
+        # The reader of stdout is gone (`| head`): also silence Python's last flush.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
 
 
 def _prepare_terminal() -> None:
-    """Names of files are bytes, and a terminal may not have them; a library's warnings help nobody.
+    """Escape characters that the terminal cannot encode, and silence Pillow's warnings.
 
-    Pillow's are about pictures that get a sentence of ours.
+    FedEdge has its own errors for the images that Pillow warns about.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -71,25 +71,25 @@ def _prepare_terminal() -> None:
 
 
 def _missing(error: ModuleNotFoundError, command: str | None) -> str:
-    """An app's box need not have all that an agent needs; a module of our own is a bug."""
+    """Return the error for a missing dependency; a missing module of FedEdge is a bug."""
     name = (error.name or "").partition(".")[0]
     if name.startswith("fededge"):
         raise error
     return (
-        f"{command} takes {name}, which is not installed here; only predict and serve-model do "
+        f"{command} needs {name}, which is not installed here; only predict and serve-model work "
         f"without it: pip install {name}"
     )
 
 
 class Parser(argparse.ArgumentParser):
-    """Complains in one line, as everything else does, without a page of usage before it."""
+    """An argument parser whose errors are one line, without the usage text."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
 
 
 def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
-    """The parser; only the subcommand that is called has to be imported."""
+    """Build the parser; import only the subcommand that is called."""
     parser = Parser(
         prog="fededge",
         description="Train one model across a fleet of edge boxes; their data stays on them.",

@@ -15,8 +15,8 @@ from fededge.config import AgentConfig, load
 __all__ = ["add_to"]
 
 TEXT = """\
-Run the agent of this device until SIGTERM comes. Its data stays here; the models that it
-trains are sent, and its personal model is in <state>/models/current/model.onnx.
+Run the agent of this device until SIGTERM. Its data stays here; it uploads the models that it
+trains. Its personal model is <state>/models/current/model.onnx.
 
 examples:
   fededge init agent > agent.toml
@@ -33,7 +33,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="FILE.py:NAME",
-        help="a method of your own that this device may run, beside FedEdge's; may be repeated",
+        help="a plugin that this device may run, beside FedEdge's methods; may be repeated",
     )
     parser.set_defaults(run=run)
 
@@ -46,8 +46,8 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _allowing(config: AgentConfig, references: Iterable[str]) -> AgentConfig:
-    """The configuration with these methods allowed too; their files are imported now."""
-    given = [methods.located(reference, Path.cwd()) for reference in references]
-    for reference in given:
+    """Return the configuration with these plugins allowed too; import their files now."""
+    absolute = [methods.absolute_paths(reference, Path.cwd()) for reference in references]
+    for reference in absolute:
         methods.own_method(reference)
-    return msgspec.structs.replace(config, methods=(*config.methods, *given))
+    return msgspec.structs.replace(config, methods=(*config.methods, *absolute))

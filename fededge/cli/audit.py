@@ -1,4 +1,4 @@
-"""`fededge audit`: what has left this device, from the ledger that its agent keeps."""
+"""`fededge audit`: the data that has left this device, from its agent's ledger."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from fededge.storage.sealed import read_sealed
 __all__ = ["add_to"]
 
 TEXT = """\
-Say what has left this device since its state folder was made: every tensor and scalar by name, and
-the bytes of each. The agent books an update before it sends it; nothing leaves by another door.
+Show what has left this device since its state folder was made: every tensor and scalar by name, and
+the bytes of each. The agent records data before it sends it; it has no other way to send.
 
 examples:
   fededge audit --config agent.toml
@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def read_ledger(path: Path) -> dict[str, int]:
-    """The bytes that left by field; a field outside of the contract is an error, not a row."""
+    """Return the bytes sent, by field; raise StoreError for a field that no agent may send."""
     if not path.exists():
         raise StoreError(f"{path}: there is no ledger; nothing has left this device yet")
     ledger = read_sealed(path, dict[str, int])
@@ -61,7 +61,7 @@ def read_ledger(path: Path) -> dict[str, int]:
         raise StoreError(f"{path}: unreadable or damaged; restore it from a backup")
     unknown = sorted(name for name in ledger if name.split()[0] not in KINDS)
     if unknown:
-        raise StoreError(f"{path}: has fields that no agent books: {', '.join(unknown)}")
+        raise StoreError(f"{path}: has fields that no agent sends: {', '.join(unknown)}")
     return ledger
 
 

@@ -1,4 +1,4 @@
-"""`fededge compare`: several methods and seeds side by side on one split."""
+"""`fededge compare`: several methods over several seeds on one split."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fededge.cli.experiments import (
     experiment,
     settings,
 )
-from fededge.cli.simulate import bars, follow
+from fededge.cli.simulate import progress_bars, run_with_progress
 from fededge.config import DataConfig, ModelConfig
 from fededge.data.local import model_spec
 from fededge.errors import ConfigError, MethodError
@@ -33,9 +33,9 @@ from fededge.storage.files import replace_file
 __all__ = ["add_to"]
 
 TEXT = """\
-Run several methods with several seeds on one split, and put them side by side: a table of means
-and deviations, and plots. A finished run is kept in the folder of --out: started again with the
-same flags, an interrupted comparison goes on with the runs that are missing.
+Run several methods with several seeds on one split, and compare them: tables of means and
+deviations, and plots. Finished runs are saved in the folder of --out: started again with the same
+flags, an interrupted comparison runs only what is missing.
 
 examples:
   fededge compare --methods fedavg "fedprox(mu=0.1)" --seeds 0 1 2 --out results
@@ -45,7 +45,7 @@ examples:
 
 Column = tuple[str, float, int]
 
-# What is shown of a metric: its column, its unit, and the digits after the point.
+# The columns of the tables: metric, title, unit, and digits after the point.
 MODELS = {
     "global_accuracy": ("global %", 100.0, 1),
     "client_accuracy": ("client dist. %", 100.0, 1),
@@ -66,7 +66,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         "--methods",
         nargs="+",
         metavar="METHOD",
-        help="the first is what the others are held against (default: fedavg and the preset's own)",
+        help="methods to compare with the first one (default: fedavg and the preset's own)",
     )
     parser.add_argument("--seeds", nargs="+", type=int, metavar="SEED", help="(default: 0 1 2)")
     add_experiment_options(parser)
@@ -74,12 +74,12 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, default=Path("fededge-compare"), help="results folder")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all results as JSON")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write every round as CSV")
-    parser.add_argument("--no-plots", action="store_true", help="write no pictures")
+    parser.add_argument("--no-plots", action="store_true", help="write no plots")
     parser.set_defaults(run=compare)
 
 
 class Comparison(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a comparison has beside the settings that all its experiments share."""
+    """The settings of a comparison, beside those that all its experiments share."""
 
     methods: tuple[str, ...] = ()
     seeds: tuple[int, ...] = (0, 1, 2)
@@ -87,7 +87,7 @@ class Comparison(Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def of(cls, options: argparse.Namespace, values: Mapping[str, Any]) -> Comparison:
-        """As a file says it, changed by flags."""
+        """Return the settings of a file, overridden by flags."""
         names = cls.__struct_fields__
         given = {name: getattr(options, name) for name in names}
         mine = {name: values[name] for name in names if name in values}
@@ -100,16 +100,16 @@ class Comparison(Struct, frozen=True, forbid_unknown_fields=True):
             )
         stacks = [methods.method(text) for text in made.methods]
         if len({(str(stack), *stack.files.values()) for stack in stacks}) < len(stacks):
-            raise ConfigError("--methods names one twice")
+            raise ConfigError("--methods names a method twice")
         if len(set(made.seeds)) < len(made.seeds):
-            raise ConfigError("--seeds names one twice")
+            raise ConfigError("--seeds names a seed twice")
         return made
 
     @staticmethod
     def _unflagged(options: argparse.Namespace, named: tuple[str, ...]) -> tuple[str, ...]:
-        """The methods of a file, relative to it; without one, FedAvg and a preset's own."""
+        """Return the file's methods, relative to it; without any, FedAvg and the preset's own."""
         if named:
-            return tuple(methods.located(text, options.config.parent) for text in named)
+            return tuple(methods.absolute_paths(text, options.config.parent) for text in named)
         own = preset(options.preset).get("method") if options.preset else None
         return ("fedavg", own) if own else ()
 
@@ -133,10 +133,10 @@ def _show(
     runs: dict[str, list[Result]],
     failed: Sequence[str],
 ) -> None:
-    """Tables, files and plots."""
+    """Show the tables, and write files and plots."""
     console = Console(highlight=False, markup=False)
     if not runs:
-        raise MethodError(f"no method came to its end: {'; '.join(failed)}")
+        raise MethodError(f"all methods failed: {'; '.join(failed)}")
     last, seeds = chosen.last, len(chosen.seeds)
     when = "last round" if last == 1 else f"mean of the last {last} rounds"
     spread = f"± deviation over {seeds} seeds" if seeds > 1 else "one seed"
@@ -161,13 +161,13 @@ def _show(
 def _run_all(
     options: argparse.Namespace, planned: Sequence[Experiment]
 ) -> tuple[dict[str, list[Result]], list[str]]:
-    """Every method and seed, the seeds outermost: an interrupted comparison has whole seeds.
+    """Run every method and seed, seed by seed: an interrupted comparison has complete seeds.
 
-    A method that fails with one seed is left out, and the sentence that says why is returned.
+    A method that fails with one seed is left out; its error is returned.
     """
     runs: dict[str, list[Result]] = {chosen.method: [] for chosen in planned}
     failed: list[str] = []
-    with bars(Console(stderr=True, markup=False, highlight=False)) as progress:
+    with progress_bars(Console(stderr=True, markup=False, highlight=False)) as progress:
         missing = sum(chosen.rounds for chosen in planned if read(options.out, chosen) is None)
         whole = progress.add_task("all runs", total=missing, note="")
         for chosen in (chosen for chosen in planned if chosen.method in runs):
@@ -182,11 +182,11 @@ def _run_all(
 def _run_one(
     options: argparse.Namespace, chosen: Experiment, progress: Progress, whole: TaskID
 ) -> Result:
-    """The result that is kept of an earlier comparison, or that of a run now."""
+    """Return the saved result of an earlier comparison, or run the experiment."""
     result = read(options.out, chosen)
     if result is not None:
         return result
-    result = follow(chosen, options.workers, progress, whole)
+    result = run_with_progress(chosen, options.workers, progress, whole)
     write(options.out, result)
     accuracy = result.final["global_accuracy"]
     progress.console.print(f"{chosen.method}, seed {chosen.seed}: global {accuracy:.1%}")
@@ -221,7 +221,7 @@ def _cell(
 
 
 def _effort_table(runs: dict[str, list[Result]], last: int) -> Table:
-    """What a method takes: rounds to the first one's accuracy, and the cost of a round."""
+    """Show each method's effort: rounds to the first one's accuracy, and the cost of a round."""
     first = next(iter(runs))
     table = Table(title=f"effort, against {first}")
     table.add_column("method", overflow="fold")
@@ -236,7 +236,7 @@ def _effort_table(runs: dict[str, list[Result]], last: int) -> Table:
 
 
 def _json(runs: dict[str, list[Result]], last: int) -> bytes:
-    """One object a method: its runs, the mean and deviation of every final metric, its effort."""
+    """Return one object per method: runs, mean and deviation of the final metrics, effort."""
     rows: list[dict[str, Any]] = []
     first = next(iter(runs.values()))
     for method, results in runs.items():

@@ -10,8 +10,8 @@ from fededge.config import CoordinatorConfig, load
 __all__ = ["add_to"]
 
 TEXT = """\
-Run the coordinator of a federation until its rounds are done or SIGTERM comes.
-Started again, it goes on where its state folder stands.
+Run the coordinator of a federation until its rounds are done, or until SIGTERM.
+Started again, it continues from its state folder.
 
 examples:
   fededge init coordinator > coordinator.toml

@@ -1,4 +1,4 @@
-"""`fededge demo`: a federation of real processes on this machine, and what came of it."""
+"""`fededge demo`: a federation of real processes on this machine, and its results."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ __all__ = ["add_to"]
 
 TEXT = """\
 Run a whole federation on this machine: a broker, one coordinator process and several agent
-processes, on real images whose labels are badly skewed between the agents (Dirichlet 0.1).
-At the end every agent holds a personal ONNX model, which is run with ONNX Runtime.
+processes, on real images whose labels are strongly skewed between the agents (Dirichlet 0.1).
+At the end every agent has a personal ONNX model, which is run with ONNX Runtime.
 
 examples:
   fededge demo
@@ -30,18 +30,18 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--method", default="fedavg", help="how to train (default: fedavg)")
     parser.add_argument("--rounds", type=int, default=10, help="rounds to run (default: 10)")
     parser.add_argument("--agents", type=int, default=4, help="agent processes (default: 4)")
-    parser.add_argument("--seed", type=int, default=0, help="decides everything random")
+    parser.add_argument("--seed", type=int, default=0, help="seed of all randomness (default: 0)")
     parser.add_argument(
         "--data", default="embedded", metavar="SOURCE[:PATH]", help="default: embedded"
     )
     parser.add_argument(
-        "--out", type=Path, default=Path("fededge-demo"), help="folder for everything it makes"
+        "--out", type=Path, default=Path("fededge-demo"), help="folder for all files"
     )
     parser.add_argument(
         "--broker",
         choices=("auto", "mosquitto", "python"),
         default="auto",
-        help="auto: Mosquitto if it is installed, else the one in Python",
+        help="auto: Mosquitto if it is installed, else the broker in Python",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result as JSON too")
     parser.set_defaults(run=run)
@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> None:
         raise ConfigError(f"{options.json}: there is no folder {options.json.absolute().parent}")
     from fededge.cli import report
 
-    with report.Progress(options.rounds, options.agents) as progress:
+    with report.LiveProgress(options.rounds, options.agents) as progress:
         fleet.run(progress)
     outcome = report.collect(fleet)
     report.show(outcome)

@@ -1,4 +1,4 @@
-"""`fededge doctor`: what this installation can do, and what is missing for the rest."""
+"""`fededge doctor`: the features of this installation, and what is missing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fededge import __version__
 __all__ = ["add_to"]
 
 TEXT = """\
-Say which implementation of the kernels runs and why, and which optional parts are there.
+Show which implementation of the kernels runs and why, and which optional packages are installed.
 
 examples:
   fededge doctor
@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def gather() -> dict[str, str]:
-    """Each part and its condition, in words."""
+    """Return each part and its condition, in words."""
     import torch
 
     from fededge import ops
@@ -80,7 +80,7 @@ def _on_gpu(kernels: Mapping[str, Any]) -> str:
 
 def _mosquitto() -> str:
     found = shutil.which("mosquitto", path="/usr/local/sbin:/usr/sbin:/usr/local/bin:/usr/bin")
-    return found or "not installed: the demo takes the broker in Python (apt install mosquitto)"
+    return found or "not installed: the demo uses the broker in Python (apt install mosquitto)"
 
 
 def _optional(module: str, purpose: str) -> str:

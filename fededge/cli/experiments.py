@@ -1,4 +1,4 @@
-"""What `fededge simulate` and `fededge compare` share: the flags of an experiment."""
+"""The flags and files of an experiment, for `fededge simulate` and `fededge compare`."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ T = TypeVar("T")
 
 FLAGS: tuple[tuple[str, type, str], ...] = (
     ("split", str, "label skew, such as dirichlet:0.1, pathological:2, incomplete, uniform"),
-    ("devices", int, "how many devices"),
-    ("participants", int, "how many take part in a round; 0: all"),
-    ("test-share", float, "of each device's examples, held out for its personal model"),
-    ("limit", int, "use only so many training images; 0: all"),
-    ("model", str, "a network of the zoo"),
+    ("devices", int, "number of devices"),
+    ("participants", int, "devices that take part in a round; 0: all"),
+    ("test-share", float, "share of each device's examples held out for its personal model"),
+    ("limit", int, "most training images to use; 0: all"),
+    ("model", str, "name of a network"),
     ("head", str, "its last layer: linear, bias-free, cosine:TAU"),
     ("rounds", int, "rounds to run"),
-    ("epochs", int, "passes over a device's data a round"),
-    ("batch-size", int, "examples a step"),
+    ("epochs", int, "epochs on each device per round"),
+    ("batch-size", int, "examples per step"),
     ("lr", float, "learning rate"),
-    ("momentum", float, "of SGD"),
-    ("weight-decay", float, "of SGD"),
-    ("clip-norm", float, "largest norm of a gradient; 0: any"),
-    ("encoding", str, "how updates travel, such as float16+delta or int8+delta"),
+    ("momentum", float, "momentum of SGD"),
+    ("weight-decay", float, "weight decay of SGD"),
+    ("clip-norm", float, "largest norm of a gradient; 0: no clipping"),
+    ("encoding", str, "encoding of updates, such as float16+delta or int8+delta"),
     ("measure-every", int, "rounds between measurements of the local models"),
 )
 
@@ -64,10 +64,10 @@ def add_experiment_options(parser: argparse.ArgumentParser) -> None:
 def experiment(
     options: argparse.Namespace, file: Mapping[str, Any] | None = None, **more: Any
 ) -> Experiment:
-    """The experiment that was asked for: a preset, changed by a file, changed by flags.
+    """Return the experiment: a preset, overridden by a file, overridden by flags.
 
     Args:
-        file: what the file says; left out, it is read.
+        file: the file's settings; read from `options.config` if left out.
     """
     values = preset(options.preset) if options.preset else {}
     values |= settings(options.config) if file is None else file
@@ -82,14 +82,14 @@ def experiment(
     except WireError as error:
         raise ConfigError(str(error)) from None
     method = methods.method(made.method)
-    method.needs(models.sketch(made.model, made.head))
+    method.needs(models.probe_network(made.model, made.head))
     if not 1 <= options.workers <= 256:
         raise ConfigError(f"--workers {options.workers}: must be 1 to 256")
     return msgspec.structs.replace(made, method_files=method.files)
 
 
 def converted(values: Mapping[str, Any], kind: type[T]) -> T:
-    """These settings as an object; a wrong one is a sentence that names it."""
+    """Convert these settings; the error for a wrong one names it."""
     try:
         return msgspec.convert(values, kind)
     except msgspec.ValidationError as error:
@@ -97,7 +97,7 @@ def converted(values: Mapping[str, Any], kind: type[T]) -> T:
 
 
 def _mistake(text: str, values: Mapping[str, Any]) -> str:
-    """`Expected int >= 1 - at $.rounds` as a sentence about the experiment."""
+    """Rephrase `Expected int >= 1 - at $.rounds` as `rounds = 0: expected int >= 1`."""
     what, _, place = text.partition(" - at $.")
     name = place.partition("[")[0]
     subject = f"{name} = {values[name]}" if name in values else "the experiment cannot be"
@@ -105,7 +105,7 @@ def _mistake(text: str, values: Mapping[str, Any]) -> str:
 
 
 def check_writable(*paths: Path | None) -> None:
-    """Say before a long run, not after it, that its results cannot be written."""
+    """Check before a long run that its results can be written."""
     for path in paths:
         folder = None if path is None else path.absolute().parent
         try:
@@ -119,10 +119,10 @@ def check_writable(*paths: Path | None) -> None:
 
 
 def settings(path: Path | None, *more: str) -> dict[str, Any]:
-    """What a file of settings says; nothing if there is none. Paths in it are relative to it.
+    """Read a file of settings; empty without a file. Paths in it are relative to it.
 
     Args:
-        more: keys that it may have beside those of an experiment.
+        more: allowed keys beside those of an experiment.
     """
     if path is None:
         return {}
@@ -131,7 +131,7 @@ def settings(path: Path | None, *more: str) -> dict[str, Any]:
     for key in values.keys() - known:
         raise ConfigError(f"{path}: {unknown('setting', key, known)}")
     if isinstance(values.get("method"), str):
-        values["method"] = methods.located(values["method"], path.parent)
+        values["method"] = methods.absolute_paths(values["method"], path.parent)
     if isinstance(values.get("root"), str) and values["root"]:
         values["root"] = str(path.absolute().parent / Path(values["root"]).expanduser())
     return values

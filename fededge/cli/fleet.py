@@ -1,4 +1,4 @@
-"""A federation on this machine: a broker, a coordinator and agents, each a process of its own."""
+"""A federation on this machine: broker, coordinator and agents, each in its own process."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ LAST_EXPORT = 60.0
 
 
 class Watcher(Protocol):
-    """Hears what the federation publishes while it runs."""
+    """Receives what the federation publishes while it runs."""
 
     def status(self, device: str, status: Status) -> None: ...
     def state(self, state: State) -> None: ...
@@ -61,19 +61,19 @@ class FleetOptions:
 
 
 def split_source(text: str) -> tuple[str, str]:
-    """`cifar10:/data` as source and root."""
+    """Split `cifar10:/data` into source and root."""
     source, _, root = text.partition(":")
     if source not in sources():
-        raise ConfigError(f"--data {text}: no such source; known: {', '.join(sources())}")
+        raise ConfigError(f"--data {text}: unknown source; known: {', '.join(sources())}")
     return source, str(Path(root).absolute()) if root else ""
 
 
 class Fleet:
-    """The constructor only stores; `run` starts the processes, waits for them and ends them."""
+    """A federation of processes: `run` starts them, waits for the rounds, and ends them."""
 
     def __init__(self, options: FleetOptions) -> None:
         self.options = options
-        self.method = methods.located(options.method, Path.cwd())
+        self.method = methods.absolute_paths(options.method, Path.cwd())
         self.devices = [f"device-{index + 1}" for index in range(options.agents)]
         self.topics = Topics(FEDERATION)
 
@@ -93,7 +93,7 @@ class Fleet:
         return self.options.folder / device
 
     def data(self, index: int) -> DataConfig:
-        """The data section of one agent."""
+        """Return the data section of one agent."""
         options = self.options
         section = {
             "source": options.source,
@@ -106,10 +106,10 @@ class Fleet:
         return msgspec.convert(section, DataConfig)
 
     def _check(self) -> None:
-        """Say what is wrong before anything is started."""
+        """Refuse wrong options before anything is started."""
         options = self.options
         model = ModelConfig()
-        methods.method(options.method).needs(models.sketch(model.name, model.head))
+        methods.method(options.method).needs(models.probe_network(model.name, model.head))
         for name, value, least in (("agents", options.agents, 1), ("rounds", options.rounds, 1)):
             if not least <= value <= 1000:
                 raise ConfigError(f"--{name} {value}: must be {least} to 1000")
@@ -117,7 +117,7 @@ class Fleet:
             raise ConfigError(f"--seed {options.seed}: must be 0 to {2**53}")
 
     def _clear_folder(self) -> None:
-        """Begin with an empty folder; only what an earlier demo made is removed."""
+        """Empty the folder; only an earlier demo's files are removed."""
         folder = self.options.folder
         if folder.exists() and any(folder.iterdir()) and not (folder / MARK).exists():
             raise ConfigError(f"--out {folder}: not empty, and not made by a demo; choose another")
@@ -153,7 +153,7 @@ class Fleet:
 
     @contextlib.contextmanager
     def _processes(self) -> Iterator[dict[str, Child]]:
-        """The coordinator and the agents; all are gone afterwards, whatever happens."""
+        """Start the coordinator and the agents; end all of them on exit, also after errors."""
         children: dict[str, Child] = {}
         try:
             for name in ("coordinator", *self.devices):
@@ -178,7 +178,7 @@ class Fleet:
                 child.kill()
 
     def _watch(self, children: dict[str, Child], watcher: Watcher) -> None:
-        """Pass on what is published until the coordinator has ended well."""
+        """Pass published messages to the watcher until the coordinator has ended successfully."""
         inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         session = Session(self.broker, f"fededge-{FEDERATION}-watcher", inbox)
         for topic in (
@@ -190,10 +190,10 @@ class Fleet:
         session.start()
         try:
             while children["coordinator"].exit_code is None:
-                self._raise_for_the_dead(children)
+                self._check_processes(children)
                 self._pass_on(inbox, watcher)
             if children["coordinator"].exit_code != 0:
-                self._raise_for_the_dead(children)
+                self._check_processes(children)
             self._pass_on(inbox, watcher)
         finally:
             session.stop()
@@ -213,13 +213,14 @@ class Fleet:
                 watcher.state(decode(event.payload, State))
             elif address.kind == "status":
                 status = decode(event.payload, Status)
-                if status.problem:  # all agents are alike: no round would ever begin
+                if status.problem:  # every agent has it: no round would ever begin
                     raise FedEdgeError(f"{address.device} cannot take part: {status.problem}")
                 watcher.status(address.device, status)
             elif address.kind == "report":
                 watcher.report(address.device, decode(event.payload, Report))
 
-    def _raise_for_the_dead(self, children: dict[str, Child]) -> None:
+    def _check_processes(self, children: dict[str, Child]) -> None:
+        """Raise an error if a process has failed."""
         for name, child in children.items():
             if child.exit_code not in (None, 0):
                 raise FedEdgeError(

@@ -1,4 +1,4 @@
-"""`fededge init`: the files that a federation begins with, to read and to edit."""
+"""`fededge init`: write a federation's first files, to read and to edit."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 __all__ = ["add_to"]
 
 TEXT = """\
-Write what a federation begins with.
+Write the first files of a federation.
 
-  coordinator, agent   print a commented configuration file: the keys that must be set, and the
-                       others with their defaults, each with its meaning
+  coordinator, agent   print a commented configuration file: the required keys, and the others
+                       with their defaults, each with its meaning
   certificates         make a CA, and a certificate for the broker, the coordinator and each device
   broker               write a configuration for Mosquitto with an access list that confines every
                        device to its own topics, and a password for each
-  key                  make the pair of keys that the coordinator signs its models with
+  key                  make the key pair with which the coordinator signs its models
 
-The last three write into the folder --out. What is there already is kept, but for mosquitto.conf:
-run them again to add a device.
+The last three write into the folder --out. Existing files are kept, except mosquitto.conf: run
+them again to add a device.
 
 examples:
   fededge init coordinator --federation gates > coordinator.toml
@@ -52,25 +52,25 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="ID",
-        help="the devices: for certificates, those to make one for; for a broker, those to give "
-        "a password, where without --devices it asks for certificates",
+        help="devices that get a certificate (`certificates`) or a password (`broker`; without "
+        "--devices the broker asks for certificates)",
     )
     parser.add_argument(
         "--certificates",
         type=Path,
         metavar="DIR",
-        help="the folder of `init certificates`, or where it will be on the machine: use TLS",
+        help="use TLS with the folder of `init certificates`, or its path on the target machine",
     )
     parser.add_argument(
-        "--password-file", metavar="FILE", help="where the password will be (coordinator, agent)"
+        "--password-file", metavar="FILE", help="path of the password (coordinator, agent)"
     )
-    parser.add_argument("--signing-key", metavar="FILE", help="of `init key` (coordinator)")
-    parser.add_argument("--trusted-key", metavar="FILE", help="of `init key` (agent)")
+    parser.add_argument("--signing-key", metavar="FILE", help="key of `init key` (coordinator)")
+    parser.add_argument("--trusted-key", metavar="FILE", help="key of `init key` (agent)")
     parser.add_argument(
-        "--days", type=int, default=1825, help="how long certificates are valid (default: 1825)"
+        "--days", type=int, default=1825, help="validity of certificates (default: 1825)"
     )
     parser.add_argument(
-        "--port", type=int, help="of the broker (default: 1883, or 8883 with --certificates)"
+        "--port", type=int, help="port of the broker (default: 1883, or 8883 with --certificates)"
     )
     _add_sizes(parser)
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder for the files")
@@ -78,9 +78,9 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_sizes(parser: argparse.ArgumentParser) -> None:
-    """How large the federation is: the memory of its broker is bounded by it."""
-    sizes = parser.add_argument_group("the memory that a broker may take")
-    sizes.add_argument("--fleet", type=int, metavar="N", help="devices, in all (default: 100)")
+    """Add the sizes of the federation, which bound its broker's memory."""
+    sizes = parser.add_argument_group("the memory limit of a broker")
+    sizes.add_argument("--fleet", type=int, metavar="N", help="number of devices (default: 100)")
     sizes.add_argument(
         "--at-once",
         type=int,
@@ -92,14 +92,14 @@ def _add_sizes(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=64 << 20,
         metavar="N",
-        help="of a model on the wire: 4 for each of its numbers (default: 67108864)",
+        help="size of a model on the wire: 4 for each of its numbers (default: 67108864)",
     )
     sizes.add_argument(
         "--chunk-bytes",
         type=int,
         default=256 << 10,
         metavar="N",
-        help="of the coordinator's [transfer] section (default: 262144)",
+        help="as in the coordinator's [transfer] section (default: 262144)",
     )
 
 
@@ -216,7 +216,7 @@ def _folder(options: argparse.Namespace) -> Path:
 
 
 def _devices(options: argparse.Namespace) -> list[str]:
-    """The ids, checked: as a user, each becomes part of topics and of file names."""
+    """Return the device ids; each must be valid in topics and file names."""
     from fededge.broker.access_list import COORDINATOR
     from fededge.wire.topics import check_name
 

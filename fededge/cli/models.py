@@ -1,4 +1,4 @@
-"""What `fededge predict` and `fededge serve-model` share: which model, and what runs it."""
+"""The flags of `fededge predict` and `fededge serve-model` that choose and run a model."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--provider", help="tensorrt, cuda, cpu, … (default: the first of these that starts)"
     )
-    parser.add_argument(
-        "--variant", help="fp32, fp16 or int8 (default: the one that the agent has chosen)"
-    )
+    parser.add_argument("--variant", help="fp32, fp16 or int8 (default: the agent's choice)")
     parser.add_argument(
         "--trusted-key",
         metavar="FILE",
-        help="of a public key; models that it did not sign are refused",
+        help="public key; models without its signature are refused",
     )
-    parser.add_argument("--threads", type=from_one, default=1, help="of ONNX Runtime (default: 1)")
+    parser.add_argument(
+        "--threads", type=from_one, default=1, help="threads of ONNX Runtime (default: 1)"
+    )
 
 
 def open_model(options: argparse.Namespace) -> Predictor:
@@ -40,7 +40,7 @@ def open_model(options: argparse.Namespace) -> Predictor:
 
 
 def from_one(text: str) -> int:
-    """A number from 1, for argparse."""
+    """Parse a whole number from 1, for argparse."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1")
     return int(text)

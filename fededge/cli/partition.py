@@ -1,4 +1,4 @@
-"""`fededge partition`: how a label-skew split shares a data set among devices."""
+"""`fededge partition`: show how a label-skew split partitions a data set among devices."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fededge.data import load, partition, plot_partition
 __all__ = ["add_to"]
 
 MOST_NAMED = 12
-"""Classes that have a column of their own."""
+"""The most classes with a column each."""
 
 TEXT = """\
 Show how many examples of each class every device gets under a split, as a table and as a plot
@@ -24,8 +24,8 @@ Show how many examples of each class every device gets under a split, as a table
 
 splits:
   dirichlet:BETA      each class is shared by a draw from Dirichlet(BETA); small is skewed
-  pathological:K      K classes a device
-  incomplete[:A-B]    a random number of classes a device
+  pathological:K      K classes per device
+  incomplete[:A-B]    a random number of classes per device
   uniform             no skew
 
 examples:
@@ -41,8 +41,8 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--split", default="dirichlet:0.1", help="default: dirichlet:0.1")
     parser.add_argument("--devices", type=int, default=10, help="default: 10")
-    parser.add_argument("--seed", type=int, default=0, help="of the split")
-    parser.add_argument("--plot", type=Path, metavar="PNG", help="write a picture too")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the split (default: 0)")
+    parser.add_argument("--plot", type=Path, metavar="PNG", help="write a plot too")
     parser.set_defaults(run=run)
 
 
@@ -60,10 +60,10 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _table(title: str, counts: np.ndarray, labels: Sequence[str]) -> Table:
-    """A row a device; of more classes than a terminal has room for, how many it holds."""
+    """Return a table with one row per device; with many classes, only their number."""
     table = Table(title=title)
     few = len(labels) <= MOST_NAMED
-    for name in ("device", *(labels if few else ("classes held",)), "all"):
+    for name in ("device", *(labels if few else ("classes",)), "all"):
         table.add_column(name, justify="right")
     for index, row in enumerate(counts):
         cells = [str(count) if count else "·" for count in row] if few else [str((row > 0).sum())]

@@ -1,4 +1,4 @@
-"""`fededge predict`: what a device's model says about files and folders."""
+"""`fededge predict`: classify files and folders with a device's model."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from fededge.predictor.prediction import as_json
 __all__ = ["add_to"]
 
 TEXT = """\
-Ask a device's model about image files, and about all images in folders; a model for texts is asked
-about every line of text files. It needs ONNX Runtime, numpy and (for images) Pillow, not torch.
+Classify image files, and all images in folders, with a device's model; a model for texts classifies
+every line of text files. It needs ONNX Runtime, numpy and (for images) Pillow, not torch.
 
 examples:
   fededge predict state/models/current photo.jpg
@@ -33,7 +33,7 @@ examples:
 
 
 class Item(NamedTuple):
-    """What is asked about: its name for the reader, and the input; or what is wrong with it."""
+    """An input and its displayed name; or an error, if it cannot be read."""
 
     name: str
     input: Path | str
@@ -46,15 +46,15 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "inputs", nargs="+", type=Path, metavar="FILE_OR_FOLDER", help="files, folders of images"
     )
-    parser.add_argument("--top", type=from_one, default=1, help="how many labels (default: 1)")
+    parser.add_argument("--top", type=from_one, default=1, help="number of labels (default: 1)")
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="one JSON object a line")
+    form.add_argument("--json", action="store_true", help="one JSON object per line")
     form.add_argument("--csv", action="store_true", help="a table with a header")
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Every input gets its line; one that cannot be read gets a sentence, and exit code 2."""
+    """Write one line per input; an unreadable one gets an error, and exit code 2."""
     predictor = open_model(options)
     items = list(_items(options.inputs, predictor.about.input.kind))
     write = _writer(options, predictor, items)
@@ -84,7 +84,7 @@ def _items(given: Sequence[Path], kind: str) -> Iterator[Item]:
 
 
 def _lines(path: Path) -> Iterator[Item]:
-    """The lines of a text file that are not empty, each named by its number."""
+    """Yield the lines of a text file that are not empty, each named by its number."""
     try:
         lines = path.read_text("utf-8").splitlines()
     except UnicodeDecodeError:
@@ -98,7 +98,7 @@ def _lines(path: Path) -> Iterator[Item]:
 
 
 def _images(given: Path) -> Iterator[Item]:
-    """A file as it is; of a folder all images, and what is wrong if it has none."""
+    """Yield a file, or all images of a folder; an error if it has none."""
     found = sorted(_walk(given)) if os.path.isdir(given) else [given]
     yield from (Item(str(file), file) for file in found)
     if not found:
@@ -107,7 +107,7 @@ def _images(given: Path) -> Iterator[Item]:
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    """The images of a folder and of those in it, hidden ones left out."""
+    """Yield the images of a folder and its sub-folders, without hidden ones."""
     for path in folder.rglob("*"):
         hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
         if path.suffix.lower() in SUFFIXES and path.is_file() and not hidden:
@@ -115,7 +115,7 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 
 def _with_progress(items: Sequence[Item]) -> Iterable[Item]:
-    """Where the answers go to a file and a person waits at a terminal, a line that counts."""
+    """Count the items on stderr, if stdout goes to a file and stderr to a terminal."""
     if sys.stdout.isatty() or not sys.stderr.isatty():
         return items
     return _counted(items)
@@ -149,7 +149,7 @@ def _json_writer(top: int) -> Write:
 
 
 def _csv_writer(top: int) -> Write:
-    """`file, version, label, probability, label 2, probability 2, …`; mistakes go to stderr."""
+    """Write `file, version, label, probability, label 2, probability 2, …`; errors to stderr."""
     table = csv.writer(sys.stdout, lineterminator="\n")
     numbers = ["", *(f" {number}" for number in range(2, top + 1))]
     best = [f"{column}{number}" for number in numbers for column in ("label", "probability")]

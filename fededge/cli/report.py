@@ -1,4 +1,4 @@
-"""What a demo shows: live progress, and at the end who holds what and what left each device."""
+"""The output of a demo: live progress, then each device's model and the data that left it."""
 
 from __future__ import annotations
 
@@ -10,32 +10,31 @@ from types import TracebackType
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as Bars
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from fededge.cli.audit import read_ledger
 from fededge.cli.fleet import Fleet
 from fededge.config import ModelConfig
 from fededge.data.local import device_examples, model_spec
-from fededge.export import Models, predict, session
+from fededge.export import ModelRegistry, predict, session
 from fededge.training import Examples
 from fededge.wire.messages import Report, State, Status
 
-__all__ = ["Outcome", "Progress", "collect", "show"]
+__all__ = ["DeviceOutcome", "LiveProgress", "RunOutcome", "collect", "show"]
 
 MOST_CLASSES_SHOWN = 20
 
 console = Console(highlight=False, markup=False, emoji=False)
 
 
-class Progress:
-    """A bar for the rounds with what the last one led to; lines where there is no terminal."""
+class LiveProgress:
+    """A progress bar of the rounds with the last accuracy; log lines without a terminal."""
 
     def __init__(self, rounds: int, agents: int) -> None:
         self.agents = agents
         self.ready: set[str] = set()
-        self.bars = Bars(
+        self.bars = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
@@ -48,7 +47,7 @@ class Progress:
         self.rounds = self.bars.add_task("rounds", total=rounds, note="starting processes …")
         self.shown = -1
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> LiveProgress:
         self.bars.start()
         return self
 
@@ -76,7 +75,7 @@ class Progress:
             self._line(f"after round {state.round}: {score}")
 
     def report(self, device: str, report: Report) -> None:
-        """A device has answered; the round's own line says what came of it."""
+        """Ignore a device's report: the round's line shows the result."""
 
     def _line(self, text: str) -> None:
         if not console.is_terminal:
@@ -85,7 +84,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class DeviceOutcome:
-    """What a device holds at the end, and what left it."""
+    """A device's data and model at the end, and the bytes that left it."""
 
     id: str
     labels: tuple[str, ...]
@@ -108,8 +107,8 @@ class DeviceOutcome:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What a federation led to."""
+class RunOutcome:
+    """The result of a federation's run."""
 
     seed: int
     method: str
@@ -130,13 +129,13 @@ class Outcome:
         }
 
 
-def collect(fleet: Fleet) -> Outcome:
-    """Read what the processes left on disk; every model is run with ONNX Runtime here."""
+def collect(fleet: Fleet) -> RunOutcome:
+    """Read the processes' files; run every model with ONNX Runtime."""
     from fededge_server.store import Store
 
     options = fleet.options
     history = Store(options.folder / "coordinator").history()
-    return Outcome(
+    return RunOutcome(
         options.seed,
         options.method,
         history[-1].rounds_done,
@@ -151,7 +150,7 @@ def _device(fleet: Fleet, index: int) -> DeviceOutcome:
     state = fleet.device_folder(fleet.devices[index])
     spec = model_spec(ModelConfig(), fleet.data(index))
     data = device_examples(fleet.data(index), spec)
-    models = Models(state / "models")
+    models = ModelRegistry(state / "models")
     manifest = models.current()
     path = models.folder / "current" / "model.onnx"
     return DeviceOutcome(
@@ -172,7 +171,7 @@ def _onnx_accuracy(path: Path, data: Examples) -> float | None:
     return float((predicted == data.held_y).double().mean())
 
 
-def show(outcome: Outcome) -> None:
+def show(outcome: RunOutcome) -> None:
     console.print(_models_table(outcome))
     console.print(_egress_table(outcome))
     console.print(
@@ -182,15 +181,15 @@ def show(outcome: Outcome) -> None:
     console.print(f"global model sha256 {outcome.model_sha256}", soft_wrap=True)
 
 
-def _models_table(outcome: Outcome) -> Table:
+def _models_table(outcome: RunOutcome) -> Table:
     table = Table(title="personal models, on each device's own held-out images")
-    for name in ("device", "classes held", "samples", "torch", "ONNX"):
-        table.add_column(name, justify="left" if name in ("device", "classes held") else "right")
+    for name in ("device", "classes", "samples", "torch", "ONNX"):
+        table.add_column(name, justify="left" if name in ("device", "classes") else "right")
     table.add_column("model", overflow="fold")
     for device in outcome.devices:
         table.add_row(
             device.id,
-            f"{sum(map(bool, device.counts)):2} {_skyline(device.counts)}",
+            f"{sum(map(bool, device.counts)):2} {_histogram(device.counts)}",
             str(sum(device.counts)),
             _percent(device.torch_accuracy),
             _percent(device.onnx_accuracy),
@@ -199,17 +198,17 @@ def _models_table(outcome: Outcome) -> Table:
     return table
 
 
-def _skyline(counts: list[int]) -> str:
-    """A class a letter: how many examples of it the device holds, of its largest class."""
+def _histogram(counts: list[int]) -> str:
+    """Return one bar per class: its number of examples, relative to the largest class."""
     steps = " ▁▂▃▄▅▆▇█"
     if len(counts) > MOST_CLASSES_SHOWN:
         return ""
     return "".join(steps[-(-8 * count // max(counts))] for count in counts)
 
 
-def _egress_table(outcome: Outcome) -> Table:
-    """Bytes by kind of field; the JSON result has every tensor and scalar by name."""
-    # 80 columns are just enough without the outer padding, and no digit may be cut off.
+def _egress_table(outcome: RunOutcome) -> Table:
+    """Show bytes by kind of field; the JSON result has every tensor and scalar by name."""
+    # The table just fits 80 columns without the outer padding; no digit may be cut off.
     table = Table(title="what left each device, in bytes", pad_edge=console.width > 80)
     kinds = ("tensors", "scalars", "report", "status", "claim", "framing", "total")
     table.add_column("device", overflow="fold")

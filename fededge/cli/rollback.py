@@ -1,4 +1,4 @@
-"""`fededge rollback`: let a federation go on from an earlier version of its model."""
+"""`fededge rollback`: continue a federation from an earlier version of its model."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from fededge.config import CoordinatorConfig, load
 __all__ = ["add_to"]
 
 TEXT = """\
-Let a federation go on from an earlier version of its model, by default the last good one. Run it on
-the coordinator's machine. The version that was current stays in the journal. A coordinator that
-does not run goes back when it starts.
+Continue a federation from an earlier version of its model, by default the last good one. Run it on
+the coordinator's machine. The current version stays in the journal. A coordinator that does not run
+goes back when it starts.
 
 examples:
   fededge rollback --config coordinator.toml --list
@@ -25,7 +25,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     parser.description = TEXT
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="its TOML file")
     parser.add_argument("--to", default="", metavar="VERSION", help="default: the last good one")
-    parser.add_argument("--list", action="store_true", help="show the versions, and change nothing")
+    parser.add_argument("--list", action="store_true", help="show the versions, change nothing")
     parser.set_defaults(run=run)
 
 

@@ -1,4 +1,4 @@
-"""`fededge serve-model`: a device's model behind a local HTTP endpoint."""
+"""`fededge serve-model`: serve a device's model over local HTTP."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from fededge.predictor.http_endpoint import MAX_BODY_BYTES, MAX_CONNECTIONS, End
 __all__ = ["add_to"]
 
 TEXT = """\
-Answer requests over HTTP, for apps in any language on this machine. The model is replaced
-while it runs whenever the agent has a better one. There is no password and no encryption: leave
-it on 127.0.0.1.
+Answer requests over HTTP, for apps in any language on this machine. The endpoint switches to
+the agent's new models while it runs. There is no password and no encryption: leave it on
+127.0.0.1.
 
 examples:
   fededge serve-model state --port 8117
   curl --data-binary @photo.jpg -H 'Content-Type: image/jpeg' http://127.0.0.1:8117/?top=3
 """
 
-OPEN = "other machines can reach it, and there is neither password nor encryption: see --host"
+OPEN = "other machines can reach it without password or encryption: see --host"
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:
@@ -34,17 +34,20 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="a further name of this machine that requests may be addressed to; may be repeated",
+        help="another name of this machine that requests may use; may be repeated",
     )
-    parser.add_argument("--port", type=int, default=8117, help="default: 8117; 0 takes a free one")
+    parser.add_argument("--port", type=int, default=8117, help="default: 8117; 0: a free one")
     parser.add_argument(
-        "--most-bytes", type=from_one, default=MAX_BODY_BYTES, help="of a request (default: 16 MiB)"
+        "--most-bytes",
+        type=from_one,
+        default=MAX_BODY_BYTES,
+        help="largest request (default: 16 MiB)",
     )
     parser.add_argument(
         "--most-connections",
         type=from_one,
         default=MAX_CONNECTIONS,
-        help=f"at once; one more is told to come back (default: {MAX_CONNECTIONS})",
+        help=f"most connections; further ones get 503 (default: {MAX_CONNECTIONS})",
     )
     parser.add_argument("--verbose", action="store_true", help="log every request")
     parser.set_defaults(run=run)
@@ -64,5 +67,5 @@ def run(options: argparse.Namespace) -> None:
 
 def _checked(name: str) -> str:
     if host_of(name) != name.lower().rstrip(".") or not name:
-        raise ConfigError(f"--host-name {name}: a name alone, without scheme, port or path")
+        raise ConfigError(f"--host-name {name}: give a name without scheme, port or path")
     return name

@@ -1,4 +1,4 @@
-"""What `fededge coordinator` and `fededge agent` share: a config file, logs, a clean SIGTERM."""
+"""The common part of services: config file, logs, and a clean stop on SIGTERM."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def add_service_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_until_signal(service: Service, verbose: bool) -> None:
-    """Run a service; SIGTERM and SIGINT ask it to stop, and it says goodbye to the broker."""
+    """Run a service until it ends; SIGTERM and SIGINT stop it cleanly."""
     logs.set_up(verbose)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: service.stop())

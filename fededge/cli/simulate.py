@@ -23,11 +23,11 @@ from fededge.simulation.experiment import Experiment, Measured, run
 from fededge.simulation.results import Result, as_csv
 from fededge.storage.files import replace_file
 
-__all__ = ["add_to", "follow"]
+__all__ = ["add_to", "run_with_progress"]
 
 TEXT = """\
-Simulate a fleet on this machine: the same code, seeds and weights as a real federation, without
-broker and processes for each device.
+Simulate a fleet on this machine: the same code, seeds and weights as a real federation, but
+without a broker and without a process for each device.
 
 examples:
   fededge simulate --method fedprox --rounds 20
@@ -41,7 +41,7 @@ SHOWN = ("global_accuracy", "client_accuracy", "personal_accuracy", "average_ris
 def add_to(parser: argparse.ArgumentParser) -> None:
     parser.description = TEXT
     parser.add_argument("--method", help="such as fedavg or 'fedprox(mu=0.1)' (default: fedavg)")
-    parser.add_argument("--seed", type=int, help="decides everything random (default: 0)")
+    parser.add_argument("--seed", type=int, help="seed of all randomness (default: 0)")
     add_experiment_options(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result as JSON")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write every round as CSV")
@@ -52,8 +52,8 @@ def simulate(options: argparse.Namespace) -> None:
     chosen = experiment(options, method=options.method, seed=options.seed)
     check_writable(options.json, options.csv)
     console = Console(highlight=False, markup=False)
-    with bars(console) as progress:
-        result = follow(chosen, options.workers, progress)
+    with progress_bars(console) as progress:
+        result = run_with_progress(chosen, options.workers, progress)
     console.print(_table(result))
     console.print(f"global model sha256 {result.model_sha256}", soft_wrap=True)
     if options.json is not None:
@@ -63,7 +63,7 @@ def simulate(options: argparse.Namespace) -> None:
         replace_file(options.csv.absolute(), as_csv([result]).encode())
 
 
-def bars(console: Console) -> Progress:
+def progress_bars(console: Console) -> Progress:
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -76,13 +76,13 @@ def bars(console: Console) -> Progress:
     )
 
 
-def follow(
+def run_with_progress(
     chosen: Experiment, workers: int, progress: Progress, whole: TaskID | None = None
 ) -> Result:
-    """Run an experiment with a bar of its own.
+    """Run an experiment with a progress bar.
 
-    As a part of a whole it moves that one's bar too, and takes its own away at the end: a
-    comparison has more runs than a terminal has lines.
+    Within a comparison it also advances the bar `whole`, and removes its own at the end: there
+    are more runs than lines on a terminal.
     """
     name = f"{chosen.method}, seed {chosen.seed}"
     task = progress.add_task(name, total=chosen.rounds, note="loading data …")

@@ -1,4 +1,4 @@
-"""`fededge status`: where a federation stands, as its broker tells anyone who may listen."""
+"""`fededge status`: show the state of a federation, from its broker's retained messages."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from fededge.wire.topics import Topics
 __all__ = ["add_to"]
 
 TEXT = """\
-Say where a federation stands: its round, its model, and what each device is doing. It listens to
-the retained topics and changes nothing; any configuration file of the federation will do. On the
-coordinator's machine it also names who is asked and who is in quarantine: devices are not told.
+Show the state of a federation: its round, its model, and each device's activity. It reads the
+retained topics and changes nothing; any configuration file of the federation will do. On the
+coordinator's machine it also shows which devices are asked and quarantined: this is not published.
 
 examples:
   fededge status --config coordinator.toml
@@ -38,12 +38,12 @@ examples:
 """
 
 QUIET = 0.5
-"""Seconds without a further message after which all retained ones have come."""
+"""Seconds without a message after which all retained ones have arrived."""
 
 
 @dataclass
-class Picture:
-    """What the retained topics say."""
+class FederationStatus:
+    """The state of a federation, from its retained topics and the coordinator's journal."""
 
     state: State | None = None
     coordinator: Presence | None = None
@@ -51,8 +51,8 @@ class Picture:
     asked: frozenset[str] = frozenset()
     quarantined: frozenset[str] = frozenset()
 
-    def take(self, topics: Topics, message: Incoming) -> None:
-        """Put a message in its place; one that is not of the protocol is passed over."""
+    def store(self, topics: Topics, message: Incoming) -> None:
+        """Store a message; ignore one that is not of the protocol."""
         with contextlib.suppress(WireError):
             address = topics.parse(message.topic)
             if address.kind == "state":
@@ -72,25 +72,25 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     config = load_either(options.config)
-    picture = look(config.broker, Topics(config.federation))
+    found = read_status(config.broker, Topics(config.federation))
     if isinstance(config, CoordinatorConfig):
-        picture.asked, picture.quarantined = _roster(Path(config.state))
+        found.asked, found.quarantined = _roster(Path(config.state))
     if options.json:
-        print(json.dumps(_json(config.federation, picture), indent=1))
+        print(json.dumps(_json(config.federation, found), indent=1))
     else:
-        _show(config.federation, picture, Console(highlight=False, markup=False, emoji=False))
+        _show(config.federation, found, Console(highlight=False, markup=False, emoji=False))
 
 
 def _roster(folder: Path) -> tuple[frozenset[str], frozenset[str]]:
-    """Who is asked and who is in quarantine, by the journal; nobody where there is none."""
+    """Return the asked and the quarantined devices, from the journal; empty without one."""
     from fededge_server.store import Store
 
     store = Store(folder)
     return store.roster() if store.path.exists() else (frozenset(), frozenset())
 
 
-def look(broker: BrokerConfig, topics: Topics) -> Picture:
-    """Listen until the broker has nothing more to tell."""
+def read_status(broker: BrokerConfig, topics: Topics) -> FederationStatus:
+    """Read the retained messages of a federation."""
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
     session = Session(broker, f"status-{uuid.uuid4().hex[:12]}", inbox)
     for topic in (topics.state, f"{topics.coordinator}/status", topics.device("+", "status")):
@@ -102,31 +102,31 @@ def look(broker: BrokerConfig, topics: Topics) -> Picture:
         session.stop()
 
 
-def _listen(topics: Topics, inbox: queue.SimpleQueue[Any], deadline: float) -> Picture:
-    picture = Picture()
+def _listen(topics: Topics, inbox: queue.SimpleQueue[Any], deadline: float) -> FederationStatus:
+    found = FederationStatus()
     with contextlib.suppress(queue.Empty):
         while time.monotonic() < deadline:
             event = inbox.get(timeout=QUIET)
             if isinstance(event, Incoming):
-                picture.take(topics, event)
+                found.store(topics, event)
                 event.ack()
-    if picture.state is None and picture.coordinator is None and not picture.devices:
+    if found.state is None and found.coordinator is None and not found.devices:
         raise TransportError(
-            f"the broker knows of no federation '{topics.federation}': start its coordinator, or "
-            "correct the name in the configuration"
+            f"the broker has no messages of a federation '{topics.federation}': start its "
+            "coordinator, or correct the name in the configuration"
         )
-    return picture
+    return found
 
 
-def _json(federation: str, picture: Picture) -> dict[str, Any]:
-    state = picture.state
+def _json(federation: str, found: FederationStatus) -> dict[str, Any]:
+    state = found.state
     return {
         "federation": federation,
-        "coordinator": bool(picture.coordinator and picture.coordinator.online),
+        "coordinator": bool(found.coordinator and found.coordinator.online),
         "state": None if state is None else _brief(state),
-        "asked": sorted(picture.asked),
-        "quarantined": sorted(picture.quarantined),
-        "devices": {name: msgspec.to_builtins(s) for name, s in sorted(picture.devices.items())},
+        "asked": sorted(found.asked),
+        "quarantined": sorted(found.quarantined),
+        "devices": {name: msgspec.to_builtins(s) for name, s in sorted(found.devices.items())},
     }
 
 
@@ -137,9 +137,9 @@ def _brief(state: State) -> dict[str, Any]:
     return {name: values[name] for name in fields}
 
 
-def _show(federation: str, picture: Picture, console: Console) -> None:
-    state = picture.state
-    here = picture.coordinator is not None and picture.coordinator.online
+def _show(federation: str, found: FederationStatus, console: Console) -> None:
+    state = found.state
+    here = found.coordinator is not None and found.coordinator.online
     console.print(f"federation {federation}: coordinator {'online' if here else 'offline'}")
     if state is not None:
         score = "" if state.accuracy is None else f", global accuracy {state.accuracy:.1%}"
@@ -151,15 +151,15 @@ def _show(federation: str, picture: Picture, console: Console) -> None:
         if state.phase == "open" or state.quarantined:
             console.print(f"{state.asked} devices are asked, {state.quarantined} in quarantine")
         if state.restored:
-            console.print(f"this model is that of version {state.restored}: the run went back")
+            console.print(f"this model was restored from version {state.restored} by a rollback")
         if state.problem:
             console.print(plain(state.problem), soft_wrap=True)
     table = Table()
     for name in ("device", "activity", "in this round", "examples", "model", "software", "problem"):
         table.add_column(name, justify="right" if name == "examples" else "left")
-    for name, status in sorted(picture.devices.items()):
+    for name, status in sorted(found.devices.items()):
         activity = status.activity if status.online else "offline"
-        out, asked = name in picture.quarantined, name in picture.asked
+        out, asked = name in found.quarantined, name in found.asked
         place = "quarantined" if out else "asked" if asked else ""
         model = "" if status.model_round < 0 else f"round {status.model_round + 1}, "
         model += "" if status.model_state == "none" else status.model_state

@@ -84,7 +84,7 @@ def _values(path: Path) -> dict[str, Any]:
 
 def _resolved(config: S, folder: Path, environment: Mapping[str, str]) -> S:
     """Check the names, make paths absolute, fetch the password."""
-    from fededge.methods import located
+    from fededge.methods import absolute_paths
 
     replace = msgspec.structs.replace
     check_name("federation", config.federation)
@@ -92,13 +92,13 @@ def _resolved(config: S, folder: Path, environment: Mapping[str, str]) -> S:
         check_name("device", config.device)
         config = replace(
             config,
-            methods=tuple(located(m, folder) for m in config.methods),
+            methods=tuple(absolute_paths(m, folder) for m in config.methods),
             export=_absolute(config.export, folder, KEY_FILES),
         )
     if isinstance(config, CoordinatorConfig):
         _check_rounds(config.rounds)
         _check_rollout(config.rollout)
-        config = replace(config, method=located(config.method, folder))
+        config = replace(config, method=absolute_paths(config.method, folder))
     data = config.data
     if data.root:
         data = replace(data, root=str(folder.absolute() / Path(data.root).expanduser()))
@@ -146,8 +146,8 @@ def _check_choices(config: Side) -> None:
         models.check_name(config.model.name)
         method = methods.method(config.method)
         if torch_is_loaded():  # else it is checked when the network is built
-            method.needs(models.sketch(config.model.name, config.model.head))
-        _check_robust(config, [layer.name for layer in method.filled["sums"]])
+            method.needs(models.probe_network(config.model.name, config.model.head))
+        _check_robust(config, [layer.name for layer in method.overriding["sums"]])
     if isinstance(config, AgentConfig):
         for reference in config.methods:
             methods.own_method(reference)

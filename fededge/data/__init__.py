@@ -1,4 +1,4 @@
-"""A device's examples: where they come from, how a fleet's skew is imitated, how it looks."""
+"""Data sets: sources, their partition among simulated devices, and its plot."""
 
 from __future__ import annotations
 

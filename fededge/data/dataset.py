@@ -1,4 +1,4 @@
-"""Examples in memory: pixels with the statistics that normalise them, or tokens; and labels."""
+"""A data set in memory: pixels with their normalisation statistics, or tokens; and labels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Dataset", "statistics"]
 class Dataset:
     """Pixels `x` (uint8 [N, C, H, W]) and class numbers `y` (int64 [N]).
 
-    `mean` and `std` hold one value a channel, of pixels scaled to 0..1, over the training images.
+    `mean` and `std` hold one value per channel, of training pixels scaled to 0..1.
     Texts are tokens `x` (int64 [N, L]) from 0 up to, not including, `vocabulary`, without mean and
     std.
     """
@@ -52,12 +52,12 @@ class Dataset:
         return tuple(self.x.shape[1:])
 
     def subset(self, indices: Sequence[int] | np.ndarray | Tensor) -> Dataset:
-        """The examples at these positions, in this order, with the statistics of the whole."""
+        """Return the examples at these positions, in this order, with the same statistics."""
         index = torch.as_tensor(indices, dtype=torch.int64)
         return replace(self, x=self.x[index], y=self.y[index])
 
     def counts(self) -> Tensor:
-        """How many examples each class has (int64 [classes])."""
+        """Return the number of examples of each class (int64 [classes])."""
         return torch.bincount(self.y, minlength=len(self.labels))
 
 
@@ -69,10 +69,10 @@ def _check_texts(x: Tensor, vocabulary: int) -> None:
 
 
 def statistics(x: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of each channel, of pixels scaled to 0..1.
+    """Return each channel's mean and standard deviation, of pixels scaled to 0..1.
 
-    Made from a histogram of the 256 values, hence exact and the same on every machine. A channel
-    that never changes gets one grey level, 1/255, for its deviation: zero could not divide.
+    Computed from a histogram of the 256 values: exact, and equal on every machine. A constant
+    channel gets a deviation of one grey level, 1/255, to avoid a division by zero.
     """
     values = np.arange(256) / 255
     mean, std = [], []

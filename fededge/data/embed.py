@@ -1,9 +1,8 @@
 """Rebuild the embedded data set from Debian's Fashion-MNIST: `python -m fededge.data.embed`.
 
-The rule: one generator, numpy's default_rng(2017), draws without repetition 600 of each class of
-the training file, class 0 to class 9, then in the same way 100 of each class of the test file.
-What was drawn is stored in the order of the original files. The stored file is what counts, should
-another version of numpy ever draw otherwise.
+The rule: numpy's default_rng(2017) draws, without replacement, 600 examples of each class of the
+training file, class 0 to class 9, then 100 of each class of the test file. They are stored in the
+order of the original files. The stored file is authoritative if another numpy draws differently.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ TARGET = Path(__file__).parent / "embedded" / "fashion-mnist.npz"
 
 
 def select(train: Arrays, test: Arrays) -> tuple[Arrays, Arrays]:
-    """The training and the test part of the embedded set."""
+    """Draw the training and the test part of the embedded set."""
     rng = np.random.default_rng(SEED)
     chosen = []
     for part, size in ((train, TRAIN), (test, TEST)):

@@ -1,4 +1,4 @@
-"""Figures of matplotlib, which is imported only here, and only when a picture is drawn."""
+"""Matplotlib figures; a lazy import, the only one of matplotlib."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ FORMATS = ("pdf", "png", "svg")
 
 
 def new_figure(width: float, height: float) -> Any:
-    """An empty figure of this size in inches."""
+    """Return an empty figure of this size in inches."""
     try:
-        # not pyplot, which would choose a backend for the whole process
+        # Not pyplot, which would choose a backend for the whole process.
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ConfigError(
-            f"a plot takes matplotlib, which cannot be imported ({error}); install fededge[plot]"
+            f"a plot needs matplotlib, which cannot be imported ({error}); install fededge[plot]"
         ) from error
     return Figure(figsize=(width, height))
 
 
 def save_figure(figure: Any, path: Path) -> Path:
-    """Write a figure; the ending of the path decides the format."""
+    """Write a figure in the format of the path's suffix."""
     kind = path.suffix.lstrip(".").lower()
     if kind not in FORMATS:
         raise ConfigError(f"{path}: a picture must end in one of {', '.join(FORMATS)}")

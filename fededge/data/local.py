@@ -1,4 +1,4 @@
-"""From a `[data]` section to examples: a device's own, a simulated device's share, a test set."""
+"""Examples from a `[data]` section: a device's own, a simulated device's share, a test set."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = [
 
 
 def device_examples(config: DataConfig, spec: ModelSpec, most_bytes: int | None = None) -> Examples:
-    """The examples of the device that this section describes, in so much memory at most."""
+    """Load the examples of the device that this section describes, in at most `most_bytes`."""
     check_device_data(config)
     train, test = _load(config, spec, most_bytes)
     if config.split:
@@ -38,44 +38,44 @@ def device_examples(config: DataConfig, spec: ModelSpec, most_bytes: int | None 
 
 
 def check_device_data(config: DataConfig) -> None:
-    """Refuse a section that can give no device examples, whatever the federation is about."""
+    """Refuse a section from which no device can load examples, in any federation."""
     if config.source == "none":
         raise DataError("a device cannot train without data: set [data] source")
     if config.root and not Path(config.root).exists():
         raise DataError(f"{config.root}: there is no such file or folder; check `root`")
     if config.split and config.index >= config.devices:
         raise ConfigError(
-            f"data.index is {config.index}, but data.devices says {config.devices} devices; "
+            f"data.index is {config.index}, but must be below data.devices, {config.devices}; "
             "the first device has index 0"
         )
 
 
 def share_examples(train: Dataset, config: DataConfig) -> list[Examples]:
-    """One training set shared among devices as `split` says, each with its held-out part."""
+    """Partition a training set among devices as `split` says, each with a held-out part."""
     shares = partition(train.y.numpy(), config.devices, config.split, config.seed)
     return [_held_out(train, share, config) for share in shares]
 
 
 def training_set(config: DataConfig, spec: ModelSpec) -> Dataset:
-    """What an experiment shares among its devices."""
+    """Load the data that an experiment partitions among its devices."""
     return _load(config, spec)[0]
 
 
 def evaluation_set(config: DataConfig, spec: ModelSpec) -> Dataset:
-    """What a global model is measured on: the source's test set, or all of it if it has none."""
+    """Load the data that evaluates a global model: the source's test set, or else all of it."""
     train, test = _load(config, spec)
     return train if test is None else test
 
 
 def model_spec(model: ModelConfig, data: DataConfig) -> ModelSpec:
-    """The network, labels and normalisation of a federation: as configured, else as in the data."""
+    """Return a federation's network, labels and normalisation: configured, or from the data."""
     normalised = model.vocabulary or (model.mean and model.std)
     if model.labels and model.shape and normalised:
         train = None
     elif data.source == "none":
         raise ConfigError(
             "without [data], [model] must give labels and shape, and mean and std (images) or "
-            "vocabulary (texts): nothing else says what the federation is about"
+            "vocabulary (texts)"
         )
     else:
         train, _ = load(data.source, _root(data))
@@ -96,12 +96,12 @@ def model_spec(model: ModelConfig, data: DataConfig) -> ModelSpec:
 
 
 def _check_labels(labels: Iterable[str]) -> None:
-    """Devices refuse a state with a label that they could not print."""
+    """Refuse labels that devices would refuse: empty, too long, or not printable."""
     for label in labels:
         if not label or plain(label, MAX_NAME) != label:
             raise ConfigError(
-                f"label '{plain(label, MAX_NAME)}': a label has 1 to {MAX_NAME} characters that "
-                "can be printed; rename its folder, or correct [model] labels"
+                f"label '{plain(label, MAX_NAME)}' must have 1 to {MAX_NAME} printable "
+                "characters; rename its folder, or correct [model] labels"
             )
 
 
@@ -113,7 +113,7 @@ def _of(train: Dataset | None) -> Dataset:
 def _load(
     config: DataConfig, spec: ModelSpec, most_bytes: int | None = None
 ) -> tuple[Dataset, Dataset | None]:
-    """The source's data in the form that the federation's network takes."""
+    """Load the source's data in the form that the federation's network takes."""
     return load(
         config.source,
         _root(config),

@@ -1,4 +1,4 @@
-"""Imitate a fleet with skewed labels: share one data set among devices, the same way every time."""
+"""Partition a data set among simulated devices with skewed labels; equal for equal seeds."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ TRIES = 100
 def partition(
     labels: np.ndarray, devices: int, spec: str, seed: int, min_size: int = 10
 ) -> list[np.ndarray]:
-    """Share the samples among devices; no sample goes to two of them.
+    """Partition the samples among devices; no sample goes to two of them.
 
-    * `dirichlet:A`: of each class, device k gets a share drawn from a symmetric Dirichlet(A); a
-      device that has its even part of all samples gets nothing of the classes still to come. Drawn
-      again until each device has `min_size` samples; after 100 draws, the last one is repaired: the
+    * `dirichlet:A`: device k gets a share of each class drawn from a symmetric Dirichlet(A); a
+      device that has its even part of all samples gets none of the remaining classes. Drawn again
+      until each device has `min_size` samples. After 100 draws the last one is repaired: the
       largest devices give samples of their largest class. Every sample goes to a device.
-    * `pathological:K`: each device holds K classes, each class is shared evenly among its holders,
-      whose numbers differ by one at most (of a class with fewer samples than holders, some of
-      them get none). Every sample goes to a device if devices x K reaches the
-      number of classes; otherwise the classes that nobody holds are left out.
+    * `pathological:K`: each device has K classes, and each class is shared evenly among its
+      devices, whose numbers differ by one at most (if a class has fewer samples than devices, some
+      get none). Every sample goes to a device if devices x K reaches the number of classes;
+      otherwise the classes without a device are left out.
     * `incomplete:LOW-HIGH`: as pathological, but each device draws its own K between LOW and HIGH;
       plain `incomplete` draws from 2 to all classes.
-    * `uniform`: shuffled and dealt out evenly, with no skew. Every sample goes to a device.
+    * `uniform`: shuffled and dealt evenly, without skew. Every sample goes to a device.
 
     Args:
         labels: class numbers, int [N].
-        devices: how many parts.
+        devices: the number of parts.
         spec: one of the above.
         seed: the same seed gives the same parts.
-        min_size: the fewest samples that a device may get.
+        min_size: the fewest samples of a device.
 
     Returns:
         For each device, the sorted positions of its samples.
@@ -64,11 +64,11 @@ def partition(
 def local_split(
     labels: np.ndarray, indices: np.ndarray, test_share: float, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Split a device's samples into training and test, each class by the same share.
+    """Split a device's samples into training and test, with the same share of each class.
 
-    The test part has `test_share` of the samples, rounded, and at least one, as far as this holds:
-    each class keeps at least one sample for training. A class with one sample is therefore never
-    tested, and every class that is tested has been trained.
+    The test part has `test_share` of the samples, rounded, and at least one; but each class keeps
+    at least one sample for training. So a class with one sample is never tested, and every tested
+    class has been trained.
 
     Args:
         labels: class numbers of the whole data set.
@@ -84,23 +84,23 @@ def local_split(
     indices = np.sort(np.asarray(indices, np.int64))
     _, number, sizes = np.unique(labels[indices], return_inverse=True, return_counts=True)
     wanted = max(round(test_share * len(indices)), 1) if test_share > 0 else 0
-    held = _apportion(sizes, test_share, wanted)
+    test_counts = _apportion(sizes, test_share, wanted)
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(indices))
     order = order[np.argsort(number[order], kind="stable")]  # shuffled within each class
     rank = np.arange(len(indices)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     tested = np.zeros(len(indices), bool)
-    tested[order] = rank < np.repeat(held, sizes)
+    tested[order] = rank < np.repeat(test_counts, sizes)
     return indices[~tested], indices[tested]
 
 
 def _apportion(sizes: np.ndarray, share: float, wanted: int) -> np.ndarray:
-    """How many of each class are tested: its share rounded down, then by the largest remainder."""
-    held: np.ndarray = np.minimum(np.floor(sizes * share).astype(np.int64), sizes - 1)
-    while held.sum() < min(wanted, (sizes - 1).sum()):
-        remainder = np.where(held < sizes - 1, sizes * share - held, -np.inf)
-        held[np.argmax(remainder)] += 1
-    return held
+    """Return each class's test samples: its share rounded down, then by largest remainder."""
+    counts: np.ndarray = np.minimum(np.floor(sizes * share).astype(np.int64), sizes - 1)
+    while counts.sum() < min(wanted, (sizes - 1).sum()):
+        remainder = np.where(counts < sizes - 1, sizes * share - counts, -np.inf)
+        counts[np.argmax(remainder)] += 1
+    return counts
 
 
 def _parse(spec: str) -> tuple[str, str]:
@@ -109,7 +109,7 @@ def _parse(spec: str) -> tuple[str, str]:
     if name not in {*takes_value, "incomplete"} or takes_value.get(name, bool(value)) != bool(
         value
     ):
-        raise ConfigError(f"no split {spec!r}; allowed are {GRAMMAR}")
+        raise ConfigError(f"unknown split {spec!r}; allowed are {GRAMMAR}")
     return name, value
 
 
@@ -126,14 +126,14 @@ def _above_zero(spec: str, value: str) -> float:
 
 
 def _class_range(spec: str, name: str, value: str, classes: int) -> tuple[int, int]:
-    """The fewest and the most classes that a device may hold."""
+    """Return the fewest and the most classes of a device."""
     pattern = r"(\d{1,6})" if name == "pathological" else r"(\d{1,6})-(\d{1,6})"
     match = re.fullmatch(pattern, value or f"{min(2, classes)}-{classes}")
     if match is None:
         raise ConfigError(f"split {spec!r}: cannot read {value!r}; allowed are {GRAMMAR}")
     low, high = int(match[1]), int(match[match.re.groups])
     if not 1 <= low <= high <= classes:
-        raise ConfigError(f"split {spec!r}: a device can hold 1 to {classes} classes of this data")
+        raise ConfigError(f"split {spec!r}: a device can have 1 to {classes} classes of this data")
     return low, high
 
 
@@ -147,8 +147,8 @@ def _check(labels: np.ndarray, devices: int, seed: int, min_size: int) -> None:
         raise ConfigError(f"a split needs one row of class numbers, got {labels.dtype}")
     if len(labels) < max(devices * min_size, 1):
         raise ConfigError(
-            f"{len(labels)} samples cannot give {devices} devices {min_size} each; ask for fewer "
-            "devices"
+            f"{len(labels)} samples are too few for {devices} devices with {min_size} each; ask "
+            "for fewer devices"
         )
 
 
@@ -169,13 +169,13 @@ def _dirichlet(
 
 
 def _draw(rng: np.random.Generator, labels: np.ndarray, devices: int, alpha: float) -> np.ndarray:
-    """One draw: the device that owns each sample."""
+    """Draw the device of each sample once."""
     owner = np.empty(len(labels), np.int64)
     sizes = np.zeros(devices, np.int64)
     for label in np.unique(labels):
         samples = rng.permutation(np.flatnonzero(labels == label))
-        # Never empty, as some samples are still to come. Drawing for these devices alone is the
-        # papers' draw for all, zeroed for the others and rescaled, without its division by zero.
+        # Never empty, for samples remain. A draw for these devices alone equals the papers' draw
+        # for all, zeroed for the others and rescaled, without its division by zero.
         below = np.flatnonzero(sizes < len(labels) / devices)
         shares = rng.dirichlet(np.full(len(below), alpha))
         cuts = np.round(np.cumsum(shares) * len(samples)).astype(np.int64)
@@ -186,26 +186,26 @@ def _draw(rng: np.random.Generator, labels: np.ndarray, devices: int, alpha: flo
 
 
 def _repair(owner: np.ndarray, labels: np.ndarray, devices: int, min_size: int) -> None:
-    """Fill up the devices that are too small, one sample at a time, from the largest one."""
+    """Fill up devices that are too small, one sample at a time, from the largest device."""
     sizes = np.bincount(owner, minlength=devices)
     while sizes.min() < min_size:
         poor, rich = int(sizes.argmin()), int(sizes.argmax())
-        held = np.flatnonzero(owner == rich)
-        largest = np.bincount(labels[held]).argmax()
-        owner[held[labels[held] == largest][0]] = poor
+        owned = np.flatnonzero(owner == rich)
+        largest = np.bincount(labels[owned]).argmax()
+        owner[owned[labels[owned] == largest][0]] = poor
         sizes[poor] += 1
         sizes[rich] -= 1
 
 
 def _deal(rng: np.random.Generator, labels: np.ndarray, sizes: np.ndarray) -> dict[int, list[int]]:
-    """The holders of each class: every device takes those held least so far, ties at random."""
+    """Return each class's devices; each device takes the least taken classes, ties at random."""
     classes = np.unique(labels)
-    held = np.zeros(len(classes), np.int64)
+    counts = np.zeros(len(classes), np.int64)
     holders: dict[int, list[int]] = {int(label): [] for label in classes}
     for device in rng.permutation(len(sizes)):
         order = rng.permutation(len(classes))
-        chosen = order[np.argsort(held[order], kind="stable")][: sizes[device]]
-        held[chosen] += 1
+        chosen = order[np.argsort(counts[order], kind="stable")][: sizes[device]]
+        counts[chosen] += 1
         for label in classes[chosen]:
             holders[int(label)].append(int(device))
     return holders
@@ -217,7 +217,7 @@ def _share(
     holders: dict[int, list[int]],
     devices: int,
 ) -> list[np.ndarray]:
-    """Each class in even parts to its holders."""
+    """Split each class evenly among its devices."""
     parts: list[list[np.ndarray]] = [[] for _ in range(devices)]
     for label, group in holders.items():
         if group:

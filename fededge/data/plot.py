@@ -1,4 +1,4 @@
-"""A picture of a partition: which device has how many samples of which class."""
+"""Plot of a partition: the number of samples by device and class."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def plot_partition(counts: np.ndarray, labels: Sequence[str], path: Path, title:
     Args:
         counts: samples, int [devices, classes].
         labels: the name of each class.
-        path: where the picture goes; its ending (png, svg or pdf) decides the format.
-        title: the line above the picture.
+        path: the file to write; its suffix (png, svg or pdf) decides the format.
+        title: the line above the plot.
     """
     counts = np.asarray(counts)
     if counts.ndim != 2 or counts.size == 0 or counts.shape[1] != len(labels):
@@ -64,13 +64,13 @@ def _dots(axes: Any, counts: np.ndarray, largest: float) -> None:
 
 
 def _ticks(count: int) -> range:
-    """Every position, or every 2nd, 5th, 10th, … so that 40 at most are named."""
+    """Return every position, or every 2nd, 5th, 10th, …: at most 40."""
     steps = (digit * 10**power for power in range(9) for digit in (1, 2, 5))
     return range(0, count, next(step for step in steps if count <= 40 * step))
 
 
 def _examples(most: int) -> list[int]:
-    """Round numbers for the legend, the largest, a quarter and a twentieth, rounded down."""
+    """Return the legend's sizes: the largest, a quarter and a twentieth, to one digit."""
     parts = (max(most // part, 1) for part in (1, 4, 20))
     rounded = {part // 10 ** (len(str(part)) - 1) * 10 ** (len(str(part)) - 1) for part in parts}
     return sorted(rounded, reverse=True)

@@ -1,4 +1,4 @@
-"""What a source hands over before it becomes a Dataset, and the limits of all sources."""
+"""The interface of data sources: their request, their result, and common limits."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ __all__ = [
 
 Shape = tuple[int, int, int]
 
-# More pixels than an edge box has memory for; a file that claims more is damaged or hostile.
+# More than an edge box's memory; a file that claims more is damaged or hostile.
 MOST_BYTES = 8 * 2**30
 
-# FedALA's for AG News, so that its fastText has as many parameters here.
+# FedALA's values for AG News: its fastText has as many parameters here.
 LENGTH, VOCABULARY = 200, 98_635
 
 
 class Tokens(NamedTuple):
-    """How texts become numbers."""
+    """Tokenisation of texts: length, vocabulary and memory limit."""
 
     length: int = LENGTH
     vocabulary: int = VOCABULARY
     most_bytes: int | None = None
 
     def of(self, texts: Sequence[str], where: Path) -> np.ndarray:
-        """The tokens of the texts of a file, int64 [N, length]."""
+        """Tokenise the texts of a file, int64 [N, length]."""
         if not texts:
             raise DataError(f"{where}: it holds no texts")
         check_bytes(8 * self.length * len(texts), where, "tokens", self.most_bytes)
@@ -51,8 +51,9 @@ class Tokens(NamedTuple):
 
 
 class Request(NamedTuple):
-    """Where to read, and what the federation wants, None if it is free: the shape of an image, or
-    the tokens of a text, and the labels. `most_bytes` bounds the memory for images.
+    """A path to read, and the federation's image shape, labels and tokens; None leaves them open.
+
+    `most_bytes` bounds the memory for images.
     """
 
     root: Path | None
@@ -62,7 +63,7 @@ class Request(NamedTuple):
     most_bytes: int | None = None
 
     def needed(self, source: str, what: str) -> Path:
-        """The root of a source that cannot do without one."""
+        """Return the root of a source that needs one."""
         if self.root is None:
             flag = f"on the command line, --data {source}:PATH"
             raise ConfigError(f"data source '{source}' needs `root`, {what} ({flag})")
@@ -77,7 +78,7 @@ class Arrays(NamedTuple):
 
 
 class Raw(NamedTuple):
-    """The examples of a source; `where` is what an error about them names.
+    """The examples of a source; errors name `where`.
 
     `vocabulary` is 0 for images, and the number of different tokens for texts.
     """
@@ -91,7 +92,7 @@ class Raw(NamedTuple):
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turn what the operating system says about a file into one sentence."""
+    """Turn an OSError about this path into a DataError."""
     try:
         yield
     except FileNotFoundError as error:
@@ -102,7 +103,7 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def check_bytes(count: int, where: Path, what: str = "pixels", most: int | None = None) -> None:
-    """Refuse more pixels or tokens than fit, before memory is taken for them."""
+    """Refuse more pixels or tokens than allowed, before they are allocated."""
     most = MOST_BYTES if most is None else min(most, MOST_BYTES)
     if count > most:
         raise DataError(
@@ -112,7 +113,7 @@ def check_bytes(count: int, where: Path, what: str = "pixels", most: int | None 
 
 
 def numbering(names: Sequence[str], labels: Sequence[str] | None, where: Path) -> dict[str, int]:
-    """The class number of each name, by the federation's labels when there are any."""
+    """Return the class number of each name, by the federation's labels if given."""
     if labels is None:
         return {name: number for number, name in enumerate(names)}
     numbers = {name: number for number, name in enumerate(labels)}

@@ -1,4 +1,4 @@
-"""From the name of a source to a training set and, where the source has one, a test set."""
+"""Loads a source by name: its training set and, if it has one, its test set."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ Reader = Callable[[Request], Raw]
 
 
 def embedded() -> tuple[Dataset, Dataset]:
-    """Real data that is always there: 600 + 100 Fashion-MNIST images of each of its ten classes."""
+    """Load the embedded set: 600 + 100 Fashion-MNIST images of each of its ten classes."""
     train, test = load("embedded", None)
     assert test is not None
     return train, test
 
 
 def sources() -> tuple[str, ...]:
-    """The names that `load` knows."""
+    """Return the names that `load` knows."""
     return tuple(SOURCES)
 
 
@@ -52,16 +52,16 @@ def load(
     Args:
         source: one of `sources()`.
         root: the folder or file that the source reads; "embedded" has none.
-        shape: of the federation's inputs: channels, height and width of an image, or the length of
-            a text. Image files are fitted to it; arrays must have it already.
-        labels: the federation's labels. They decide the class numbers; a class that the source
-            lacks is fine, one that the federation does not know is an error.
-        vocabulary: of the federation's texts; 0 if it is about images, or free.
-        most_bytes: of memory for inputs that are made to the federation's shape.
+        shape: the federation's inputs: channels, height and width of an image, or the length of a
+            text. Image files are fitted to it; arrays must have it already.
+        labels: the federation's labels. They decide the class numbers; the source may lack
+            classes, but a class unknown to the federation is an error.
+        vocabulary: the federation's vocabulary of texts; 0 for images, or if left open.
+        most_bytes: memory limit of inputs that are fitted to the federation's shape.
 
     Returns:
-        The training set, and the test set, or None if the source has no such part of its own
-        (see `local_split`). Both carry the training set's mean and std.
+        The training set, and the test set, or None if the source has none (see `local_split`).
+        Both have the training set's mean and std.
     """
     if source not in SOURCES:
         raise ConfigError(unknown("data source", source, SOURCES))
@@ -115,7 +115,7 @@ def _request(
     vocabulary: int,
     most_bytes: int | None,
 ) -> Request:
-    """What the reader of a source is asked for; a source of the other kind is refused."""
+    """Make the request for a source's reader; refuse a source of the other kind."""
     if shape is None and not vocabulary:
         return Request(root, labels=labels)
     if shape is None or len(shape) == 1:
@@ -130,8 +130,8 @@ def _request(
 def _check_kind(source: str, allowed: tuple[str, ...], kind: str) -> None:
     if source not in allowed:
         raise DataError(
-            f"data source '{source}' has no {kind}, which is what this federation is about; use "
-            f"one of {', '.join(allowed)}"
+            f"data source '{source}' has no {kind}, the inputs of this federation; use one of "
+            f"{', '.join(allowed)}"
         )
 
 
@@ -148,7 +148,7 @@ def _check(part: Arrays, raw: Raw, shape: tuple[int, ...] | None) -> None:
     wanted = shape or raw.train.x.shape[1:]
     if x.shape[1:] != wanted:
         raise DataError(
-            f"{raw.where}: its images have shape {list(x.shape[1:])}, but {list(wanted)} is wanted"
+            f"{raw.where}: its images must have shape {list(wanted)}, got {list(x.shape[1:])}"
         )
     wrong = y[(y < 0) | (y >= len(raw.labels))]
     if len(wrong):
@@ -158,7 +158,7 @@ def _check(part: Arrays, raw: Raw, shape: tuple[int, ...] | None) -> None:
 
 
 def _relabelled(raw: Raw, labels: tuple[str, ...] | None) -> Raw:
-    """Count the classes in the order of the federation's labels."""
+    """Renumber the classes in the order of the federation's labels."""
     if labels is None or labels == raw.labels:
         return raw
     numbers = np.asarray(list(numbering(raw.labels, labels, raw.where).values()))

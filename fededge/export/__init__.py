@@ -1,30 +1,30 @@
-"""A device's personal model as ONNX: traced once, filled, compared with torch, swapped in."""
+"""ONNX export of a device's personal model: trace, fill, parity check with torch, registry."""
 
 from __future__ import annotations
 
-from fededge.export.candidate import VARIANTS, Draft, Samples, compared
-from fededge.export.manifest import Facts, Input, Manifest, Origin, Variant
+from fededge.export.candidate import VARIANTS, Candidate, Samples, make_candidate
+from fededge.export.manifest import InputSpec, ModelFacts, ModelManifest, Origin, Variant
 from fededge.export.parity import Parity, check, predict, predict_all, session
-from fededge.export.registry import Models
-from fededge.export.registry_index import Entry, Record
+from fededge.export.registry import ModelRegistry
+from fededge.export.registry_index import IndexEntry, RegistryIndex
 from fededge.export.template import Template
 
 __all__ = [
     "VARIANTS",
-    "Draft",
-    "Entry",
-    "Facts",
-    "Input",
-    "Manifest",
-    "Models",
+    "Candidate",
+    "IndexEntry",
+    "InputSpec",
+    "ModelFacts",
+    "ModelManifest",
+    "ModelRegistry",
     "Origin",
     "Parity",
-    "Record",
+    "RegistryIndex",
     "Samples",
     "Template",
     "Variant",
     "check",
-    "compared",
+    "make_candidate",
     "predict",
     "predict_all",
     "session",

@@ -1,4 +1,4 @@
-"""A model's files and its manifest in memory: compared with torch, measured, ready to write."""
+"""A candidate model: its files and manifest in memory, checked against torch and measured."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import torch
 from torch import Tensor
 
 from fededge.errors import ExportError
-from fededge.export.float16 import halved
-from fededge.export.manifest import Facts, Manifest, Origin, Variant, as_text
+from fededge.export.float16 import to_float16
+from fededge.export.manifest import ModelFacts, ModelManifest, Origin, Variant, as_text
 from fededge.export.parity import Parity, check, predict_all
-from fededge.export.quantisation import quantised
+from fededge.export.quantisation import to_int8
 from fededge.export.template import Template
 from fededge.flat import FlatModel
 from fededge.predictor.manifest import MODEL
 from fededge.predictor.signature import signed_bytes
 
-__all__ = ["VARIANTS", "Draft", "Samples", "compared"]
+__all__ = ["VARIANTS", "Candidate", "Samples", "make_candidate"]
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class Signer(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """The device's own: some that it trained on, to calibrate, and those held out, to measure."""
+    """A device's own samples: training samples to calibrate on, held-out ones to measure on."""
 
     training: Tensor
     held_x: Tensor
@@ -46,19 +46,19 @@ class Samples:
 
 
 @dataclass(frozen=True, eq=False)
-class Draft:
-    """`files` by their names; the manifest has the hash of each."""
+class Candidate:
+    """A model's files by name, and its manifest, which has the hash of each."""
 
-    manifest: Manifest
+    manifest: ModelManifest
     files: Mapping[str, bytes]
 
     @classmethod
-    def of(cls, model: bytes, parity: Parity, facts: Facts) -> Draft:
-        """A float32 model; the comparison must have been made with exactly these bytes."""
+    def of(cls, model: bytes, parity: Parity, facts: ModelFacts) -> Candidate:
+        """Make a candidate of a float32 model; `parity` must be of exactly these bytes."""
         digest = hashlib.sha256(model).hexdigest()
         if parity.sha256 != digest:
             raise ExportError("this model is not the one that was compared: it is not published")
-        manifest = Manifest(
+        manifest = ModelManifest(
             **msgspec.structs.asdict(facts),
             sha256=digest,
             size=len(model),
@@ -69,45 +69,47 @@ class Draft:
 
     def with_variants(
         self, names: Sequence[str], weights: Sequence[str], samples: Samples
-    ) -> Draft:
-        """Add these variants; one that cannot be made, or does not run, is left out with a line."""
-        draft, reference = self, _answers(self.files[MODEL], samples)
+    ) -> Candidate:
+        """Add these variants; log a warning for one that cannot be made or does not run."""
+        candidate, reference = self, _probabilities(self.files[MODEL], samples)
         for name in names:
             try:
-                data = _variant(name, self.files[MODEL], weights, samples.training)
-                draft = draft._with(name, data, reference, samples)
+                data = _make_variant(name, self.files[MODEL], weights, samples.training)
+                candidate = candidate._with_variant(name, data, reference, samples)
             except ExportError as error:
-                log.warning("there is no %s variant of this model: %s", name, error)
-        return draft
+                log.warning("this model gets no %s variant: %s", name, error)
+        return candidate
 
-    def preferring(self, name: str, max_drop: float) -> Draft:
-        """Use a variant if it was measured, and loses at most so many points; else float32."""
+    def preferring(self, name: str, max_drop: float) -> Candidate:
+        """Use a variant if it was measured and loses at most `max_drop` points; else float32."""
         variant = self.manifest.variants.get(name)
         reference = self.manifest.accuracy
         if variant is None or variant.accuracy is None or reference is None:
             return self
         if 100 * (reference - variant.accuracy) > max_drop + 1e-9:
             log.info(
-                "%s is %.1f%% right, float32 %.1f%%: apps get float32",
+                "%s has an accuracy of %.1f%%, float32 of %.1f%%: apps get float32",
                 name, 100 * variant.accuracy, 100 * reference,
             )  # fmt: skip
             return self
         return replace(self, manifest=msgspec.structs.replace(self.manifest, use=name))
 
-    def signed(self, key: Signer) -> Draft:
-        """With the key's signature of the manifest, and so of the hash of every file."""
+    def signed(self, key: Signer) -> Candidate:
+        """Add the key's signature of the manifest, which covers the hash of every file."""
         bare = msgspec.to_builtins(self.manifest)
         signature = key.sign(signed_bytes(bare)).hex()
         manifest = msgspec.structs.replace(self.manifest, signature=signature)
         return replace(self, manifest=manifest)
 
-    def _with(self, name: str, data: bytes, reference: Tensor, samples: Samples) -> Draft:
-        answers = _answers(data, samples)
-        difference = (answers - reference).abs().max().item()
+    def _with_variant(
+        self, name: str, data: bytes, reference: Tensor, samples: Samples
+    ) -> Candidate:
+        probabilities = _probabilities(data, samples)
+        difference = (probabilities - reference).abs().max().item()
         if not difference <= 1:
             raise ExportError("its probabilities are not finite")
-        accuracy = _accuracy(answers, samples.held_y)
-        data = _saying(data, "accuracy", as_text(accuracy))
+        accuracy = _accuracy(probabilities, samples.held_y)
+        data = _with_metadata(data, "accuracy", as_text(accuracy))
         about = Variant(
             file=f"model.{name}.onnx",
             sha256=hashlib.sha256(data).hexdigest(),
@@ -117,20 +119,22 @@ class Draft:
         )
         variants = {**self.manifest.variants, name: about}
         manifest = msgspec.structs.replace(self.manifest, variants=variants)
-        return Draft(manifest, {**self.files, about.file: data})
+        return Candidate(manifest, {**self.files, about.file: data})
 
 
-def compared(flat: FlatModel, template: Template, origin: Origin, inputs: Tensor) -> Draft:
-    """A float32 model that says what torch says about these inputs, or an ExportError."""
-    facts = Facts.of(origin, template.spec, template.layout, flat.vector)
+def make_candidate(
+    flat: FlatModel, template: Template, origin: Origin, inputs: Tensor
+) -> Candidate:
+    """Export a float32 model; raise ExportError if it differs from torch on these inputs."""
+    facts = ModelFacts.of(origin, template.spec, template.layout, flat.vector)
     model = template.fill(flat.vector, facts.metadata())
-    return Draft.of(model, check(model, flat.module, template.spec, inputs), facts)
+    return Candidate.of(model, check(model, flat.module, template.spec, inputs), facts)
 
 
-def _variant(name: str, model: bytes, weights: Sequence[str], training: Tensor) -> bytes:
+def _make_variant(name: str, model: bytes, weights: Sequence[str], training: Tensor) -> bytes:
     import onnx
 
-    data = halved(model, weights) if name == "fp16" else quantised(model, training)
+    data = to_float16(model, weights) if name == "fp16" else to_int8(model, training)
     try:
         onnx.checker.check_model(data, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
@@ -138,13 +142,13 @@ def _variant(name: str, model: bytes, weights: Sequence[str], training: Tensor) 
     return data
 
 
-def _answers(model: bytes, samples: Samples) -> Tensor:
-    """What a file says about the held-out data; about the training data if there is none."""
+def _probabilities(model: bytes, samples: Samples) -> Tensor:
+    """Return a file's probabilities for the held-out data, or else the training data."""
     return predict_all(model, samples.held_x if len(samples.held_x) else samples.training)
 
 
-def _saying(model: bytes, key: str, text: str) -> bytes:
-    """The same model with another value in its metadata."""
+def _with_metadata(model: bytes, key: str, text: str) -> bytes:
+    """Replace a value in the model's metadata."""
     import onnx
 
     proto = onnx.load_model_from_string(model)
@@ -155,7 +159,7 @@ def _saying(model: bytes, key: str, text: str) -> bytes:
     return data
 
 
-def _accuracy(answers: Tensor, labels: Tensor) -> float | None:
+def _accuracy(probabilities: Tensor, labels: Tensor) -> float | None:
     if not len(labels):
         return None
-    return float((answers.argmax(1) == labels.to(torch.int64)).double().mean())
+    return float((probabilities.argmax(1) == labels.to(torch.int64)).double().mean())

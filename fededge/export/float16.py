@@ -1,4 +1,4 @@
-"""From a float32 ONNX file to a float16 one, for GPUs and for half the space."""
+"""Conversion of a float32 ONNX file to float16: faster on GPUs, and half the size."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from fededge.errors import ExportError
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["halved"]
+__all__ = ["to_float16"]
 
 
-def halved(model: bytes, weights: Collection[str]) -> bytes:
-    """The model with float16 weights and arithmetic.
+def to_float16(model: bytes, weights: Collection[str]) -> bytes:
+    """Return the model with float16 weights and arithmetic.
 
-    What comes before the first weight, the normalisation of pixels, stays in float32, and so does
-    the last step, softmax: they are cheap, and an app sees the same input and output.
+    The nodes before the first weight (the normalisation of pixels) and the final softmax stay in
+    float32: they are cheap, and an app sees the same input and output.
 
     Args:
         model: the float32 ONNX file.
-        weights: the names of the initialisers that are the model's own.
+        weights: the names of the initialisers that are the model's weights.
     """
     import onnx
 
@@ -39,7 +39,7 @@ def halved(model: bytes, weights: Collection[str]) -> bytes:
 
 
 class _Half:
-    """One pass over the nodes, in their order; casts are put where the two kinds meet."""
+    """One pass over the nodes, in order; inserts casts between float32 and float16."""
 
     def __init__(self, model: onnx.ModelProto, weights: Collection[str]) -> None:
         import onnx
@@ -73,7 +73,7 @@ class _Half:
         return self.made
 
     def _feed(self, node: onnx.NodeProto, kind: int) -> None:
-        """Cast those inputs of a node that are floats of the other kind."""
+        """Cast the inputs of a node that are floats of the other type."""
         import onnx
 
         early = kind == onnx.TensorProto.FLOAT16
@@ -95,7 +95,7 @@ class _Half:
 
 
 def _retarget(node: onnx.NodeProto) -> None:
-    """A cast to float32 in the middle of the network becomes one to float16."""
+    """Turn a cast to float32 inside the network into one to float16."""
     import onnx
 
     for attribute in node.attribute:

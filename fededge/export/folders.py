@@ -1,4 +1,4 @@
-"""The numbered folders of a device's models, and the link: each appears and goes as a whole."""
+"""The numbered folders of a device's models, and the link `current`; every change is atomic."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from fededge.errors import StoreError
 from fededge.predictor.manifest import CURRENT
 from fededge.storage.files import fsync_folder, replace_file
 
-__all__ = ["discard", "numbers", "place", "point", "taken"]
+__all__ = ["model_numbers", "remove", "set_current", "used_numbers", "write_folder"]
 
 log = logging.getLogger(__name__)
 
 OLD = ".old-"
 
 
-def taken(folder: Path) -> list[int]:
-    """The numbers that are names in this folder, of models or of anything else."""
+def used_numbers(folder: Path) -> list[int]:
+    """Return the numbers that are names in this folder, of models or anything else."""
     if not folder.is_dir():
         return []
     names = (path.name for path in folder.iterdir())
@@ -28,14 +28,14 @@ def taken(folder: Path) -> list[int]:
     return sorted(number for name, number in found.items() if str(number) == name)
 
 
-def numbers(folder: Path) -> list[int]:
-    """The models, oldest first; a file or a link with such a name was put there by others."""
-    paths = {number: folder / str(number) for number in taken(folder)}
+def model_numbers(folder: Path) -> list[int]:
+    """Return the models' numbers, oldest first; files and links of such names are not models."""
+    paths = {number: folder / str(number) for number in used_numbers(folder)}
     return [n for n, path in paths.items() if path.is_dir() and not path.is_symlink()]
 
 
-def place(folder: Path, number: int, files: Mapping[str, bytes]) -> None:
-    """Write all files into a new numbered folder, which appears complete or not at all."""
+def write_folder(folder: Path, number: int, files: Mapping[str, bytes]) -> None:
+    """Write all files into a new numbered folder, atomically."""
     new = folder / ".new"
     _clear(new)
     try:
@@ -47,13 +47,13 @@ def place(folder: Path, number: int, files: Mapping[str, bytes]) -> None:
     fsync_folder(folder)
 
 
-def point(folder: Path, number: int) -> None:
-    """Let `current` lead to this model: the link is the old one or the new one at any moment."""
+def set_current(folder: Path, number: int) -> None:
+    """Make `current` a link to this model, atomically."""
     link, current = folder / ".current.new", folder / CURRENT
     if current.is_dir() and not current.is_symlink():
         raise StoreError(
-            f"{current}: this is a folder (a copy that followed the link?), where the link to the "
-            "current model belongs; remove it"
+            f"{current} must be a link to the current model, but it is a folder (a copy that "
+            "followed the link?); remove it"
         )
     _clear(link)
     link.symlink_to(str(number))
@@ -61,10 +61,10 @@ def point(folder: Path, number: int) -> None:
     fsync_folder(folder)
 
 
-def discard(folder: Path, old: Iterable[int]) -> None:
-    """Remove models; one that cannot be removed keeps no new one from its apps."""
+def remove(folder: Path, old: Iterable[int]) -> None:
+    """Remove models; a failure only logs a warning, for new models must still reach apps."""
     for number in old:
-        # Renamed first, so that no numbered folder is ever half there.
+        # Renamed first, so that a numbered folder is never incomplete.
         (folder / str(number)).rename(folder / f"{OLD}{number}")
     for path in folder.glob(f"{OLD}*"):
         try:
@@ -74,7 +74,7 @@ def discard(folder: Path, old: Iterable[int]) -> None:
 
 
 def _clear(path: Path) -> None:
-    """Remove what is there, a folder or another thing; of a link, never what it leads to."""
+    """Remove a file, a folder, or a link without its target."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:

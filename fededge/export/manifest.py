@@ -1,4 +1,4 @@
-"""What is written about an exported model: into the ONNX file, and beside it."""
+"""The facts about an exported model: in the ONNX file's metadata, and in `manifest.json`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fededge.model_spec import ModelSpec
 from fededge.predictor.manifest import FILE_NAME, LARGEST_MANIFEST
 from fededge.storage.files import read_bounded
 
-__all__ = ["Facts", "Input", "Manifest", "Origin", "Variant", "as_text"]
+__all__ = ["InputSpec", "ModelFacts", "ModelManifest", "Origin", "Variant", "as_text"]
 
 Count = Annotated[int, Meta(ge=0)]
 Share = Annotated[float, Meta(ge=0, le=1)]
@@ -27,7 +27,7 @@ FileName = Annotated[str, Meta(pattern=rf"^{FILE_NAME.pattern}$")]
 
 
 class Origin(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where a personal model comes from; `accuracy` is the one on the device's held-out data."""
+    """The origin of a personal model; `accuracy` is on the device's held-out data."""
 
     federation: str
     device: str
@@ -39,8 +39,8 @@ class Origin(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     created: Annotated[datetime, Meta(tz=True)]
 
 
-class Input(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What an app feeds: `shape` is that of one image or text; the batch comes before it."""
+class InputSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The model's input: `shape` is of one image or text, without the batch dimension."""
 
     name: str = "image"
     shape: tuple[int, ...]
@@ -48,45 +48,45 @@ class Input(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     range: tuple[int, int] = (0, 255)
 
     @classmethod
-    def of(cls, spec: ModelSpec) -> Input:
+    def of(cls, spec: ModelSpec) -> InputSpec:
         if spec.kind == "image":
             return cls(shape=spec.shape)
         most = spec.vocabulary - 1
         return cls(name=input_name(spec), shape=spec.shape, dtype="int64", range=(0, most))
 
 
-class Facts(Origin, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is known before the file is written, and so can stand in it.
+class ModelFacts(Origin, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The facts known before the ONNX file is written: its metadata.
 
-    `weights` is the hash of the model's numbers: it is the same whenever they are written.
+    `weights` is the hash of the model's numbers: equal for every export of them.
     """
 
     labels: tuple[str, ...]
-    input: Input
+    input: InputSpec
     layout: Sha256
     weights: Sha256
     fededge: str
 
     @classmethod
-    def of(cls, origin: Origin, spec: ModelSpec, layout: Layout, vector: Tensor) -> Facts:
+    def of(cls, origin: Origin, spec: ModelSpec, layout: Layout, vector: Tensor) -> ModelFacts:
         return cls(
             **msgspec.structs.asdict(origin),
             labels=spec.labels,
-            input=Input.of(spec),
+            input=InputSpec.of(spec),
             layout=layout.hash,
             weights=layout.sha256(vector),
             fededge=__version__,
         )
 
     def metadata(self) -> dict[str, str]:
-        """For ONNX's `metadata_props`: texts as they are, everything else as JSON."""
+        """Return ONNX's `metadata_props`: texts unchanged, everything else as JSON."""
         return {key: as_text(value) for key, value in msgspec.to_builtins(self).items()}
 
 
 class Variant(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A smaller file of the same model, with what was measured on the device.
+    """A smaller file of the same model, and its measurements on the device.
 
-    `difference` is the largest one of a probability to the float32 file, on held-out data.
+    `difference` is the largest difference of a probability to the float32 file, on held-out data.
     """
 
     file: FileName
@@ -96,8 +96,8 @@ class Variant(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     difference: Annotated[float, Meta(ge=0)]
 
 
-class Manifest(Facts, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`manifest.json`: the facts, and what is known only of the finished and compared files."""
+class ModelManifest(ModelFacts, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`manifest.json`: the facts, and those known only of the finished and compared files."""
 
     sha256: Sha256
     size: Count
@@ -111,7 +111,7 @@ class Manifest(Facts, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n"
 
     @classmethod
-    def read(cls, path: Path) -> Manifest:
+    def read(cls, path: Path) -> ModelManifest:
         try:
             return msgspec.json.decode(read_bounded(path, LARGEST_MANIFEST), type=cls)
         except OSError as error:
@@ -121,5 +121,5 @@ class Manifest(Facts, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def as_text(value: object) -> str:
-    """How a value stands in the metadata of an ONNX file."""
+    """Return a value as text for the metadata of an ONNX file."""
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()

@@ -1,4 +1,4 @@
-"""Whether ONNX Runtime, running the exported file, says what torch says."""
+"""Parity: the exported file in ONNX Runtime must give the probabilities that torch gives."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Parity", "check", "predict", "predict_all", "session"]
 
-# How many inputs go through the two networks at once: bounds the memory, changes no result.
+# Inputs in one forward pass: bounds the memory, changes no result.
 BATCH = 64
 
 
 @dataclass(frozen=True)
 class Parity:
-    """The exported file with this hash agreed with torch on so many samples."""
+    """The result of a parity check: the file with this hash agreed with torch on these samples."""
 
     sha256: str
     samples: int
@@ -37,7 +37,7 @@ class Parity:
     predicted: Tensor = field(repr=False, compare=False)
 
     def accuracy(self, labels: Tensor) -> float:
-        """The exported file's share of right answers, given the samples' true labels."""
+        """Return the exported file's accuracy, given the samples' true labels."""
         if labels.shape != self.predicted.shape:
             raise DataError(
                 f"{len(self.predicted)} samples were compared, but {len(labels)} labels are given"
@@ -48,13 +48,13 @@ class Parity:
 def session(model: bytes | Path, threads: int = 1) -> onnxruntime.InferenceSession:
     """Load a model into ONNX Runtime, on the CPU, without its log lines.
 
-    One thread is the fastest for the small networks of an edge device, and leaves it responsive.
+    One thread is fastest for the small networks of an edge device, and keeps it responsive.
     """
     try:
         import onnxruntime
     except ImportError as error:
         raise ExportError(
-            f"an export takes ONNX Runtime, which cannot be imported ({error}); "
+            f"an export needs ONNX Runtime, which cannot be imported ({error}); "
             "pip install onnxruntime"
         ) from error
     options = onnxruntime.SessionOptions()
@@ -67,12 +67,12 @@ def session(model: bytes | Path, threads: int = 1) -> onnxruntime.InferenceSessi
         raise ExportError(f"{name}: {wrong}")
     try:
         return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # its exceptions have no common base
+    except Exception as error:  # ONNX Runtime's exceptions have no common base
         raise ExportError(f"{name}: ONNX Runtime cannot load it ({first_line(error)})") from error
 
 
 def predict(loaded: onnxruntime.InferenceSession, inputs: Tensor) -> Tensor:
-    """The probabilities that ONNX Runtime gives for images [N, C, H, W] or tokens [N, length]."""
+    """Return ONNX Runtime's probabilities for images [N, C, H, W] or tokens [N, length]."""
     array = inputs.detach().cpu().contiguous().numpy()
     try:
         (probabilities,) = loaded.run([OUTPUT], {loaded.get_inputs()[0].name: array})
@@ -85,7 +85,7 @@ def predict(loaded: onnxruntime.InferenceSession, inputs: Tensor) -> Tensor:
 
 
 def predict_all(model: bytes | Path, inputs: Tensor) -> Tensor:
-    """What an ONNX file gives for any number of inputs."""
+    """Return an ONNX file's probabilities for any number of inputs."""
     loaded = session(model)
     return torch.cat([predict(loaded, batch) for batch in _batches(inputs)])
 
@@ -95,18 +95,18 @@ def check(
 ) -> Parity:
     """Compare an exported model with the module it was made from.
 
-    Labels may differ only where the two best are closer to each other than `2 * atol`: that
-    follows from the bound on the probabilities.
+    Labels can differ only where the two best probabilities are closer than `2 * atol`: that
+    follows from the bound.
 
     Args:
         model: the ONNX file or its bytes.
         module: the network, with its weights; it is neither changed nor moved.
-        spec: what the network takes and gives.
+        spec: the network's inputs and labels.
         inputs: the device's own samples: uint8 [N, C, H, W], or tokens int64 [N, length].
-        atol: the largest difference of a probability that passes.
+        atol: the largest allowed difference of a probability.
 
     Raises:
-        ExportError: they do not agree, or there is nothing to compare.
+        ExportError: they disagree, or there are no inputs.
     """
     _check_inputs(inputs, spec)
     data = model if isinstance(model, bytes) else _read(model)
@@ -118,7 +118,7 @@ def check(
 
 
 def _batches(inputs: Tensor) -> Iterator[Tensor]:
-    """One input alone, as an app sends it, and the others together: both sizes must work."""
+    """Yield one input alone, as apps send it, then batches: both sizes must work."""
     yield inputs[:1].cpu()
     for start in range(1, len(inputs), BATCH):
         yield inputs[start : start + BATCH].cpu()
@@ -126,9 +126,7 @@ def _batches(inputs: Tensor) -> Iterator[Tensor]:
 
 def _compare(model: bytes, torchs: Tensor, onnxs: Tensor, atol: float) -> Parity:
     if not bool(torchs.isfinite().all()):
-        raise ExportError(
-            "the model gives probabilities that are not finite: it must not be exported"
-        )
+        raise ExportError("the model's probabilities are not finite: it must not be exported")
     difference = (torchs - onnxs).abs().max().item()
     if not difference <= atol:  # also when ONNX Runtime gives NaN
         raise ExportError(
@@ -146,11 +144,11 @@ def _check_inputs(inputs: Tensor, spec: ModelSpec) -> None:
     if inputs.dtype != dtype or tuple(inputs.shape[1:]) != spec.shape:
         raise ExportError(
             f"an export is compared on {dtype} {spec.kind}s of shape {spec.shape}, "
-            f"these are {inputs.dtype} {tuple(inputs.shape)}"
+            f"got {inputs.dtype} {tuple(inputs.shape)}"
         )
     if not len(inputs):
         raise ExportError(
-            f"an export is compared on the device's own {spec.kind}s, and there are none"
+            f"an export is compared on the device's own {spec.kind}s, but there are none"
         )
 
 

@@ -1,12 +1,12 @@
-"""The few bytes of protobuf around a model's weights, so that filling a template is one join."""
+"""Encoder of the protobuf fields around a model's weights: filling a template is one join."""
 
 from __future__ import annotations
 
-__all__ = ["message", "number", "opening"]
+__all__ = ["header", "integer", "message"]
 
 
 def varint(value: int) -> bytes:
-    """Seven bits a byte, the lowest first; the eighth says that more follow."""
+    """Encode an integer: seven bits per byte, lowest first; the eighth bit: more follow."""
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -15,16 +15,16 @@ def varint(value: int) -> bytes:
     return bytes(out)
 
 
-def number(field: int, value: int) -> bytes:
-    """An integer field."""
+def integer(field: int, value: int) -> bytes:
+    """Encode an integer field."""
     return varint(field << 3) + varint(value)
 
 
-def opening(field: int, length: int) -> bytes:
-    """What stands before the `length` bytes of a string, of raw bytes or of a nested message."""
+def header(field: int, length: int) -> bytes:
+    """Encode the header of a string, raw bytes or a nested message of `length` bytes."""
     return varint(field << 3 | 2) + varint(length)
 
 
 def message(field: int, payload: bytes) -> bytes:
-    """A string, raw bytes or a nested message."""
-    return opening(field, len(payload)) + payload
+    """Encode a string, raw bytes or a nested message."""
+    return header(field, len(payload)) + payload

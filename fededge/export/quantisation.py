@@ -1,6 +1,6 @@
-"""From a float32 ONNX file to an int8 one: static QDQ, calibrated on samples, one scale a channel.
+"""Conversion of a float32 ONNX file to int8: static QDQ, calibrated, with per-channel scales.
 
-ONNX Runtime itself folds batch norm into the convolutions before, and measures the activations.
+ONNX Runtime folds batch norm into the convolutions first, and measures the activations.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from fededge.predictor.providers import first_line
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["quantised"]
+__all__ = ["to_int8"]
 
-# How many samples go through the network at once while the activations are measured.
+# Samples in one forward pass of the calibration.
 BATCH = 32
-# What is quantised; softmax and the normalisation of pixels are not: they lose, and save nothing.
+# The quantised operations. Not softmax and normalisation: they lose accuracy and save nothing.
 OPERATIONS = (
     "Conv",
     "Gemm",
@@ -43,12 +43,12 @@ OPERATIONS = (
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
-def quantised(model: bytes, samples: Tensor) -> bytes:
-    """The model with int8 weights and activations.
+def to_int8(model: bytes, samples: Tensor) -> bytes:
+    """Return the model with int8 weights and activations.
 
     Args:
         model: the float32 ONNX file.
-        samples: what its activations are measured on; training samples, never held-out ones.
+        samples: calibration samples; training samples, never held-out ones.
     """
     import onnx
 
@@ -66,7 +66,7 @@ def quantised(model: bytes, samples: Tensor) -> bytes:
 
 
 def _fold(model: bytes, target: Path) -> None:
-    """Constants computed, batch norm folded, written by ONNX Runtime."""
+    """Let ONNX Runtime fold constants and batch norm, and write the result."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -89,15 +89,15 @@ def _quantise(source: Path, target: Path, samples: Tensor) -> None:
         per_channel=True,
         activation_type=q.QuantType.QUInt8,
         weight_type=q.QuantType.QInt8,
-        # Seven bits: x86 without VNNI adds two products of eight bits in sixteen, and overflows.
-        # ResNet-20 on Fashion-MNIST lost 1.0 points with eight bits there, and 0.1 with seven.
+        # Seven bits: x86 without VNNI adds two 8-bit products in 16 bits, which overflows.
+        # ResNet-20 on Fashion-MNIST lost 1.0 points there with eight bits, 0.1 with seven.
         reduce_range=True,
         calibrate_method=q.CalibrationMethod.MinMax,
     )
 
 
 class _Samples:
-    """What ONNX Runtime asks for samples, batch by batch."""
+    """ONNX Runtime's calibration data reader."""
 
     def __init__(self, samples: Tensor, model: Path) -> None:
         import onnx
@@ -110,9 +110,9 @@ class _Samples:
 
 
 def _shorten(model: onnx.ModelProto, original: onnx.ModelProto) -> None:
-    """Short names inside the graph, and the head of the original.
+    """Shorten the names inside the graph, and restore the original's metadata.
 
-    ONNX Runtime writes long names for every scale, several times: a third of a small network.
+    ONNX Runtime's long names of scales, repeated, take a third of a small network.
     """
     graph = model.graph
     kept = {value.name for value in (*graph.input, *graph.output)}
@@ -148,10 +148,10 @@ def _word(number: int) -> str:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """ONNX Runtime's advice about its own pre-processing goes to the root logger.
+    """Suppress ONNX Runtime's advice about its pre-processing, which goes to the root logger.
 
-    A filter of that logger sees what is logged to it directly, and nothing of other loggers; a
-    level would silence whole other threads meanwhile, and with them the agent.
+    A filter affects this thread's records on the root logger alone; a level would silence the
+    agent's other threads too.
     """
     root, here = logging.getLogger(), threading.get_ident()
 

@@ -1,4 +1,4 @@
-"""The folder of a device's exported models, and the link `current` that apps follow."""
+"""The registry of a device's exported models, with the link `current` that apps follow."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ import msgspec
 from torch import Tensor
 
 from fededge.errors import StoreError
-from fededge.export import folders as shelf
-from fededge.export.candidate import Draft, compared
-from fededge.export.manifest import Manifest, Origin
-from fededge.export.registry_index import Answered, Event, Record
+from fededge.export import folders
+from fededge.export.candidate import Candidate, make_candidate
+from fededge.export.manifest import ModelManifest, Origin
+from fededge.export.registry_index import Event, RegistryIndex, RolloutAnswer
 from fededge.export.template import Template
 from fededge.flat import FlatModel
-from fededge.predictor.manifest import BAD, MANIFEST, MODEL
+from fededge.predictor.manifest import BAD, CURRENT, MANIFEST, MODEL
 from fededge.storage.files import disk_error, read_bounded, stream_sha256
 
-__all__ = ["Models"]
+__all__ = ["ModelRegistry"]
 
 log = logging.getLogger(__name__)
 
@@ -32,63 +32,63 @@ LARGEST_REPORT = 1 << 16
 # The current model, and the one that a rollback leads to.
 STEPS_BACK = 2
 
-Fits = Callable[[Manifest], bool]
+Fits = Callable[[ModelManifest], bool]
 
 
-def _any(_: Manifest) -> bool:
+def _any(_: ModelManifest) -> bool:
     return True
 
 
-def _usable(manifest: Manifest, record: Record, fits: Fits) -> bool:
-    return manifest.weights not in record.bad and fits(manifest)
+def _usable(manifest: ModelManifest, index: RegistryIndex, fits: Fits) -> bool:
+    return manifest.weights not in index.bad and fits(manifest)
 
 
-def _refuse_bad(record: Record, number: int, manifest: Manifest) -> None:
-    if manifest.weights in record.bad:
-        raise StoreError(f"model {number} was reported bad: it is not made current again")
+def _refuse_bad(index: RegistryIndex, number: int, manifest: ModelManifest) -> None:
+    if manifest.weights in index.bad:
+        raise StoreError(f"model {number} was reported bad and cannot become current again")
 
 
 @dataclass(frozen=True)
-class Models:
+class ModelRegistry:
     """`<folder>/<n>/model.onnx`, its variants and `manifest.json`; `<folder>/current` -> `<n>`.
 
-    The agent and `fededge export` may write at the same time, from any thread: each change is made
-    under a lock. Whatever moment a writer dies at, `current` is absent (before the first model) or
-    leads to a complete, compared model.
+    The agent and `fededge export` may write at the same time, from any thread: each change takes a
+    lock. If a writer dies at any moment, `current` is absent (before the first model) or links to
+    a complete, compared model.
     """
 
     folder: Path
     keep: int = 3
 
-    # Asking
+    # Queries
 
-    def current(self) -> Manifest | None:
-        """The manifest of the model that apps use now; None before the first."""
+    def current(self) -> ModelManifest | None:
+        """Return the manifest of the current model, which apps use; None before the first."""
         number = self.number()
         return None if number is None else self.manifest(number)
 
     def number(self) -> int | None:
-        """Where `current` leads."""
+        """Return the number of the current model; None if there is none."""
         try:
-            return int((self.folder / shelf.CURRENT).readlink().name)
+            return int((self.folder / CURRENT).readlink().name)
         except (OSError, ValueError):
             return None
 
-    def manifest(self, number: int) -> Manifest:
+    def manifest(self, number: int) -> ModelManifest:
         if not self.path(number).is_dir():
-            there = ", ".join(map(str, self.numbers())) or "none"
-            raise StoreError(f"{self.folder}: there is no model {number}; there are: {there}")
-        return Manifest.read(self.path(number) / MANIFEST)
+            known = ", ".join(map(str, self.numbers())) or "none"
+            raise StoreError(f"{self.folder} has no model {number}; it has: {known}")
+        return ModelManifest.read(self.path(number) / MANIFEST)
 
     def path(self, number: int) -> Path:
         return self.folder / str(number)
 
     def numbers(self) -> list[int]:
-        """The models that are kept, oldest first."""
-        return shelf.numbers(self.folder)
+        """Return the models' numbers, oldest first."""
+        return folders.model_numbers(self.folder)
 
-    def manifests(self) -> dict[int, Manifest]:
-        """The models by number, oldest first; a damaged one is left out: nobody can use it."""
+    def manifests(self) -> dict[int, ModelManifest]:
+        """Return the manifests by number, oldest first, without those of damaged models."""
         found = {}
         for number in self.numbers():
             with contextlib.suppress(StoreError):
@@ -96,144 +96,145 @@ class Models:
         return found
 
     def check(self, number: int) -> None:
-        """Read the files of a model again, for it may be old: are they those of its manifest?"""
+        """Compare a model's files with the hashes in its manifest."""
         manifest = self.manifest(number)
         hashes = {MODEL: manifest.sha256} | {v.file: v.sha256 for v in manifest.variants.values()}
         for name, sha256 in hashes.items():
             path = self.path(number) / name
             try:
-                if path.is_fifo():  # it would wait for its writer, and all others for the lock
+                if path.is_fifo():  # opening one blocks, and this may run under the lock
                     raise StoreError(f"{path}: damaged, it is a pipe")
                 with path.open("rb") as file:
                     same = stream_sha256(file) == sha256
             except OSError as error:
                 raise StoreError(f"{path}: cannot be read ({error.strerror})") from error
             if not same:
-                raise StoreError(f"{path}: damaged, its manifest tells of another file")
+                raise StoreError(f"{path}: damaged, its SHA-256 is not the manifest's")
 
-    def is_whole(self, number: int) -> bool:
-        """Whether a model can be made current."""
+    def is_intact(self, number: int) -> bool:
+        """Return True if a model's files are intact; log a warning if not."""
         try:
             self.check(number)
         except StoreError as error:
-            log.warning("model %d is passed over: %s", number, error)
+            log.warning("model %d is skipped: %s", number, error)
             return False
         return True
 
-    def record(self) -> Record:
-        return Record.read(self.folder / INDEX).at(self.number())
+    def index(self) -> RegistryIndex:
+        return RegistryIndex.read(self.folder / INDEX).with_current(self.number())
 
     def is_bad(self, weights: str) -> bool:
-        return weights in Record.read(self.folder / INDEX).bad
+        return weights in RegistryIndex.read(self.folder / INDEX).bad
 
-    # Writing
+    # Changes
 
     def export(
         self, flat: FlatModel, template: Template, origin: Origin, inputs: Tensor
-    ) -> Manifest:
-        """Write a model to ONNX, compare it with torch on these inputs, and make it current."""
-        return self.publish(compared(flat, template, origin, inputs))
+    ) -> ModelManifest:
+        """Export a model to ONNX, check it against torch on these inputs, and make it current."""
+        return self.publish(make_candidate(flat, template, origin, inputs))
 
-    def publish(self, draft: Draft) -> Manifest:
+    def publish(self, candidate: Candidate) -> ModelManifest:
         """Write a model and make it current."""
-        self.promote(self.add(draft))
-        return draft.manifest
+        self.promote(self.add(candidate))
+        return candidate.manifest
 
-    def add(self, draft: Draft, spare: Iterable[int] = ()) -> int:
-        """Write a model under the next number, and remove old ones, but for those to spare."""
-        with self._changing():
-            number = self._write(draft)
+    def add(self, candidate: Candidate, spare: Iterable[int] = ()) -> int:
+        """Write a model under the next number; remove old ones except those in `spare`."""
+        with self._locked():
+            number = self._write(candidate)
             self._note("added", number)
             self._prune(spare)
         return number
 
     def promote(self, number: int, reason: str = "") -> bool:
         """Make a model current; False if `current` is pinned to another."""
-        with self._changing():
-            record, manifest = self.record(), self.manifest(number)
-            _refuse_bad(record, number, manifest)
-            if record.pinned not in (None, number):
-                self._note("held", number, f"current is pinned to {record.pinned}")
+        with self._locked():
+            index, manifest = self.index(), self.manifest(number)
+            _refuse_bad(index, number, manifest)
+            if index.pinned not in (None, number):
+                self._note("held", number, f"current is pinned to {index.pinned}")
                 return False
-            shelf.point(self.folder, number)
+            folders.set_current(self.folder, number)
             self._note("promoted", number, reason)
         return True
 
     def roll_back(self, reason: str = "", fits: Fits = _any) -> int | None:
-        """Make the last model before the current one current; None if none is left that fits."""
-        with self._changing():
+        """Make the previous usable model current; return its number, or None if there is none."""
+        with self._locked():
             return self._roll_back(reason, fits)
 
     def mark_bad(self, number: int, reason: str, fits: Fits = _any) -> int | None:
-        """Never promote a model again; if it is current, roll back. Where `current` leads then.
+        """Mark a model as bad: it is never promoted again. If it is current, roll back.
 
-        The only model stays current until there is another: an app needs one.
+        The only model stays current until there is another: an app needs one. Returns the number
+        of the current model.
         """
-        with self._changing():
-            record, weights = self.record(), self.manifest(number).weights
-            bad = (*record.bad, *({weights} - {*record.bad}))
-            pinned = None if record.pinned == number else record.pinned
-            marked = msgspec.structs.replace(record, bad=bad, pinned=pinned)
-            marked.noting("bad", number, reason).write(self._index)
+        with self._locked():
+            index, weights = self.index(), self.manifest(number).weights
+            bad = (*index.bad, *({weights} - {*index.bad}))
+            pinned = None if index.pinned == number else index.pinned
+            marked = msgspec.structs.replace(index, bad=bad, pinned=pinned)
+            marked.with_entry("bad", number, reason).write(self._index_path)
             if self.number() == number:
                 self._roll_back(reason, fits)
             return self.number()
 
     def pin(self, number: int) -> None:
-        """Make a model current, and keep it so until it is unpinned or reported bad."""
-        with self._changing():
-            record = self.record()
-            _refuse_bad(record, number, self.manifest(number))
+        """Make a model current until it is unpinned or reported bad."""
+        with self._locked():
+            index = self.index()
+            _refuse_bad(index, number, self.manifest(number))
             self.check(number)
-            shelf.point(self.folder, number)
-            pinned = msgspec.structs.replace(record, pinned=number)
-            pinned.noting("pinned", number).at(number).write(self._index)
+            folders.set_current(self.folder, number)
+            pinned = msgspec.structs.replace(index, pinned=number)
+            pinned.with_entry("pinned", number).with_current(number).write(self._index_path)
 
     def unpin(self) -> None:
-        with self._changing():
-            record = self.record()
-            if record.pinned is not None:
-                free = msgspec.structs.replace(record, pinned=None)
-                free.noting("unpinned", record.pinned).write(self._index)
+        with self._locked():
+            index = self.index()
+            if index.pinned is not None:
+                free = msgspec.structs.replace(index, pinned=None)
+                free.with_entry("unpinned", index.pinned).write(self._index_path)
 
     def note(self, event: Event, number: int, reason: str = "") -> None:
-        """Write into the history what changes nothing else."""
-        with self._changing():
+        """Add an entry to the history without another change."""
+        with self._locked():
             self._note(event, number, reason)
 
     def answer(self, run: str, rollout: int, state: str) -> None:
-        """Remember what this device says to a rollout."""
-        answered = Answered(run, rollout, state)
-        with self._changing():
-            record = self.record()
-            if record.answered != answered:
-                msgspec.structs.replace(record, answered=answered).write(self._index)
+        """Save this device's answer to a rollout."""
+        answered = RolloutAnswer(run, rollout, state)
+        with self._locked():
+            index = self.index()
+            if index.answered != answered:
+                msgspec.structs.replace(index, answered=answered).write(self._index_path)
 
     def reported(self) -> list[tuple[int, str]]:
-        """Models that an app has newly reported bad, by their numbers, and why."""
-        told = [number for number in self.numbers() if (self.path(number) / BAD).exists()]
-        if not told:
-            return []  # asked twice a second, and usually so
-        kept, bad = self.manifests(), Record.read(self.folder / INDEX).bad
-        reasons = {n: self._report(n, kept[n]) for n in told if n in kept}
+        """Return the models that an app has newly reported bad: number and reason."""
+        reported = [number for number in self.numbers() if (self.path(number) / BAD).exists()]
+        if not reported:
+            return []  # the usual case: this is polled twice a second
+        kept, bad = self.manifests(), RegistryIndex.read(self.folder / INDEX).bad
+        reasons = {n: self._report(n, kept[n]) for n in reported if n in kept}
         return [(n, r) for n, r in reasons.items() if r is not None and kept[n].weights not in bad]
 
-    def heal(self) -> None:
-        """Finish a rollback that a crash cut short: the model is marked, and still current."""
+    def finish_rollback(self) -> None:
+        """Finish a rollback that a crash interrupted: the model is marked bad but still current."""
         if self._current_is_bad():
-            with self._changing():
+            with self._locked():
                 if self._current_is_bad():
                     self._roll_back("it was reported bad", _any)
 
     # Files
 
     @property
-    def _index(self) -> Path:
+    def _index_path(self) -> Path:
         return self.folder / INDEX
 
     @contextlib.contextmanager
-    def _changing(self) -> Iterator[None]:
-        """One writer at a time; others wait, for each holds it for moments only."""
+    def _locked(self) -> Iterator[None]:
+        """Hold the lock of the folder: one writer at a time."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with (self.folder / ".lock").open("w") as lock:
@@ -247,20 +248,22 @@ class Models:
         return manifest is not None and self.is_bad(manifest.weights)
 
     def _roll_back(self, reason: str, fits: Fits) -> int | None:
-        record, kept = msgspec.structs.replace(self.record(), pinned=None), self.manifests()
-        for number in reversed(record.trail[:-1]):
-            usable = number in kept and _usable(kept[number], record, fits)
-            if usable and self.is_whole(number):
-                shelf.point(self.folder, number)
-                record.noting("rolled back", number, reason).at(number).write(self._index)
+        index, kept = msgspec.structs.replace(self.index(), pinned=None), self.manifests()
+        for number in reversed(index.trail[:-1]):
+            usable = number in kept and _usable(kept[number], index, fits)
+            if usable and self.is_intact(number):
+                folders.set_current(self.folder, number)
+                index.with_entry("rolled back", number, reason).with_current(number).write(
+                    self._index_path
+                )
                 return number
         return None
 
     def _note(self, event: Event, number: int, reason: str = "") -> None:
-        self.record().noting(event, number, reason).write(self._index)
+        self.index().with_entry(event, number, reason).write(self._index_path)
 
-    def _report(self, number: int, manifest: Manifest) -> str | None:
-        """Why an app says that a model is bad; None if it does not, or means another file."""
+    def _report(self, number: int, manifest: ModelManifest) -> str | None:
+        """Return an app's reason why a model is bad; None if its report is of another file."""
         try:
             report = json.loads(read_bounded(self.path(number) / BAD, LARGEST_REPORT))
             fits = report["sha256"] == manifest.sha256
@@ -268,15 +271,15 @@ class Models:
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
 
-    def _write(self, draft: Draft) -> int:
-        used = (entry.number for entry in self.record().history)
-        number = max([*shelf.taken(self.folder), *used], default=0) + 1
-        files = {**draft.files, MANIFEST: draft.manifest.encode()}
-        shelf.place(self.folder, number, files)
+    def _write(self, candidate: Candidate) -> int:
+        used = (entry.number for entry in self.index().history)
+        number = max([*folders.used_numbers(self.folder), *used], default=0) + 1
+        files = {**candidate.files, MANIFEST: candidate.manifest.encode()}
+        folders.write_folder(self.folder, number, files)
         return number
 
     def _prune(self, spare: Iterable[int]) -> None:
-        """Remove old models; an app that has just followed `current` still finds its files."""
-        record = self.record()
-        kept = {*self.numbers()[-self.keep :], *record.trail[-STEPS_BACK:], record.pinned, *spare}
-        shelf.discard(self.folder, set(self.numbers()) - kept)
+        """Remove old models, but keep the previous one for apps that have just read `current`."""
+        index = self.index()
+        kept = {*self.numbers()[-self.keep :], *index.trail[-STEPS_BACK:], index.pinned, *spare}
+        folders.remove(self.folder, set(self.numbers()) - kept)

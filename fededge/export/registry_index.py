@@ -1,4 +1,4 @@
-"""What is remembered of a device's models beside their files: `index.json`."""
+"""The registry's index, `index.json`: history, pin and bad models of a device."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from msgspec import Meta, Struct
 from fededge.errors import StoreError
 from fededge.storage.files import read_bounded, replace_file
 
-__all__ = ["Answered", "Entry", "Event", "Record"]
+__all__ = ["Event", "IndexEntry", "RegistryIndex", "RolloutAnswer"]
 
 MOST_ENTRIES = 1000
 LONGEST_TRAIL = 100
-# A thousand entries, each with the longest reason, have a tenth of it.
-LARGEST_RECORD = 64 << 20
+# Ten times the size of a thousand entries with the longest reasons.
+LARGEST_INDEX = 64 << 20
 
 Event = Literal["added", "promoted", "rejected", "held", "rolled back", "bad", "pinned", "unpinned"]
 
 
-class Entry(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Something that happened: to which model (0: one that was not kept), when, and why."""
+class IndexEntry(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """An event in the history: its model (0: one that was not kept), time and reason."""
 
     event: Event
     number: Annotated[int, Meta(ge=0)]
@@ -31,31 +31,31 @@ class Entry(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
     reason: str = ""
 
 
-class Answered(Struct, frozen=True, forbid_unknown_fields=True):
-    """What this device says to a rollout of the coordinator's."""
+class RolloutAnswer(Struct, frozen=True, forbid_unknown_fields=True):
+    """This device's answer to a rollout of the coordinator."""
 
     run: str
     rollout: Annotated[int, Meta(ge=0)]
     state: str
 
 
-class Record(Struct, frozen=True, forbid_unknown_fields=True):
-    """The way that `current` went, which model it is pinned to, which are bad, and the history.
+class RegistryIndex(Struct, frozen=True, forbid_unknown_fields=True):
+    """The past and pinned targets of `current`, the bad models, and the history.
 
-    The last of `trail` is current, the one before it is where a rollback leads. `bad` are hashes
-    of weights: whatever is exported from them is never promoted again.
+    The last model of `trail` is current; a rollback goes to the one before it. `bad` holds hashes
+    of weights: no export of them is ever promoted again.
     """
 
     trail: tuple[int, ...] = ()
     pinned: int | None = None
     bad: tuple[str, ...] = ()
-    history: tuple[Entry, ...] = ()
-    answered: Answered | None = None
+    history: tuple[IndexEntry, ...] = ()
+    answered: RolloutAnswer | None = None
 
     @classmethod
-    def read(cls, path: Path) -> Record:
+    def read(cls, path: Path) -> RegistryIndex:
         try:
-            return msgspec.json.decode(read_bounded(path, LARGEST_RECORD), type=cls)
+            return msgspec.json.decode(read_bounded(path, LARGEST_INDEX), type=cls)
         except FileNotFoundError:
             return cls()
         except OSError as error:
@@ -69,14 +69,15 @@ class Record(Struct, frozen=True, forbid_unknown_fields=True):
     def write(self, path: Path) -> None:
         replace_file(path, msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n")
 
-    def noting(self, event: Event, number: int, reason: str = "") -> Record:
-        written = reason.encode(errors="replace").decode()  # it may come from an app, or a shell
-        entry = Entry(event, number, datetime.now(timezone.utc), written)
+    def with_entry(self, event: Event, number: int, reason: str = "") -> RegistryIndex:
+        # A reason from an app or a shell may have lone surrogates, which JSON cannot hold.
+        text = reason.encode(errors="replace").decode()
+        entry = IndexEntry(event, number, datetime.now(timezone.utc), text)
         history = (*self.history, entry)[-MOST_ENTRIES:]
         return msgspec.structs.replace(self, history=history)
 
-    def at(self, current: int | None) -> Record:
-        """The record as the link says: a crash may have come between the two."""
+    def with_current(self, current: int | None) -> RegistryIndex:
+        """Return the index with this current model: after a crash the link may be ahead of it."""
         trail = self.trail
         if current is None:
             trail = ()

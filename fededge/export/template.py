@@ -1,4 +1,4 @@
-"""A traced network without its weights: filling it with a flat vector gives an ONNX file."""
+"""A template: a traced network without weights; filled with a flat vector it is an ONNX file."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from fededge.errors import ExportError, StoreError
 from fededge.export.parity import check
-from fededge.export.protobuf import message, number, opening
-from fededge.export.tracing import EXPORTERS, Exporter, dry_run, examples, open_graph
+from fededge.export.protobuf import header, integer, message
+from fededge.export.tracing import EXPORTERS, Exporter, dry_run, examples, trace_without_weights
 from fededge.flat import Entry, Layout
 from fededge.model_spec import ModelSpec
 from fededge.predictor.manifest import LARGEST_MODEL
@@ -27,7 +27,7 @@ __all__ = ["Template"]
 log = logging.getLogger(__name__)
 
 MAGIC = b"fededge template 1\n"
-# A graph without weights has some kilobytes; what is larger was not written by us.
+# A graph without weights takes some kilobytes; a larger file is not a template.
 LARGEST_FILE = 64 << 20
 
 # Fields of ONNX's messages, as in onnx.proto.
@@ -42,10 +42,10 @@ Saved = tuple[tuple[Entry, ...], ModelSpec, bytes, bytes]
 
 @dataclass(frozen=True)
 class Template:
-    """The bytes of an ONNX file, but for the weights and the metadata.
+    """The bytes of an ONNX file without the weights and the metadata.
 
-    Tracing takes seconds and torch's exporters; filling takes neither them nor the onnx package:
-    the spans of the vector are put between ready bytes.
+    Tracing needs seconds and torch's exporters. Filling needs neither them nor the onnx package:
+    it puts the spans of the vector between constant bytes.
     """
 
     layout: Layout
@@ -61,21 +61,21 @@ class Template:
 
         Args:
             module: the network; it is neither changed nor moved.
-            spec: the inputs it takes and the labels it gives.
-            exporters: which of torch's exporters to try, in order.
+            spec: the network's inputs and labels.
+            exporters: torch's exporters to try, in order.
         """
         dry_run(module, spec)
-        refusals = []
+        errors = []
         for exporter in exporters:
             try:
                 return cls._trace(module, spec, exporter)
             except ExportError as error:
-                refusals.append(str(error))
-        raise ExportError("; ".join(refusals))
+                errors.append(str(error))
+        raise ExportError("; ".join(errors))
 
     @classmethod
     def _trace(cls, module: nn.Module, spec: ModelSpec, exporter: Exporter) -> Template:
-        model = open_graph(module, spec, exporter)
+        model = trace_without_weights(module, spec, exporter)
         graph = model.graph.SerializeToString()
         model.ClearField("graph")
         template = cls(Layout.of(module), spec, model.SerializeToString(), graph)
@@ -84,20 +84,20 @@ class Template:
         return template
 
     def fill(self, vector: Tensor, metadata: Mapping[str, str]) -> bytes:
-        """The ONNX file with these weights, and these entries in its `metadata_props`."""
+        """Return the ONNX file with these weights, and these entries in its `metadata_props`."""
         self.layout.views(vector)
         numbers = vector.detach().to("cpu", torch.float32).contiguous().numpy()
         raw = numbers.astype("<f4", copy=False).view(np.uint8)
         weights = [part for entry in self.layout.entries for part in _initializer(entry, raw)]
-        start = opening(MODEL_GRAPH, len(self.graph) + sum(map(len, weights)))
+        start = header(MODEL_GRAPH, len(self.graph) + sum(map(len, weights)))
         parts = [self.head, start, self.graph, *weights, *map(_entry, metadata.items())]
         size = sum(map(len, parts))
         if size > LARGEST_MODEL:
-            raise ExportError(f"the model has {size:,} bytes, and an ONNX file holds at most 2 GiB")
+            raise ExportError(f"the model has {size:,} bytes, but an ONNX file holds at most 2 GiB")
         return b"".join(parts)
 
     def verify(self, module: nn.Module) -> None:
-        """Check on random inputs that the template stands for this module."""
+        """Check on random inputs that the filled template agrees with this module."""
         check(self.fill(_vector(module), {}), module, self.spec, examples(self.spec, 4))
 
     def _check_format(self, module: nn.Module) -> None:
@@ -118,7 +118,7 @@ class Template:
 
     @classmethod
     def load(cls, path: Path) -> Template:
-        """Read what `save` wrote; a file that is not exactly that raises StoreError."""
+        """Read a saved template; any other file raises StoreError."""
         try:
             with path.open("rb") as file:
                 data = file.read(LARGEST_FILE)
@@ -135,10 +135,10 @@ class Template:
 
     @classmethod
     def cached(cls, folder: Path, module: nn.Module, spec: ModelSpec) -> Template:
-        """The template of an earlier run, or else a new one, kept for the next run.
+        """Load the template of an earlier run, or trace one and save it for the next run.
 
-        A file that is damaged, or no longer stands for this module, is traced anew; one that cannot
-        be written, on a full disk, costs the next run its time and nothing else.
+        A file that is damaged or does not fit this module is traced again. If the new one cannot
+        be written (a full disk), the next run traces again.
         """
         layout = Layout.of(module)
         path = folder / f"{layout.hash}.template"
@@ -151,7 +151,7 @@ class Template:
         try:
             template.save(path)
         except StoreError as error:
-            log.warning("the traced network is not kept: %s", error)
+            log.warning("the traced network is not saved: %s", error)
         return template
 
     @classmethod
@@ -164,7 +164,7 @@ class Template:
 
 
 def _vector(module: nn.Module) -> Tensor:
-    """The module's tensors as a vector, whether or not it is bound to one."""
+    """Return the module's tensors as a vector; the module need not be bound to one."""
     tensors = module.state_dict()
     layout = Layout.of(module)
     return layout.vector({e.name: tensors[e.name].detach().cpu() for e in layout.entries})
@@ -173,20 +173,20 @@ def _vector(module: nn.Module) -> Tensor:
 def _initializer(
     entry: Entry, raw: np.ndarray[tuple[int], np.dtype[np.uint8]]
 ) -> Iterator[bytes | memoryview]:
-    """A TensorProto of the graph: its beginning, and the weights without a copy."""
+    """Yield a TensorProto of the graph: its header, and the weights without a copy."""
     data = raw[4 * entry.span.start : 4 * entry.span.stop]
     about = (
-        b"".join(number(TENSOR_DIMS, size) for size in entry.shape)
-        + number(TENSOR_TYPE, FLOAT)
+        b"".join(integer(TENSOR_DIMS, size) for size in entry.shape)
+        + integer(TENSOR_TYPE, FLOAT)
         + message(TENSOR_NAME, entry.name.encode())
-        + opening(TENSOR_DATA, len(data))
+        + header(TENSOR_DATA, len(data))
     )
-    yield opening(GRAPH_INITIALIZER, len(about) + len(data)) + about
+    yield header(GRAPH_INITIALIZER, len(about) + len(data)) + about
     yield data.data
 
 
 def _entry(pair: tuple[str, str]) -> bytes:
-    """A StringStringEntryProto of the model's metadata."""
+    """Encode a StringStringEntryProto of the model's metadata."""
     key, value = pair
     return message(
         MODEL_METADATA,

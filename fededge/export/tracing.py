@@ -1,4 +1,4 @@
-"""From a network to an ONNX graph whose weights are still open: one input for each tensor."""
+"""Tracing of a network to an ONNX graph without weights: each tensor is an input."""
 
 from __future__ import annotations
 
@@ -33,30 +33,30 @@ __all__ = [
     "dry_run",
     "examples",
     "input_name",
-    "open_graph",
+    "trace_without_weights",
 ]
 
 INPUT, TOKENS, OUTPUT, BATCH = "image", "tokens", "probabilities", "batch"
 
-# 17 is the last opset that TensorRT 8.5 and 8.6 read (those of JetPack 5.1 and 6.0), and IR 8
-# belongs to it: ONNX Runtime has read both since 2022. Later ones add nothing that is used here.
+# 17 is the last opset that TensorRT 8.5 and 8.6 read (JetPack 5.1 and 6.0), and IR 8 belongs to
+# it: ONNX Runtime has read both since 2022. Nothing here needs a later one.
 OPSET, IR_VERSION = 17, 8
 
 
 def input_name(spec: ModelSpec) -> str:
-    """How the ONNX file calls what an app feeds."""
+    """Return the name of the ONNX file's input."""
     return TOKENS if spec.kind == "text" else INPUT
 
 
 def examples(spec: ModelSpec, count: int) -> Tensor:
-    """So many random inputs of this kind, the same ones every time."""
+    """Return random inputs for this spec, equal on every call."""
     generator = torch.Generator().manual_seed(0)
     most, dtype = (spec.vocabulary, torch.int64) if spec.kind == "text" else (256, torch.uint8)
     return torch.randint(0, most, (count, *spec.shape), generator=generator, dtype=dtype)
 
 
 class Deployed(nn.Module):
-    """What an app runs: pixels or tokens in, probabilities out. On the CPU, in evaluation mode."""
+    """The exported network: pixels or tokens in, probabilities out; on the CPU, in eval mode."""
 
     def __init__(self, module: nn.Module, spec: ModelSpec) -> None:
         super().__init__()
@@ -68,11 +68,11 @@ class Deployed(nn.Module):
         return torch.softmax(self.network(self.preprocess(inputs)), dim=1)
 
 
-class Open(nn.Module):
-    """A deployed network that gets its weights as arguments.
+class WeightsAsInputs(nn.Module):
+    """A deployed network that takes its weights as arguments.
 
-    An exporter may fold, fuse, transpose, merge or rename the weights that it finds in a module;
-    with inputs of the graph it can do none of it, and the layout's names stay.
+    An exporter may fold, fuse, transpose, merge or rename a module's weights. It cannot do so with
+    inputs of the graph, and the layout's names stay.
     """
 
     def __init__(self, deployed: Deployed, name: str = INPUT) -> None:
@@ -82,8 +82,8 @@ class Open(nn.Module):
         self.layout = Layout.of(deployed.network)
         self.places = list(_places(deployed.network, self.layout))
         for _, owner, attribute in self.places:
-            # A tensor that the network reaches by another way than its attributes would stay in
-            # the graph as a constant: not a number, so that the first comparison shows it.
+            # A tensor that the network reaches by other ways than its attributes would become a
+            # constant of the graph: NaN makes the first parity check fail then.
             getattr(owner, attribute).data.fill_(torch.nan)
         for _, owner, attribute in self.places:
             owner._parameters.pop(attribute, None)
@@ -100,47 +100,52 @@ class Open(nn.Module):
         return probabilities
 
 
-Exporter = Callable[[Open, tuple[Tensor, ...]], "onnx.ModelProto"]
+Exporter = Callable[[WeightsAsInputs, tuple[Tensor, ...]], "onnx.ModelProto"]
 
 
 def dry_run(module: nn.Module, spec: ModelSpec) -> None:
-    """Refuse a network that does not give one number a label for inputs of the spec's shape."""
+    """Refuse a network that does not return one logit per label for inputs of the spec's shape."""
     try:
         with torch.inference_mode():
-            given = tuple(Deployed(module, spec)(examples(spec, 2)).shape)
+            shape = tuple(Deployed(module, spec)(examples(spec, 2)).shape)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise ExportError(
             f"'{spec.name}' does not take {spec.kind}s of shape {spec.shape} ({first_line(error)})"
         ) from error
-    if given != (2, spec.classes):
+    if shape != (2, spec.classes):
         raise ExportError(
-            f"'{spec.name}' gives {given} for 2 {spec.kind}s, it must be (2, {spec.classes}): "
-            f"there are {spec.classes} labels"
+            f"'{spec.name}' must return shape (2, {spec.classes}) for 2 {spec.kind}s and "
+            f"{spec.classes} labels, got {shape}"
         )
 
 
-def open_graph(module: nn.Module, spec: ModelSpec, exporter: Exporter) -> onnx.ModelProto:
-    """Trace a network; of the inputs only the image or text remains, the weights' names dangle."""
-    network = Open(Deployed(module, spec), input_name(spec))
+def trace_without_weights(
+    module: nn.Module, spec: ModelSpec, exporter: Exporter
+) -> onnx.ModelProto:
+    """Trace a network to a graph whose only input is the image or text.
+
+    The graph names the weights, but does not define them: `Template.fill` adds them.
+    """
+    network = WeightsAsInputs(Deployed(module, spec), input_name(spec))
     _check_names(network.layout)
     tensors = (torch.zeros(entry.shape) for entry in network.layout.entries)
     try:
         with _quiet(), torch.no_grad():
-            # Two inputs: torch's exporter takes a batch of one for a constant.
+            # Two inputs: torch's exporter treats a batch size of one as a constant.
             model = exporter(network, (examples(spec, 2), *tensors))
-    except Exception as error:  # which ones an exporter raises differs between torch's releases
+    except Exception as error:  # exporters of different torch releases raise different ones
         reason = first_line(error.__cause__ or error)
         raise ExportError(f"'{spec.name}' cannot be traced to ONNX ({reason})") from error
     _tidy(model, spec)
     return model
 
 
-def torchscript(network: Open, example: tuple[Tensor, ...]) -> onnx.ModelProto:
-    """Torch's older exporter: 0.2 s and 120 imports for LeNet; the newer one has 5 s and 1,800."""
+def torchscript(network: WeightsAsInputs, example: tuple[Tensor, ...]) -> onnx.ModelProto:
+    """Trace with torch's older exporter: LeNet takes 0.2 s and 120 imports (newer: 5 s, 1,800)."""
     import onnx
 
     file = io.BytesIO()
-    # torch.onnx has types for the newer exporter's arguments only
+    # torch.onnx has types for the newer exporter's arguments only.
     export: Any = torch.onnx.export
     export(
         network,
@@ -155,12 +160,12 @@ def torchscript(network: Open, example: tuple[Tensor, ...]) -> onnx.ModelProto:
     return onnx.load_model_from_string(file.getvalue())
 
 
-def dynamo(network: Open, example: tuple[Tensor, ...]) -> onnx.ModelProto:
-    """Torch's newer exporter: no opset below 18, and before torch 2.6 no batch of any size."""
+def dynamo(network: WeightsAsInputs, example: tuple[Tensor, ...]) -> onnx.ModelProto:
+    """Trace with torch's newer exporter: no opset below 18, no dynamic batch before torch 2.6."""
     batch = {0: torch.export.Dim(BATCH)}
     shapes = {"inputs": batch, "tensors": tuple(None for _ in example[1:])}
     program = torch.export.export(network, example, dynamic_shapes=shapes, strict=False)
-    # In some releases `args` has no default, and a program needs none.
+    # `args` has no default in some releases; a program needs none.
     result = torch.onnx.export(
         program,
         (),
@@ -174,17 +179,17 @@ def dynamo(network: Open, example: tuple[Tensor, ...]) -> onnx.ModelProto:
     return result.model_proto
 
 
-# The older exporter works on every torch from 2.5, while the newer one wants just the onnxscript
-# of its time; but the older one is deprecated, so the newer takes over where it is gone or refuses.
+# The older exporter works on every torch from 2.5; the newer one needs a matching onnxscript. The
+# older one is deprecated, so the newer one is tried where it is gone or fails.
 EXPORTERS: tuple[Exporter, ...] = (torchscript, dynamo)
 
 
-def _input_names(network: Open) -> list[str]:
+def _input_names(network: WeightsAsInputs) -> list[str]:
     return [network.name, *(entry.name for entry in network.layout.entries)]
 
 
 def _places(network: nn.Module, layout: Layout) -> Iterator[tuple[int, nn.Module, str]]:
-    """Every attribute that holds a tensor of the layout: which tensor, whose attribute."""
+    """Yield every attribute that holds a tensor of the layout: tensor index, module, attribute."""
     for index, entry in enumerate(layout.entries):
         for name in (entry.name, *entry.aliases):
             prefix, _, attribute = name.rpartition(".")
@@ -195,13 +200,13 @@ def _check_names(layout: Layout) -> None:
     for entry in layout.entries:
         if entry.name in (INPUT, TOKENS, OUTPUT):
             raise ExportError(
-                f"a tensor of the network is called '{entry.name}', as the ONNX file's own "
-                f"'{INPUT}', '{TOKENS}' and '{OUTPUT}' are: rename it"
+                f"a tensor of the network is called '{entry.name}', but the ONNX file reserves "
+                f"'{INPUT}', '{TOKENS}' and '{OUTPUT}': rename it"
             )
 
 
 def _tidy(model: onnx.ModelProto, spec: ModelSpec) -> None:
-    """Close the graph, and drop what tells about the machine it was traced on."""
+    """Remove the weights from the graph's inputs, and all traces of this machine."""
     graph = model.graph
     model.ir_version = IR_VERSION
     model.producer_name, model.producer_version = "fededge", __version__
@@ -228,7 +233,7 @@ def _set_shape(value: onnx.ValueInfoProto, shape: Sequence[int]) -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """No warnings and no log lines of the exporters: they speak of their own insides."""
+    """Suppress the exporters' warnings and log lines, which are about their internals."""
     loggers = [logging.getLogger(name) for name in ("torch", "onnx", "onnx_ir", "onnxscript")]
     levels = [logger.level for logger in loggers]
     with warnings.catch_warnings():

@@ -1,7 +1,7 @@
 """A model as one flat vector: the parameters and float buffers of a module in one float32 buffer.
 
-Aggregation, hashing, corrections of the gradient and the wire format are then one pass over one
-buffer. The module does not notice: its parameters keep their identity and become views.
+Aggregation, hashing, gradient corrections and the wire format are then one pass over one buffer.
+The module's parameters keep their identity and become views of it.
 """
 
 from __future__ import annotations

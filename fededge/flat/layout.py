@@ -1,4 +1,4 @@
-"""Where each tensor of a module lies in its flat vector, and what a flat vector cannot hold."""
+"""The layout of a flat vector: the offset of each tensor of a module."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Entry", "Layout", "owners_of", "tensors_of"]
 
 
 class Entry(NamedTuple):
-    """One tensor of the module: where it lies in the vector, and which other names it has."""
+    """One tensor of the module: its name, place in the vector, and other names."""
 
     name: str
     shape: tuple[int, ...]
@@ -37,7 +37,7 @@ class Entry(NamedTuple):
         return slice(self.offset, self.offset + self.size)
 
     def inside(self, part: str) -> bool:
-        """Whether the tensor has this name, or lies in the submodule of this name."""
+        """Return True if the tensor, or a submodule around it, has this name."""
         return any(f"{name}.".startswith(f"{part}.") for name in (self.name, *self.aliases))
 
 
@@ -49,9 +49,9 @@ class Layout:
 
     @classmethod
     def of(cls, module: nn.Module) -> Layout:
-        """The layout of a module: its parameters, then its persistent float buffers, in order.
+        """Return the layout of a module: its parameters, then its persistent float buffers.
 
-        The module may be on the meta device: a layout takes no values.
+        The module may be on the meta device: a layout needs no values.
         """
         entries: list[Entry] = []
         offset = 0
@@ -64,7 +64,7 @@ class Layout:
 
     @property
     def size(self) -> int:
-        """How many floats the vector holds."""
+        """The number of floats in the vector."""
         return self.entries[-1].span.stop if self.entries else 0
 
     @cached_property
@@ -75,11 +75,11 @@ class Layout:
 
     @cached_property
     def trainable(self) -> Tensor:
-        """A 0/1 vector: 1 where a parameter lies, 0 where a buffer (running statistics) lies."""
+        """A 0/1 vector: 1 for parameters, 0 for buffers (running statistics)."""
         return self.mask(entry for entry in self.entries if entry.trainable)
 
     def inside(self, *parts: str) -> list[Entry]:
-        """The tensors of these submodules, or of these names."""
+        """Return the tensors of these submodules, or of these names."""
         for part in parts:
             if not any(entry.inside(part) for entry in self.entries):
                 known = sorted({entry.name.partition(".")[0] for entry in self.entries})
@@ -87,22 +87,22 @@ class Layout:
         return [entry for entry in self.entries if any(map(entry.inside, parts))]
 
     def mask(self, entries: Iterable[Entry]) -> Tensor:
-        """A 0/1 vector: 1 where these tensors lie."""
+        """Return a 0/1 vector: 1 for these tensors."""
         mask = torch.zeros(self.size)
         for entry in entries:
             mask[entry.span] = 1.0
         return mask
 
     def views(self, vector: Tensor) -> dict[str, Tensor]:
-        """The named tensors of a vector, without copying."""
+        """Return the named tensors of a vector, without copying."""
         if vector.shape != (self.size,):
             raise LayoutError(
-                f"this layout has {self.size} numbers, the vector has shape {tuple(vector.shape)}"
+                f"the vector must have {self.size} numbers, got shape {tuple(vector.shape)}"
             )
         return {e.name: vector[e.span].view(e.shape) for e in self.entries}
 
     def vector(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        """The vector made of these named tensors; they must be exactly those of the layout."""
+        """Make a vector of these named tensors; they must be exactly those of the layout."""
         names = {entry.name for entry in self.entries}
         if names != tensors.keys():
             missing, extra = sorted(names - tensors.keys()), sorted(tensors.keys() - names)
@@ -112,24 +112,24 @@ class Layout:
             tensor = tensors[entry.name]
             if tuple(tensor.shape) != entry.shape or tensor.dtype != torch.float32:
                 raise LayoutError(
-                    f"tensor '{entry.name}' is {tensor.dtype} {tuple(tensor.shape)}, "
-                    f"the layout says torch.float32 {entry.shape}"
+                    f"tensor '{entry.name}' must be torch.float32 {entry.shape}, "
+                    f"got {tensor.dtype} {tuple(tensor.shape)}"
                 )
             out[entry.span].copy_(tensor.detach().reshape(-1))
         return out
 
     def sha256(self, vector: Tensor | Vector) -> str:
-        """The address of a model: SHA-256 over the layout's hash and the vector's bytes."""
+        """Return a model's content address: SHA-256 of the layout's hash and the vector's bytes."""
         single = str(vector.dtype) in ("float32", "torch.float32")
         if tuple(vector.shape) != (self.size,) or not single:
             raise LayoutError(
-                f"this layout has {self.size} float32 numbers, "
-                f"the vector is {vector.dtype} {tuple(vector.shape)}"
+                f"the vector must have {self.size} float32 numbers, "
+                f"got {vector.dtype} {tuple(vector.shape)}"
             )
         return self.sha256_of([vector])
 
     def sha256_of(self, parts: Iterable[Tensor | Vector]) -> str:
-        """The address of the model that these are the parts of, in their order."""
+        """Return the content address of a model that comes in parts, in order."""
         digest = hashlib.sha256(bytes.fromhex(self.hash))
         for part in parts:
             digest.update(np.ascontiguousarray(as_numpy(part), "<f4").data)
@@ -137,18 +137,18 @@ class Layout:
 
 
 def tensors_of(module: nn.Module) -> Iterator[tuple[list[str], Tensor]]:
-    """Parameters and persistent float buffers, each once, with all the names it goes by."""
+    """Yield parameters and persistent float buffers, each once, with all its names."""
     found: dict[int, tuple[list[str], Tensor]] = {}
     for name, (owner, attribute) in owners_of(module).items():
         tensor = getattr(owner, attribute)
         if tensor is not None and _belongs(owner, attribute, name, tensor):
             found.setdefault(id(tensor), ([], tensor))[0].append(name)
-    # Parameters first: a vector's head is what training changes.
+    # Parameters first: training changes one span at the start of the vector.
     yield from sorted(found.values(), key=lambda pair: not isinstance(pair[1], nn.Parameter))
 
 
 def owners_of(module: nn.Module) -> dict[str, tuple[nn.Module, str]]:
-    """For every parameter and buffer name: the submodule that holds it, and its attribute."""
+    """Return the submodule and attribute of every parameter and buffer, by name."""
     found: dict[str, tuple[nn.Module, str]] = {}
     for prefix, owner in module.named_modules(remove_duplicate=False):
         for attribute in (*owner._parameters, *owner._buffers):
@@ -157,7 +157,7 @@ def owners_of(module: nn.Module) -> dict[str, tuple[nn.Module, str]]:
 
 
 def _belongs(owner: nn.Module, attribute: str, name: str, tensor: Tensor) -> bool:
-    """Whether the vector holds this tensor; one that it should hold but cannot is refused."""
+    """Return True if the vector holds this tensor; refuse one that it should hold but cannot."""
     if attribute in owner._buffers:
         if attribute in owner._non_persistent_buffers_set:
             return False

@@ -19,9 +19,9 @@ __all__ = ["FlatModel"]
 class FlatModel:
     """A module whose parameters and float buffers are views of `vector`, gradients of `grad`.
 
-    Anything that moves the module's tensors behind our back (`module.to`, `module.half`) breaks
-    the binding: use `FlatModel.to`, and `bound` to check. One that is not to be trained
-    (`trains=False`) has no gradient, which takes as much memory as the model.
+    Calls that replace the module's tensors (`module.to`, `module.half`) break the binding: use
+    `FlatModel.to`, and `bound` to check. With `trains=False` there is no `grad`, which saves as
+    much memory as the model takes.
     """
 
     module: nn.Module
@@ -49,9 +49,9 @@ class FlatModel:
         return out
 
     def swap(self, vector: Tensor) -> Tensor:
-        """Make the module use this vector, and return the one it used before.
+        """Make the module use this vector; return the previous one.
 
-        Nothing is copied when the vector is contiguous float32 on the module's device.
+        A contiguous float32 vector on the module's device is not copied.
         """
         fits = vector.detach().to(self.vector.device, torch.float32).contiguous()
         views = self.layout.views(fits)
@@ -72,7 +72,7 @@ class FlatModel:
         self.vector.copy_(vector)
 
     def bind_grad(self) -> None:
-        """Make every parameter's `.grad` a view of `grad`, keeping what a foreign `.grad` holds.
+        """Make every parameter's `.grad` a view of `grad`; keep the values of a foreign `.grad`.
 
         `torch.optim`'s `zero_grad()` sets `.grad` to None, and the next backward makes new ones.
         """
@@ -91,15 +91,16 @@ class FlatModel:
 
     @property
     def trainable(self) -> Tensor:
-        """A 0/1 vector: 1 where a parameter lies that is not frozen (`requires_grad`)."""
+        """A 0/1 vector: 1 for parameters that are not frozen (`requires_grad`)."""
         names = {n for n, p in self.module.named_parameters() if p.requires_grad}
         return self.layout.mask(e for e in self.layout.entries if e.name in names)
 
     @property
     def trained(self) -> slice | None:
-        """Where the parameters lie that are not frozen, if they lie side by side.
+        """The span of the parameters that are not frozen; None if they are not adjacent.
 
-        They usually do, before all running statistics; a mask takes as much memory as a model.
+        They usually are, before all running statistics. A mask would need as much memory as the
+        model.
         """
         learns = {n for n, p in self.module.named_parameters() if p.requires_grad}
         spans = [entry.span for entry in self.layout.entries if entry.name in learns]
@@ -108,7 +109,7 @@ class FlatModel:
 
     @property
     def bound(self) -> bool:
-        """Whether the module's tensors still are the vector's views."""
+        """True if the module's tensors are still views of the vector."""
         try:
             found = list(tensors_of(self.module))
         except LayoutError:
@@ -131,7 +132,7 @@ class FlatModel:
         return self
 
     def clone(self) -> FlatModel:
-        """An independent copy: a module and a vector of its own, and no gradient yet."""
+        """Return an independent copy, with a zero gradient."""
         return FlatModel(copy.deepcopy(self.module), self.trains)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> FlatModel:
@@ -145,7 +146,7 @@ def _device(tensors: Sequence[Tensor]) -> torch.device:
     devices = {tensor.device for tensor in tensors}
     if len(devices) > 1:
         names = ", ".join(sorted(map(str, devices)))
-        raise LayoutError(f"the module lies on several devices ({names}): move it to one")
+        raise LayoutError(f"the module is on several devices ({names}): move it to one")
     return devices.pop() if devices else torch.device("cpu")
 
 
@@ -153,12 +154,12 @@ def _check_data(layout: Layout, tensors: Sequence[Tensor]) -> None:
     for entry, tensor in zip(layout.entries, tensors, strict=True):
         if tensor.is_meta:
             raise LayoutError(
-                f"'{entry.name}' has no data (meta device): build the module for real first"
+                f"'{entry.name}' has no data (meta device): build the module on a real device first"
             )
 
 
 def _check_memory(layout: Layout, tensors: Sequence[Tensor]) -> None:
-    """Refuse two tensors of one memory: the vector would hold it twice, and they would part."""
+    """Refuse two tensors that share memory: in the vector they would become separate copies."""
     seen: dict[int, str] = {}
     for entry, tensor in zip(layout.entries, tensors, strict=True):
         other = seen.setdefault(tensor.data_ptr(), entry.name) if entry.size else entry.name

@@ -1,7 +1,7 @@
-"""What is asked of the numbers of a vector, and how a long one is gone through.
+"""Vectors as tensors and numpy arrays, iterated in blocks, checked for finite numbers.
 
-A vector is a tensor where a network is trained, and an array of numpy where models are only sent,
-kept and summed. One of them is the other's memory: nothing is copied on the way.
+Training uses tensors; code that only sends, stores and sums models uses numpy arrays. Both share
+memory: a conversion does not copy.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ __all__ = ["BLOCK", "Vector", "as_numpy", "as_tensors", "blocks", "finite"]
 Vector = npt.NDArray[np.float32]
 
 BLOCK = 1 << 18
-"""Numbers of a block: 1 MB as float32, which the processor's cache holds."""
+"""Numbers in a block: 1 MB of float32, which fits the processor's cache."""
 
 
 def as_numpy(vector: Tensor | Vector) -> Vector:
-    """The same numbers for numpy; a copy only if they lie on a GPU."""
+    """Return the same numbers as a numpy array; a copy only from a GPU."""
     if isinstance(vector, np.ndarray):
         return vector
     array: Vector = vector.detach().cpu().numpy()
@@ -31,20 +31,20 @@ def as_numpy(vector: Tensor | Vector) -> Vector:
 
 
 def as_tensors(vectors: Mapping[str, Vector]) -> dict[str, Tensor]:
-    """The same numbers for torch."""
+    """Return the same numbers as tensors."""
     return {name: torch.from_numpy(vector) for name, vector in vectors.items()}
 
 
 def blocks(first: int, last: int, size: int = BLOCK) -> Iterator[slice]:
-    """From `first` to `last` in steps: what is made block by block is never there as a whole."""
+    """Yield the blocks from `first` to `last`: results per block keep memory small."""
     for start in range(first, last, size):
         yield slice(start, min(start + size, last))
 
 
 def finite(vector: Tensor | Vector) -> bool:
-    """Whether all numbers are finite: by the least and the largest, which a NaN would be.
+    """Return True if all numbers are finite, from minimum and maximum, which propagate NaN.
 
-    `isfinite` makes a second vector on the way, and of a large model that is much.
+    `isfinite` would allocate a second vector.
     """
     numbers = as_numpy(vector)
     return not numbers.size or (math.isfinite(numbers.min()) and math.isfinite(numbers.max()))

@@ -1,1 +1,1 @@
-"""The contract of a method: base, objective, stack (composition), grammar, plugins, turn."""
+"""The contract of a method: hooks, loss, private state, composition, grammar and plugins."""

@@ -1,7 +1,7 @@
-"""What a method may fill in: a device half, a coordinator half, and the few types they speak in.
+"""The method interface: the hooks of the device half and of the coordinator half, and their types.
 
-A method is a frozen dataclass of hyper-parameters. Whatever changes comes in as an argument, most
-of it in `Round`, and leaves as a return value. It knows nothing of brokers, files or threads.
+A method is a frozen dataclass of hyper-parameters. State comes in as an argument, most of it in
+`TurnView`, and leaves as a return value. A method knows nothing of brokers, files or threads.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fededge.method.objective import Affine, Objective, Output, Term, forward
 from fededge.method.private import Private, Value
 from fededge.method.ranges import Range
 from fededge.method.teacher import Teacher
-from fededge.method.turn import Batch, Examples, Hyper, Phase, Round
+from fededge.method.turn import Batch, Examples, Hyper, Phase, TurnView
 
 __all__ = [
     "Affine",
@@ -34,37 +34,37 @@ __all__ = [
     "Phase",
     "Private",
     "Range",
-    "Round",
     "State",
     "Step",
     "Teacher",
     "Term",
+    "TurnView",
     "forward",
 ]
 
 Follows = Literal["training", "update"]
-"""When a piece of private state is kept: at once, or only once the coordinator has accepted."""
+"""When private state is saved: after the training, or once the update is accepted."""
 
 State = Mapping[str, Vector]
-"""What a coordinator half remembers between rounds, by name; each as long as the model."""
+"""Method state: the coordinator half's vectors between rounds, by name; model-sized."""
 
 
 class Step(Protocol):
-    """The pieces of one local step, for a method that puts them together in its own way."""
+    """The parts of one local step, for a method that arranges them itself."""
 
     def batch(self) -> Batch:
-        """The next batch, as the layers' `batch` hooks made it."""
+        """Return the next batch, after the layers' `batch` hooks."""
 
     def gradient(self, batch: Batch) -> float:
-        """Fill the gradient of the network and its companions; the loss is returned."""
+        """Fill the gradients of the network and its companions; return the loss."""
 
     def apply(self, lr: float | None = None) -> None:
-        """Step along the gradient, with the layers' pulls, momentum and weight decay."""
+        """Take an SGD step, with the layers' pulls, momentum and weight decay."""
 
 
 @dataclass(frozen=True, eq=False)
 class Finish:
-    """What a layer makes of its turn. An upload of None leaves it to the others: `r.model`."""
+    """A layer's result of a turn. Without an `upload` of any layer, `r.model` is uploaded."""
 
     upload: Tensor | None = None
     scalars: Mapping[str, float] = field(default_factory=dict)
@@ -73,18 +73,18 @@ class Finish:
 
 @dataclass(frozen=True, eq=False)
 class Merged:
-    """The updates of a round that count: all in one, and the scalars by device.
+    """The aggregate of a round's updates, and each participant's scalars.
 
     Attributes:
-        mean: of the models, by the method's weights.
-        reports: the scalars of each device.
-        devices: how many devices the federation has, taking part or not.
-        layout: of all these vectors.
-        sums: Σ factor · (model - w), for the factors that the method's `sums` gives.
+        mean: the mean of the models, weighted by the method.
+        scalars: the scalars of each participant, by device.
+        devices: the number of devices in the federation, participants or not.
+        layout: the layout of all these vectors.
+        sums: Σ factor · (model - w), for each factor that the method's `sums` returns.
     """
 
     mean: Vector
-    reports: Mapping[str, Mapping[str, float]]
+    scalars: Mapping[str, Mapping[str, float]]
     devices: int
     layout: Layout
     sums: Mapping[str, Vector] = field(default_factory=dict)
@@ -92,133 +92,137 @@ class Merged:
 
 @dataclass(frozen=True)
 class Method:
-    """A federated method. The defaults are FedAvg's: a method fills in only what it changes."""
+    """A federated method. The defaults are FedAvg's: a method overrides only what it changes."""
 
     name: ClassVar[str] = "method"
     scalars: ClassVar[frozenset[str]] = frozenset()
-    """Names of the numbers that leave the device beside those every method reports."""
+    """Names of the method's own scalars: they leave the device beside the common ones."""
     keeps: ClassVar[Mapping[str, Follows]] = {}
-    """The private state: each piece's name, and what its keeping follows."""
+    """Names of the private state, and when each is saved."""
     sends: ClassVar[tuple[str, ...]] = ()
     """Names of the vectors that travel with the model to the devices."""
     phase_names: ClassVar[tuple[str, ...]] = ("train",)
-    """Names of the phases that `phases` gives, in their order."""
+    """Names of the phases that `phases` returns, in order."""
     aside_names: ClassVar[tuple[str, ...]] = ()
-    """Those of them that are aside."""
+    """Phases that do not affect the uploaded model."""
     equal: ClassVar[bool] = False
-    """Whether updates count the same where no layer has a `weight`; if not, by their examples."""
+    """True: updates weigh the same where no layer has a `weight`. False: by examples."""
 
     def __str__(self) -> str:
-        """The method as it is written in a configuration, with every option."""
+        """Return the method as written in a configuration, with every option."""
         options = ", ".join(f"{k}={_literal(v)}" for k, v in dataclasses.asdict(self).items())
         return f"{self.name}({options})" if options else self.name
 
     def require(self, holds: bool, rule: str) -> None:
-        """Refuse a hyper-parameter; for `__post_init__`."""
+        """Refuse a hyper-parameter unless the condition `holds`; for `__post_init__`."""
         if not holds:
             raise MethodError(f"{self}: {rule}")
 
     def needs(self, net: nn.Module) -> None:
         """Refuse a network that the method cannot train, with a MethodError that says what to do.
 
-        Asked as soon as a configuration is read: `net` may still be without values.
+        Called when a configuration is read: `net` may be on the meta device, without values.
         """
 
     # The device half, in the order of a turn.
 
-    def phases(self, r: Round) -> Sequence[Phase]:
+    def phases(self, r: TurnView) -> Sequence[Phase]:
+        """Return the phases of the local training."""
         return (Phase(),)
 
-    def begin(self, r: Round, w: Tensor) -> Tensor:
-        """The vector that local training starts from; `w` is what the layers before chose."""
+    def begin(self, r: TurnView, w: Tensor) -> Tensor:
+        """Return the vector that local training starts from; `w` is the earlier layers' choice."""
         return w
 
-    def pull(self, r: Round) -> Affine | None:
-        """The correction of every gradient in the phase that begins now."""
+    def pull(self, r: TurnView) -> Affine | None:
+        """Return the correction of every gradient in the phase that begins."""
         return None
 
-    def companions(self, r: Round) -> Sequence[FlatModel]:
-        """The device's own models that the phase trains too, by the same loss and optimiser."""
+    def companions(self, r: TurnView) -> Sequence[FlatModel]:
+        """Return the device's own models that the phase trains too, by the same loss and SGD."""
         return ()
 
-    def advance(self, r: Round, step: Step) -> float:
-        """One local step; returns its loss."""
+    def advance(self, r: TurnView, step: Step) -> float:
+        """Take one local step; return its loss."""
         loss = step.gradient(step.batch())
         step.apply()
         return loss
 
-    def batch(self, r: Round, batch: Batch) -> Batch:
+    def batch(self, r: TurnView, batch: Batch) -> Batch:
+        """Return the batch to train on, such as a mixture of this one."""
         return batch
 
-    def objective(self, r: Round, out: Output, batch: Batch) -> Objective:
-        """The layer's part in the loss; it takes no notes, for others may ask for it too."""
+    def objective(self, r: TurnView, out: Output, batch: Batch) -> Objective:
+        """Return the layer's part of the loss; without side effects: other layers call it too."""
         return Objective()
 
-    def observe(self, r: Round, out: Output, batch: Batch) -> None:
-        """Take notes of a training step's output, outside of the gradient."""
+    def observe(self, r: TurnView, out: Output, batch: Batch) -> None:
+        """Record statistics of a training step's output, without gradients."""
 
-    def epoch_end(self, r: Round) -> None:
+    def epoch_end(self, r: TurnView) -> None:
         """Called after each pass over the device's data."""
 
-    def finish(self, r: Round) -> Finish:
+    def finish(self, r: TurnView) -> Finish:
+        """Return the upload, scalars and private state of the turn."""
         return Finish()
 
-    def personal(self, r: Round) -> Tensor:
-        """The model this device will use itself; `r.private` is what `finish` returned."""
+    def personal(self, r: TurnView) -> Tensor:
+        """Return the personal model, which the device deploys; `r.private` is `finish`'s."""
         return r.model
 
-    def refreshed(self, r: Round) -> Tensor | None:
-        """The device's own model after a round that it sat out; None: as its last turn left it."""
+    def refreshed(self, r: TurnView) -> Tensor | None:
+        """Return the personal model after a round that the device sat out; None: unchanged."""
         return None
 
     def network(self, net: nn.Module, data: Examples) -> nn.Module:
-        """The network that `personal` gives the values of; `net` itself, or a new module.
+        """Return the network of the personal model: `net` itself, or a new module.
 
-        A new one may hold a copy of `net`; it takes the same inputs and gives logits.
+        A new module may hold a copy of `net`; it takes the same inputs and returns logits.
         """
         return net
 
-    # The coordinator half: its vectors are arrays of numpy, for a coordinator has no need of torch.
+    # The coordinator half. Its vectors are numpy arrays: a coordinator runs without torch.
 
     def passes(self, hyper: Hyper) -> int:
-        """The most passes over the data that the phases leading to the sent model take together.
+        """Return the most epochs that the phases of the uploaded model take together.
 
-        A method whose `phases` have epochs of their own fills it in.
+        A method whose `phases` set their own epochs overrides it.
         """
         return hyper.epochs
 
     def ranges(self, hyper: Hyper, examples: int, steps: int) -> Mapping[str, Range]:
-        """The range of each of the method's scalars; a report with one outside is refused.
+        """Return the range of each of the method's scalars; a value outside it is refused.
 
         Args:
             hyper: the training that the coordinator asks for.
-            examples: as many as the device reports.
-            steps: as many as it reports; at most what `hyper`, `passes` and `examples` allow.
+            examples: the number of examples that the device reports.
+            steps: the reported number of steps, within what `hyper`, `passes` and `examples` allow.
         """
         return {}
 
     def weight(self, scalars: Mapping[str, float]) -> float:
-        """How much an update counts; the weights of a round are normalised to sum to 1.
+        """Return an update's weight; the weights of a round are normalised to sum to 1.
 
-        Not asked for a device without examples: it counts nothing.
+        Not called for a device without examples: its weight is 0.
         """
         return scalars["examples"]
 
     def sums(self, scalars: Mapping[str, float]) -> Mapping[str, float]:
-        """Further sums for `step`, by name: the factor of this update's change in each."""
+        """Return this update's factor in each further sum that `step` needs, by name."""
         return {}
 
     def initial(self, layout: Layout) -> State:
+        """Return the method state before the first round."""
         return {}
 
     def send(self, state: State) -> State:
-        """The vectors that travel with the model: those that `sends` names."""
+        """Return the vectors that travel with the model: those that `sends` names."""
         return {}
 
     def step(self, w: Vector, merged: Merged, state: State) -> tuple[Vector, State]:
-        """The next global model, from this one and the mean of the updates.
+        """Return the next global model and method state.
 
-        Running statistics (batch norm) are the mean's, whatever is returned for them.
+        The caller replaces the model's running statistics (batch norm) with the mean's.
         """
         return merged.mean, state
 

@@ -1,4 +1,4 @@
-"""Losses of features; those of logits are ops (`fededge.ops.losses`)."""
+"""Losses on features; losses on logits are ops (`fededge.ops.losses`)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ LEAST_BANDWIDTH = 1e-8
 
 
 def mmd(x: Tensor, y: Tensor) -> Tensor:
-    """The squared maximum mean discrepancy of two samples [B, …] under five Gaussian kernels.
+    """Squared maximum mean discrepancy of two samples [B, …] under five Gaussian kernels.
 
     mean k(x, x') + mean k(y, y') - 2 mean k(x, y), k = Σ exp(-d²/b). The bandwidths b are multiples
-    of the mean squared distance of two examples, which is held fixed.
+    of the mean squared distance of two examples, which gets no gradient.
     """
     both = torch.cat([x, y]).flatten(1)
-    # By differences: |a|² + |b|² - 2ab would lose the small distances in float32.
+    # From differences: |a|² + |b|² - 2ab would cancel small distances in float32.
     square = torch.cdist(both, both, compute_mode="donot_use_mm_for_euclid_dist").square()
     pairs = len(both) * (len(both) - 1)
     b = square.detach().sum() / pairs + LEAST_BANDWIDTH

@@ -1,4 +1,4 @@
-"""Methods as text: `fedprox(mu=0.1)+mixup`, or `scaffold@first+map` for a layer in one phase."""
+"""Parser of methods as text: `fedprox(mu=0.1)+mixup`, or `scaffold@first+map` for one phase."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ LAYER = re.compile(r"([\w.-]+)\s*(?:\(([^()]*)\))?\s*((?:@[\w-]+\s*)*)")
 
 Option = bool | int | float | str
 
-WANTED = {bool: "true or false", int: "a whole number", float: "a finite number"}
+EXPECTED = {bool: "true or false", int: "a whole number", float: "a finite number"}
 
 
 def parse(text: str, known: Mapping[str, type[Method]]) -> Stack:
-    """Read `name(key=value, …)@phase+name…`; every mistake says what is known."""
+    """Read `name(key=value, …)@phase+name…`; errors list the known names."""
     if not text.strip():
         raise MethodError(f"no method is named; known methods: {', '.join(sorted(known))}")
     parts = re.split(r"\+(?![^(]*\))", text)  # a + inside parentheses belongs to a number: 1e+3
@@ -31,14 +31,14 @@ def parse(text: str, known: Mapping[str, type[Method]]) -> Stack:
         raise MethodError(f"method '{text}' has a + without a layer on each side")
     layers, limits = [], {}
     for part in parts:
-        layer, limit = _layer(part.strip(), known)
+        layer, limit = _parse_layer(part.strip(), known)
         layers.append(layer)
         if limit:
             limits[layer.name] = limit
     return Stack(tuple(layers), limits)
 
 
-def _layer(text: str, known: Mapping[str, type[Method]]) -> tuple[Method, tuple[str, ...]]:
+def _parse_layer(text: str, known: Mapping[str, type[Method]]) -> tuple[Method, tuple[str, ...]]:
     match = LAYER.fullmatch(text)
     if match is None:
         raise MethodError(f"method '{text}' is not of the form name or name(key=value, ...)")
@@ -46,21 +46,21 @@ def _layer(text: str, known: Mapping[str, type[Method]]) -> tuple[Method, tuple[
     if name not in known:
         raise MethodError(f"unknown method '{name}'{_hint(name, known)}")
     limit = tuple(phase.strip() for phase in phases.split("@")[1:])
-    return _made(known[name], _options(name, options, known[name])), limit
+    return _instantiate(known[name], _parse_options(name, options, known[name])), limit
 
 
-def _made(kind: type[Method], options: dict[str, Option]) -> Method:
+def _instantiate(kind: type[Method], options: dict[str, Option]) -> Method:
     try:
         return kind(**options)
     except FedEdgeError:
         raise
-    except Exception as error:  # noqa: BLE001 - a user's own method may refuse with any
+    except Exception as error:  # noqa: BLE001 - a plugin's constructor may raise anything
         raise MethodError(
-            f"method '{kind.name}' does not take its options ({type(error).__name__}: {error})"
+            f"method '{kind.name}' refuses its options ({type(error).__name__}: {error})"
         ) from None
 
 
-def _options(name: str, text: str, kind: type[Method]) -> dict[str, Option]:
+def _parse_options(name: str, text: str, kind: type[Method]) -> dict[str, Option]:
     fields = {field.name: field.default for field in dataclasses.fields(kind)}
     values: dict[str, Option] = {}
     for part in text.split(",") if text.strip() else ():
@@ -72,15 +72,15 @@ def _options(name: str, text: str, kind: type[Method]) -> dict[str, Option]:
         if key in values:
             raise MethodError(f"option '{key}' is given twice in '{name}({text})'")
         choices = typing.get_args(typing.get_type_hints(kind)[key])
-        values[key] = _value(f"{name}({key}=…)", value, fields[key], choices)
+        values[key] = _parse_value(f"{name}({key}=…)", value, fields[key], choices)
     return values
 
 
-def _value(where: str, text: str, default: object, choices: tuple[str, ...]) -> Option:
+def _parse_value(where: str, text: str, default: object, choices: tuple[str, ...]) -> Option:
     """Read an option's value as the type of its default."""
     if isinstance(default, str):
         if choices and text not in choices:
-            raise MethodError(f"{where} wants one of {', '.join(choices)}; got '{text}'")
+            raise MethodError(f"{where} must be one of {', '.join(choices)}; got '{text}'")
         return text
     try:
         if isinstance(default, bool):
@@ -92,7 +92,7 @@ def _value(where: str, text: str, default: object, choices: tuple[str, ...]) -> 
             return number
     except (KeyError, ValueError):
         pass
-    raise MethodError(f"{where} wants {WANTED[type(default)]}, got '{text}'")
+    raise MethodError(f"{where} must be {EXPECTED[type(default)]}, got '{text}'")
 
 
 def _hint(word: str, allowed: Mapping[str, object]) -> str:

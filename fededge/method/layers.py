@@ -1,4 +1,4 @@
-"""A composition's layers: who decides what, who acts when, and which do not go together."""
+"""Layers of a composition: the owner of each hook, the phases of each layer, and conflicts."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from functools import cached_property
 from itertools import permutations
 
 from fededge.errors import MethodError
-from fededge.method.base import Method, Round
+from fededge.method.base import Method, TurnView
 from fededge.method.turn import Turn
 
 __all__ = ["PERSONAL", "SCALARS", "Layers"]
 
 SCALARS = frozenset({"examples", "steps", "loss", "personal_accuracy"})
-"""What every device reports of a turn, whatever the method."""
+"""The scalars that every device reports, whatever the method."""
 
 PERSONAL = ("personal", "refreshed", "network")
 
@@ -29,7 +29,7 @@ ONE_OWNER = {
 
 
 IN_PHASES = ("pull", "companions", "batch", "objective", "observe", "epoch_end")
-"""What a layer does during a phase, and not in those that it is not limited to."""
+"""Hooks that run during a phase; a limit restricts them to the phases that it names."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class Layers:
     """Methods in order.
 
     Phases, local step, personal model, weight and global step each have one owner. A layer acts
-    in the phases that its limit names; without a limit, in those that lead to the sent model (and
-    the owner of the phases in all).
+    in the phases that its limit names. Without a limit it acts in the phases that lead to the
+    uploaded model; the owner of the phases acts in all of them.
     """
 
     layers: tuple[Method, ...]
@@ -60,8 +60,8 @@ class Layers:
         return "+".join(f"{layer}{limits.get(layer.name, '')}" for layer in self.layers)
 
     @cached_property
-    def filled(self) -> dict[str, tuple[Method, ...]]:
-        """For every hook the layers that fill it in."""
+    def overriding(self) -> dict[str, tuple[Method, ...]]:
+        """The layers that override each hook."""
         return {
             hook: tuple(layer for layer in self.layers if getattr(type(layer), hook) is not default)
             for hook, default in vars(Method).items()
@@ -70,11 +70,11 @@ class Layers:
 
     @cached_property
     def _owners(self) -> dict[tuple[str, ...], Method]:
-        """For the hooks that have one owner: the layer that fills them in, or the first."""
-        return {hooks: self._only_one(hooks) for hooks in ONE_OWNER}
+        """The owner of each hook in `ONE_OWNER`: the layer that overrides it, or the first."""
+        return {hooks: self._find_owner(hooks) for hooks in ONE_OWNER}
 
-    def _only_one(self, hooks: tuple[str, ...]) -> Method:
-        owners = {layer.name: layer for hook in hooks for layer in self.filled[hook]}
+    def _find_owner(self, hooks: tuple[str, ...]) -> Method:
+        owners = {layer.name: layer for hook in hooks for layer in self.overriding[hook]}
         if len(owners) > 1:
             names = " and ".join(layer.name for layer in self.layers if layer.name in owners)
             raise MethodError(f"{names} cannot be combined: each decides {ONE_OWNER[hooks]}")
@@ -83,48 +83,47 @@ class Layers:
     def owner(self, *hooks: str) -> Method:
         return self._owners[hooks]
 
-    def acting(self, hook: str, turn: Turn) -> Iterator[tuple[Method, Round]]:
-        """The layers that fill in this hook and act in the present phase."""
+    def acting(self, hook: str, turn: Turn) -> Iterator[tuple[Method, TurnView]]:
+        """Yield the layers that override this hook and act in the current phase."""
         phase = turn.phase
-        for layer in self.filled[hook]:
+        for layer in self.overriding[hook]:
             limit = self.limits.get(layer.name)
             if limit is None:
                 acts = not phase.aside or layer is self.owner("phases")
             else:
                 acts = phase.name in limit
             if acts:
-                yield layer, Round(turn, layer.name)
+                yield layer, TurnView(turn, layer.name)
 
     def _check_limits(self) -> None:
         owner = self.owner("phases")
         for layer in self.layers:
             limit = self.limits.get(layer.name, ())
-            fault = self._fault(layer, limit, owner) if limit else ""
-            if fault:
-                raise MethodError(f"method '{self}': {fault}")
+            problem = self._limit_problem(layer, limit, owner) if limit else ""
+            if problem:
+                raise MethodError(f"method '{self}': {problem}")
 
-    def _fault(self, layer: Method, limit: tuple[str, ...], owner: Method) -> str:
-        """Why this limit means nothing; empty if it does mean something."""
+    def _limit_problem(self, layer: Method, limit: tuple[str, ...], owner: Method) -> str:
+        """Return the reason why this limit has no effect; empty if it has one."""
         written = "".join(f"@{phase}" for phase in limit)
         for phase in limit:
             if phase not in owner.phase_names:
                 known = ", ".join(owner.phase_names)
                 begin = f"{layer.name} is limited to phase '{phase}'"
                 return f"{begin}, but {owner.name} has the phases {known}"
-        if not any(layer in self.filled[hook] for hook in IN_PHASES):
+        if not any(layer in self.overriding[hook] for hook in IN_PHASES):
             begin = f"{layer.name} does nothing during a phase"
-            return f"{begin}, so that it cannot be limited to one: leave {written} out"
+            return f"{begin} and cannot be limited to one: leave {written} out"
         if layer is owner and owner.aside_names:
-            begin = f"the phases are {owner.name}'s own"
-            return f"{begin}, and a limit is for the layers beside it: leave {written} out"
+            begin = f"{owner.name} defines the phases"
+            return f"{begin}, and only the other layers can be limited: leave {written} out"
         if layer.sends and set(limit) <= set(owner.aside_names):
-            begin = f"{layer.name} corrects the model that is sent"
-            end = f"{owner.name}'s '{limit[0]}' is aside"
-            return f"{begin}, and no phase that it is limited to leads there: {end}"
+            begin = f"{layer.name} corrects the uploaded model"
+            return f"{begin}, but {owner.name}'s phase '{limit[0]}' does not affect it"
         return ""
 
     def _check_contents(self) -> None:
         for one, other in permutations(self.layers, 2):
             if isinstance(one, type(other)):
                 pair = f"{other.name} and {one.name} cannot be combined"
-                raise MethodError(f"{pair}: {one.name} has all of {other.name} in it")
+                raise MethodError(f"{pair}: {one.name} already includes {other.name}")

@@ -1,6 +1,6 @@
-"""The two ways in which a method bends local training: its loss, and a pull on the gradient.
+"""A method's two effects on local training: its loss (`Objective`), its gradient pull (`Affine`).
 
-Both are sums, so that layers of a composition add up without knowing of each other.
+Both are sums: the layers of a composition add up without knowing each other.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ __all__ = ["Affine", "Labellings", "Objective", "Output", "Term", "forward"]
 
 @dataclass(frozen=True, eq=False)
 class Output:
-    """What the network made of a batch; `features` go into the last layer."""
+    """A network's output for a batch; `features` are the head's input."""
 
     logits: Tensor
     features: Tensor
 
 
 def forward(module: nn.Module, x: Tensor) -> Output:
-    """Logits and the features before the head; a network without a head has its logits for both."""
+    """Return logits and features; without a head, the logits are the features too."""
     x = models.channels_last(x)
     if isinstance(module, models.Classifier):
         features = module.features(x)
@@ -36,7 +36,7 @@ Term = Callable[[Output, Tensor], Tensor]
 """A batch mean that is added to the loss, from the network's output and one labelling."""
 
 Labellings = Sequence[tuple[Tensor, float]]
-"""Labels of a batch and how much they count; mixup gives two."""
+"""Labels of a batch and their weight; mixup returns two."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,12 +45,12 @@ class Objective:
 
     u = scale ⊙ z + added_scale ⊙ added + shift[y]. Restricted softmax is a scale; balanced softmax,
     FedLC and margins are shifts (one row, or a row per label); FedBalance adds another model's
-    logits, by a scale of their own; LfD has a soft target; L1 is FedACD's (`ops.label_loss`);
-    distillation is a term. Without a weight or a target, scales, shift and added logits are for
-    nothing.
+    logits with their own scale; LfD has a soft target; L1 is FedACD's (`ops.label_loss`);
+    distillation is a term. Without a weight or a target, scales, shift and added logits are
+    unused.
 
     Attributes:
-        factor: e^shift, if it is at hand: it saves time.
+        factor: e^shift, if the caller has it already; saves time.
         target: probabilities [batch, classes], times the weight of that part of the loss.
     """
 
@@ -65,7 +65,7 @@ class Objective:
     added_scale: Tensor | None = None
 
     def __add__(self, other: Objective) -> Objective:
-        """Both at once: weights and scales multiply, all else adds up."""
+        """Combine two objectives: weights and scales multiply, the rest adds up."""
         added, added_scale = self._added(other)
         return Objective(
             self.weight * other.weight,
@@ -83,7 +83,7 @@ class Objective:
         return self.mixed(out, ((y, 1.0),))
 
     def mixed(self, out: Output, labellings: Labellings) -> Tensor:
-        """The loss of each labelling by its share."""
+        """Return the loss of each labelling, weighted by its share."""
         parts = self._by_labels(out.logits, labellings)
         parts += [_times(share, term(out, y)) for y, share in labellings for term in self.terms]
         return sum(parts[1:], parts[0]) if parts else 0.0 * out.logits.sum()
@@ -112,7 +112,7 @@ class Objective:
         )
 
     def _added(self, other: Objective) -> tuple[Tensor | None, Tensor | None]:
-        """What both add: of two, each by its own scale, the sum."""
+        """Return the combined added logits and their scale; two are scaled first, then summed."""
         if self.added is None or other.added is None:
             one = other if self.added is None else self
             return one.added, one.added_scale
@@ -120,7 +120,7 @@ class Objective:
         return _join(mine, others, torch.add), None
 
     def _factor(self, other: Objective) -> Tensor | None:
-        """This one's part in the factor of both: none, if one of two shifts has no factor."""
+        """Return the factor to combine with `other`'s; None if `other`'s shift lacks one."""
         alone = self.shift is None or other.shift is None or other.factor is not None
         return self.factor if alone else None
 

@@ -1,7 +1,7 @@
-"""Methods of a user's own: one file outside of the package, named as `path/to/file.py:Name`.
+"""Plugins: methods in a user's own file, named as `path/to/file.py:Name`.
 
-The file is imported, so only a text that the machine's own user has written may name one. What a
-federation announces never does: a name and the SHA-256 of the file that it means.
+The file is imported, so only text from this machine's own user may name one. A federation
+announces a plugin by its method name and the SHA-256 of its file, never by a path.
 """
 
 from __future__ import annotations
@@ -24,10 +24,17 @@ from fededge._internal.plain_text import SCALAR_NAME
 from fededge.errors import FedEdgeError, MethodError
 from fededge.method.base import Method
 
-__all__ = ["calling", "located", "references", "resolved", "sha256_of", "telling_lines"]
+__all__ = [
+    "absolute_paths",
+    "hook_errors",
+    "load_references",
+    "plugin_errors",
+    "references",
+    "sha256_of",
+]
 
-# Where a layer begins: a path, up to its `.py:`, and a name. A + or a parenthesis may be in a path
-# that begins as one (/, ./, ~ or a drive); elsewhere they belong to the composition.
+# At the start of a layer: a path up to `.py:`, and a name. A path that begins as one (/, ./, ~ or
+# a drive) may contain a + or a parenthesis; elsewhere they belong to the composition.
 REFERENCE = re.compile(
     r"(\A|\+)\s*((?:(?:[/\\.~]|[A-Za-z]:[/\\]).*?|[^+()@:]*?)\.py)\s*:\s*([\w-]+)"
 )
@@ -36,12 +43,14 @@ MODULE = "fededge_own_"
 SCALAR = re.compile(SCALAR_NAME)
 
 
-def resolved(text: str, taken: Mapping[str, type[Method]]) -> tuple[str, dict[str, type[Method]]]:
-    """A text with the names of methods for their files, and the methods of these names."""
+def load_references(
+    text: str, taken: Mapping[str, type[Method]]
+) -> tuple[str, dict[str, type[Method]]]:
+    """Import the files in a text; return it with method names in their place, and the methods."""
     found: dict[str, type[Method]] = {}
 
     def name(match: re.Match[str]) -> str:
-        kind = _load(Path(match[2]).expanduser().absolute(), match[3], taken)
+        kind = _load_method(Path(match[2]).expanduser().absolute(), match[3], taken)
         found[kind.name] = kind
         return f"{match[1]}{kind.name}"
 
@@ -53,8 +62,8 @@ def resolved(text: str, taken: Mapping[str, type[Method]]) -> tuple[str, dict[st
     return plain, found
 
 
-def located(text: str, folder: Path) -> str:
-    """The text with the paths in it made absolute; relative ones are seen from this folder."""
+def absolute_paths(text: str, folder: Path) -> str:
+    """Return the text with absolute paths; relative ones start from this folder."""
 
     def place(match: re.Match[str]) -> str:
         path = folder.absolute() / Path(match[2]).expanduser()
@@ -64,35 +73,35 @@ def located(text: str, folder: Path) -> str:
 
 
 def references(text: str) -> list[str]:
-    """The files in a text, each with the method that is named in it."""
+    """Return the plugin references in a text, each as `path/to/file.py:Name`."""
     return [f"{match[2]}:{match[3]}" for match in REFERENCE.finditer(text)]
 
 
 def sha256_of(kind: type[Method]) -> str:
-    """Of the file that a method was loaded from; empty for those of the package."""
+    """Return the SHA-256 of a plugin's file; empty for FedEdge's own methods."""
     module = kind.__module__
     return module.removeprefix(MODULE) if module.startswith(MODULE) else ""
 
 
 @contextmanager
-def telling_lines() -> Iterator[None]:
-    """Make a sentence with file and line of what goes wrong inside of a user's own method."""
+def plugin_errors() -> Iterator[None]:
+    """Turn an exception inside a plugin into a MethodError with its file and line."""
     try:
         yield
     except FedEdgeError:
         raise
     except Exception as error:
-        line = _own_line(error)
+        line = _plugin_line(error)
         if not line:
             raise
-        raise MethodError(f"{line}{_said(error)}") from error
+        raise MethodError(f"{line}{_summary(error)}") from error
 
 
 @contextmanager
-def calling(layer: Method, hook: str) -> Iterator[None]:
-    """Make a MethodError of whatever a hook raises; a method may be anybody's.
+def hook_errors(layer: Method, hook: str) -> Iterator[None]:
+    """Turn any exception of a hook into a MethodError, for a method may be a plugin.
 
-    Numpy does not warn meanwhile: numbers that are not finite get a sentence where they come back.
+    Numpy's warnings are off inside: the caller checks the result for numbers that are not finite.
     """
     try:
         with np.errstate(all="ignore"):
@@ -100,12 +109,12 @@ def calling(layer: Method, hook: str) -> Iterator[None]:
     except (MethodError, MemoryError):
         raise
     except (Exception, SystemExit) as error:
-        said = f"{_own_line(error)}{_said(error)}"
-        raise MethodError(f"{layer.name}: {hook} failed ({said})") from error
+        reason = f"{_plugin_line(error)}{_summary(error)}"
+        raise MethodError(f"{layer.name}: {hook} failed ({reason})") from error
 
 
-def _own_line(error: BaseException) -> str:
-    """File and last line of a user's own method on the way to an error; empty if there is none."""
+def _plugin_line(error: BaseException) -> str:
+    """Return the last file and line of a plugin in a traceback; empty if there is none."""
     modules = [module for name, module in sys.modules.items() if name.startswith(MODULE)]
     files = {module.__file__ for module in modules}
     frames = traceback.extract_tb(error.__traceback__)
@@ -113,22 +122,21 @@ def _own_line(error: BaseException) -> str:
     return f"{lines[-1].filename}, line {lines[-1].lineno}: " if lines else ""
 
 
-def _load(path: Path, name: str, taken: Mapping[str, type[Method]]) -> type[Method]:
-    """Import a file, and give the method in it that has this name, or whose class has."""
-    module = _module(path)
+def _load_method(path: Path, name: str, taken: Mapping[str, type[Method]]) -> type[Method]:
+    """Import a file; return its method of this name or class name."""
+    kind = _find_class(path, name)
     try:
-        kind = _find(module, name)
-        _check(kind)
+        _check_class(kind)
         if taken.get(kind.name, kind) is not kind:
-            raise MethodError(f"'{kind.name}' is a method of FedEdge's; choose another name")
+            raise MethodError(f"FedEdge has a method '{kind.name}' already; choose another name")
     except MethodError as error:
         raise MethodError(f"{path}: {error}") from None
     return kind
 
 
 @cache
-def _module(path: Path) -> ModuleType:
-    """The file as a module; imported once in a process, which does not change with its file."""
+def _import_file(path: Path) -> ModuleType:
+    """Import the file once per process: later changes of the file have no effect."""
     try:
         source = path.read_bytes()
     except FileNotFoundError:
@@ -137,49 +145,54 @@ def _module(path: Path) -> ModuleType:
         raise MethodError(f"{path}: cannot be read ({error.strerror})") from None
     module = ModuleType(MODULE + hashlib.sha256(source).hexdigest())
     module.__file__ = str(path)
-    sys.modules[module.__name__] = module  # dataclasses look there for what annotations mean
+    sys.modules[module.__name__] = module  # dataclasses resolve annotations there
     try:
-        # Not by importlib: what is hashed is what runs, and nothing is written beside the file.
+        # Without importlib: the hashed bytes are those that run, and no cache file is written.
         exec(compile(source, str(path), "exec", dont_inherit=True), vars(module))
     except SyntaxError as error:
         line = f", line {error.lineno}" if error.lineno else ""
-        raise MethodError(f"{path}{line}: not Python ({error.msg})") from None
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code may raise any
-        raise MethodError(f"{_place(path, error)}: its import fails ({_said(error)})") from None
+        raise MethodError(f"{path}{line}: syntax error ({error.msg})") from None
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code may raise anything
+        where = _failed_line(path, error)
+        raise MethodError(f"{where}: import failed ({_summary(error)})") from None
     return module
 
 
-def _place(path: Path, error: BaseException) -> str:
-    """The file, and its last line that was running."""
+def _failed_line(path: Path, error: BaseException) -> str:
+    """Return the file and its last line in a traceback."""
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if frame.filename == str(path)]
     return f"{path}, line {lines[-1]}" if lines else str(path)
 
 
-def _said(error: BaseException) -> str:
+def _summary(error: BaseException) -> str:
+    """Return an exception's type and the first line of its message."""
     first = next(iter(str(error).splitlines()), "")
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 
-def _find(module: ModuleType, name: str) -> type[Method]:
-    """A class that is written in this file, by its own name or by its method's."""
-    written = [
+def _find_class(path: Path, name: str) -> type[Method]:
+    """Return the method class defined in this file, by class name or method name."""
+    module = _import_file(path)
+    defined = [
         value
         for value in vars(module).values()
         if isinstance(value, type) and value.__module__ == module.__name__
     ]
-    kinds = [value for value in written if issubclass(value, Method)]
+    kinds = [value for value in defined if issubclass(value, Method)]
     for kind in kinds:
         if name in (kind.__name__, kind.name):
             return kind
-    if name in (value.__name__ for value in written):
-        raise MethodError(f"{name} is not a method: it must inherit from fededge.methods.Method")
-    there = ", ".join(kind.__name__ for kind in kinds)
-    raise MethodError(f"there is no method '{name}'; there is {there or 'none at all'}")
+    if name in (value.__name__ for value in defined):
+        raise MethodError(
+            f"{path}: {name} is not a method: it must inherit from fededge.methods.Method"
+        )
+    known = ", ".join(kind.__name__ for kind in kinds)
+    raise MethodError(f"{path} has no method '{name}'; it has {known or 'none'}")
 
 
-def _check(kind: type[Method]) -> None:
-    """What every method of the package keeps to, and a configuration relies on."""
+def _check_class(kind: type[Method]) -> None:
+    """Check what a configuration relies on and every method of the package fulfils."""
     title = kind.__name__
     if "__dataclass_params__" not in vars(kind):
         raise MethodError(f"{title} is not a frozen dataclass: write @dataclass(frozen=True) above")
@@ -188,7 +201,7 @@ def _check(kind: type[Method]) -> None:
     try:
         typing.get_type_hints(kind)
     except Exception as error:  # noqa: BLE001 - annotations are code too
-        raise MethodError(f"the types of {title} are not known ({_said(error)})") from None
+        raise MethodError(f"the types of {title} cannot be resolved ({_summary(error)})") from None
     for field in dataclasses.fields(kind):
         if not isinstance(field.default, bool | int | float | str):
             raise MethodError(
@@ -196,4 +209,6 @@ def _check(kind: type[Method]) -> None:
             )
     for scalar in kind.scalars:
         if not SCALAR.fullmatch(scalar):
-            raise MethodError(f"scalar '{scalar}' of {title} must be lower-case letters, digits, _")
+            raise MethodError(
+                f"scalar '{scalar}' of {title} must be of lower-case letters, digits and _"
+            )

@@ -1,23 +1,25 @@
-"""Private state: what a method keeps on the device between rounds, and cannot be sent."""
+"""Private state: what a method keeps on the device between rounds. It is never sent."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from fededge._internal.lazy_torch import Tensor
 from fededge.errors import EgressError
 
-__all__ = ["Private", "Value"]
+__all__ = ["Private", "Value", "values_of"]
 
 Value = Tensor | float | int
+
+T = TypeVar("T")
 
 
 class Private(Mapping[str, Value]):
     """Named tensors and numbers of one device, each under its layer's name: `map.inherited`.
 
-    Reading is free. Serialising is not: the agent's private store reaches for `items()`; every
-    general way out (pickle, copyreg, numpy) raises, and the wire's encoder takes no such type.
+    Anyone may read it. Only the agent's private store serialises it, through `items()`: pickle,
+    copyreg and numpy raise, and the wire's encoder refuses the type.
     """
 
     def __init__(self, values: Mapping[str, Value] | None = None) -> None:
@@ -36,32 +38,31 @@ class Private(Mapping[str, Value]):
         return f"Private({', '.join(self._values)})"
 
     def of(self, layer: str) -> Private:
-        """The pieces of one layer, by their own names."""
-        prefix = f"{layer}."
-        return Private({k[len(prefix) :]: v for k, v in self.items() if k.startswith(prefix)})
+        """Return one layer's state, without the prefix of its name."""
+        return Private(values_of(self, layer))
 
     def updated(self, layer: str, values: Mapping[str, Value]) -> Private:
-        """A copy in which these pieces of a layer are new."""
+        """Return a copy in which these values of a layer are new."""
         return Private({**self._values, **{f"{layer}.{k}": v for k, v in values.items()}})
 
     def without(self, name: str) -> tuple[Private, Tensor | None]:
-        """A copy without a tensor, and that tensor."""
+        """Return a copy without a tensor, and that tensor."""
         rest = {key: value for key, value in self._values.items() if key != name}
         return Private(rest), self.tensor(name) if name in self._values else None
 
     def including(self, name: str, value: Tensor | None) -> Private:
-        """A copy with a tensor of this name; as it is, if there is none."""
+        """Return a copy with this tensor; `self` if `value` is None."""
         return self if value is None else Private({**self._values, name: value})
 
     def tensor(self, name: str) -> Tensor:
-        """A piece that must be a tensor."""
+        """Return a value that must be a tensor."""
         value = self._values[name]
         if not isinstance(value, Tensor):
             raise TypeError(f"private '{name}' is a number, not a tensor")
         return value
 
     def number(self, name: str, default: float = 0.0) -> float:
-        """A piece that must be a number."""
+        """Return a value that must be a number."""
         value = self._values.get(name, default)
         if isinstance(value, Tensor):
             raise TypeError(f"private '{name}' is a tensor, not a number")
@@ -72,3 +73,9 @@ class Private(Mapping[str, Value]):
 
     def __array__(self, *args: object, **options: object) -> NoReturn:
         raise EgressError("private state stays on its device: it cannot become an array")
+
+
+def values_of(values: Mapping[str, T], layer: str) -> dict[str, T]:
+    """Return one layer's values, without the prefix of its name."""
+    prefix = f"{layer}."
+    return {k[len(prefix) :]: v for k, v in values.items() if k.startswith(prefix)}

@@ -1,7 +1,7 @@
-"""Ranges of the numbers that a device reports: a number outside of its range is refused.
+"""Ranges of the scalars that a device reports: a value outside its range is refused.
 
-A range follows from what the coordinator itself knows: the training it asks for, and numbers of
-the report that were checked before.
+The coordinator derives a range from the training that it asks for, and from scalars of the report
+that it has checked already.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from fededge.errors import MethodError
 from fededge.method.turn import Hyper
 
-__all__ = ["EXAMPLES", "UNDECLARED", "Range", "common"]
+__all__ = ["EXAMPLES", "UNDECLARED", "Range", "common_ranges"]
 
 
 @dataclass(frozen=True)
 class Range:
-    """The finite numbers from `low` to `high`, both included; of a count, `whole` ones only."""
+    """The finite numbers from `low` to `high`, both included; only whole ones if `whole`."""
 
     low: float
     high: float
@@ -25,7 +25,7 @@ class Range:
 
     def __post_init__(self) -> None:
         if not self.low <= self.high:
-            raise MethodError(f"a range from {self.low} to {self.high} has no number in it")
+            raise MethodError(f"a Range from {self.low} to {self.high} is empty")
 
     def __contains__(self, value: float) -> bool:
         inside = math.isfinite(value) and self.low <= value <= self.high
@@ -40,19 +40,19 @@ EXAMPLES = Range(0, 2**53, whole=True)
 """Larger counts are not exact in float64."""
 
 LOSS = Range(-3.4028234663852886e38, 3.4028234663852886e38)
-"""Every finite float32: a loss decides nothing, and that of a model that diverges may be large."""
+"""Every finite float32: no decision depends on the loss, and a diverging model's may be large."""
 
 UNDECLARED = Range(-1e9, 1e9)
 """The range of a method's scalar that its `ranges` leaves out."""
 
 
-def common(hyper: Hyper, passes: int, examples: int) -> dict[str, Range]:
-    """The ranges of the scalars that every method reports.
+def common_ranges(hyper: Hyper, passes: int, examples: int) -> dict[str, Range]:
+    """Return the ranges of the scalars that every method reports.
 
     Args:
         hyper: the training that the coordinator asks for.
-        passes: the most passes over the data that lead to the model that is sent.
-        examples: as many as the device reports.
+        passes: the most epochs that lead to the uploaded model.
+        examples: the number of examples that the device reports.
     """
     batches = -(-examples // hyper.batch_size)
     return {

@@ -1,4 +1,4 @@
-"""Teachers: fixed models whose outputs a loss compares with."""
+"""Teachers: fixed models whose outputs a loss uses as targets."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Teacher", "outputs"]
 
-AT_ONCE = 256
-"""Examples a forward pass without gradients takes at a time."""
+INFERENCE_BATCH = 256
+"""Examples in one forward pass without gradients."""
 
 
 @dataclass(eq=False)
 class Teacher:
-    """A fixed model's outputs for a batch, in evaluation mode and without gradients.
+    """A fixed model that returns outputs for a batch, in evaluation mode and without gradients.
 
-    Examples are looked up in one pass over all of them; mixtures go through a copy of the network.
+    Its outputs for the device's examples are computed once and then looked up; mixtures go
+    through a copy of the network.
     """
 
     net: FlatModel
@@ -52,12 +53,12 @@ class Teacher:
 
 
 def outputs(net: FlatModel, vector: Tensor, preprocess: nn.Module, x: Tensor) -> Output:
-    """What a network with these values makes of raw inputs; it keeps its own values."""
+    """Return the outputs of a network with these values for raw inputs; its own values stay."""
     before = net.swap(vector)
     try:
         with evaluating(net.module):
             quick = models.untrained(net.module)
-            parts = [forward(quick, preprocess(some)) for some in x.split(AT_ONCE)]
+            parts = [forward(quick, preprocess(some)) for some in x.split(INFERENCE_BATCH)]
     finally:
         net.swap(before)
     logits = torch.cat([part.logits for part in parts])

@@ -1,4 +1,4 @@
-"""A device's turn in one round: what it has, where it stands, and what a method may see of it."""
+"""A device's turn in one round: its data, its progress, and the view that a method gets of it."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any
 from fededge._internal.lazy_torch import Tensor, nn, torch
 from fededge.flat import FlatModel, Layout
 from fededge.method.objective import Output
-from fededge.method.private import Private
+from fededge.method.private import Private, values_of
 from fededge.method.teacher import Teacher, outputs
 
-__all__ = ["Batch", "Examples", "Hyper", "Phase", "Round", "Turn"]
+__all__ = ["Batch", "Examples", "Hyper", "Phase", "Turn", "TurnView"]
 
 
 @dataclass(frozen=True)
 class Hyper:
-    """How a device trains, the same on all devices: announced by the coordinator."""
+    """Hyper-parameters of local training; announced by the coordinator, equal on all devices."""
 
     epochs: int = 1
     batch_size: int = 64
@@ -27,12 +27,12 @@ class Hyper:
     momentum: float = 0.9
     weight_decay: float = 0.0
     clip_norm: float = 0.0
-    """A longer gradient of the loss is scaled down to this norm; 0: none is."""
+    """The largest norm of the loss's gradient; longer ones are scaled down. 0: no clipping."""
 
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """A device's own data: raw inputs and labels, for training and held out."""
+    """A device's own data: raw inputs and labels, for training and held out (`held_…`)."""
 
     x: Tensor
     y: Tensor
@@ -42,15 +42,15 @@ class Examples:
 
     @cached_property
     def counts(self) -> Tensor:
-        """How many training examples each class has."""
+        """The number of training examples of each class."""
         return torch.bincount(self.y, minlength=self.classes)
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Inputs, and one or more labellings of them whose weights sum to 1 (mixup gives two).
+    """Inputs, and one or more labellings whose weights sum to 1 (mixup returns two).
 
-    `index` says which of the device's examples the inputs are; None once they are mixtures.
+    `index` holds the inputs' positions in the device's data; None if they are mixtures.
     """
 
     x: Tensor
@@ -58,8 +58,8 @@ class Batch:
     index: Tensor | None = None
 
 
-class Unread(Batch):
-    """A batch whose inputs are made ready when somebody asks for them, each time."""
+class LazyBatch(Batch):
+    """A batch that preprocesses its inputs on every access, and only then."""
 
     def __init__(self, turn: Turn, index: Tensor) -> None:
         vars(self).update(turn=turn, targets=((turn.data.y[index], 1.0),), index=index)
@@ -73,16 +73,16 @@ class Unread(Batch):
 
 @dataclass(frozen=True, eq=False)
 class Phase:
-    """A stretch of the local training. Momentum begins anew in each.
+    """A part of the local training. Momentum starts at zero in each phase.
 
-    The phases that are not `aside` follow each other; the end of the last one is `r.model`, which
-    is what is sent. One that is `aside` trains a vector of its own (from `start`, or from where
-    the training stands) and touches nothing else. Each end is kept in `r.ends`.
+    The phases that are not `aside` continue each other; the last one's result is `r.model`, which
+    is uploaded. A phase that is `aside` trains its own vector, from `start` or from the current
+    model, and does not affect the upload. `r.ends` keeps the result of each phase.
 
     Attributes:
-        share: of the steps that the coordinator asks for; the shares sum to 1.
-        epochs: passes of its own instead of a share.
-        part: submodules (`"head"`) or tensors that are trained; all of the network if empty.
+        share: the phase's share of the steps that the coordinator asks for; shares sum to 1.
+        epochs: the phase's own number of epochs, instead of a share.
+        part: submodules (`"head"`) or tensors to train; empty: the whole network.
     """
 
     name: str = "train"
@@ -95,7 +95,7 @@ class Phase:
 
 @dataclass(eq=False)
 class Turn:
-    """All of a turn. The local loop changes it; a method sees it as `Round`."""
+    """The whole state of a turn. The local loop changes it; a method sees it as `TurnView`."""
 
     seed: int
     number: int
@@ -119,7 +119,7 @@ class Turn:
     streams: dict[str, torch.Generator] = field(default_factory=dict)
 
     def generator(self, purpose: str) -> torch.Generator:
-        """Randomness fixed by run, round, device and purpose: a repeated turn is the same."""
+        """Return a stream seeded by run, round, device and purpose: a repeated turn is equal."""
         if purpose not in self.streams:
             key = f"{self.seed}/{self.number}/{self.device}/{purpose}"
             seed = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "little", signed=True)
@@ -132,10 +132,10 @@ class Turn:
 
 
 @dataclass(slots=True, eq=False)
-class Round:
-    """One turn as one layer sees it: its own private state, notes and vectors, and what all share.
+class TurnView:
+    """One turn as one layer sees it: the layer's private state, memo and vectors, and shared facts.
 
-    Whatever it gives is to be read, not changed; `memo` alone is for the layer to write in.
+    Everything is read-only except `memo`.
     """
 
     turn: Turn
@@ -147,17 +147,23 @@ class Round:
 
     @property
     def number(self) -> int:
-        """The round's number, from 0."""
+        """The number of the round, from 0."""
         return self.turn.number
 
     @property
     def turns(self) -> int:
-        """How often a device is expected to take part in the whole run, at least once."""
+        """The expected number of turns of a device in the whole run, at least 1."""
         return self.turn.turns
 
     @property
     def device(self) -> str:
         return self.turn.device
+
+    @property
+    def device_seed(self) -> int:
+        """A seed fixed by run, device and layer: the same in all turns."""
+        digest = hashlib.sha256(f"{self.seed}/{self.device}/{self.layer}".encode()).digest()
+        return int.from_bytes(digest[:7], "little")
 
     @property
     def hyper(self) -> Hyper:
@@ -169,7 +175,7 @@ class Round:
 
     @property
     def counts(self) -> Tensor:
-        """How many training examples each class has."""
+        """The number of training examples of each class."""
         return self.turn.data.counts
 
     @property
@@ -184,18 +190,16 @@ class Round:
     @property
     def sent(self) -> Mapping[str, Tensor]:
         """The vectors that the layer's coordinator half sent with the model."""
-        prefix = f"{self.layer}."
-        sent = self.turn.sent.items()
-        return {name[len(prefix) :]: v for name, v in sent if name.startswith(prefix)}
+        return values_of(self.turn.sent, self.layer)
 
     @property
     def private(self) -> Private:
-        """What the layer has kept; in `personal`, what it has just decided to keep."""
+        """The layer's private state; in `personal`, the state that `finish` returned."""
         return self.turn.private.of(self.layer)
 
     @property
     def memo(self) -> dict[str, Any]:
-        """The layer's notes during the turn."""
+        """The layer's own dictionary, empty at the start of the turn."""
         return self.turn.memos.setdefault(self.layer, {})
 
     @property
@@ -212,64 +216,64 @@ class Round:
 
     @property
     def start(self) -> Tensor:
-        """Where the training began."""
+        """The model that local training started from."""
         return self.turn.start
 
     @property
     def model(self) -> Tensor:
-        """Where the training is now; when it is over, the model that will be sent."""
+        """The model in training; after the last step, the model to upload."""
         return self.turn.net.vector
 
     @property
     def ends(self) -> Mapping[str, Tensor]:
-        """Where each phase ended, by its name."""
+        """The model at the end of each phase, by phase name."""
         return self.turn.ends
 
     @property
     def kappas(self) -> Mapping[str, float]:
-        """How strongly all layers together pull, phase by phase: the κ of their sum."""
+        """The κ of all layers' pulls together, by phase name."""
         return self.turn.kappas
 
     @property
     def steps(self) -> int:
-        """How many steps led from `start` to `model`."""
+        """The number of steps from `start` to `model`."""
         return self.turn.steps
 
     @property
     def phase_steps(self) -> Mapping[str, int]:
-        """How many of them each phase took, those aside left out."""
+        """The number of these steps in each phase; phases aside are left out."""
         return self.turn.phase_steps
 
     def generator(self, purpose: str) -> torch.Generator:
-        """A stream of its own for each purpose: mixup must not change the order of batches.
+        """Return the random stream for a purpose; separate, so that mixup leaves batches alone.
 
-        The same name gives the same generator during the turn, so that the stream goes on.
+        The same purpose returns the same generator during the turn: its stream continues.
         """
         return self.turn.generator(f"{self.layer}/{purpose}")
 
     def batch(self, index: Tensor) -> Batch:
-        """These examples, ready for the network."""
+        """Return these examples, preprocessed for the network."""
         return self.turn.batch(index)
 
-    def unread(self, index: Tensor) -> Batch:
-        """The same for one who has what the network makes of them: inputs only on demand."""
-        return Unread(self.turn, index)
+    def lazy_batch(self, index: Tensor) -> Batch:
+        """Return the same batch, but preprocess its inputs only if the loss reads them."""
+        return LazyBatch(self.turn, index)
 
     def loss(self, out: Output, batch: Batch) -> Tensor:
-        """The loss of the whole composition, for a layer that trains something of its own."""
+        """Return the loss of the whole composition, for a layer that trains its own values."""
         return self.turn.loss(self.turn, out, batch)
 
     def outputs(self, vector: Tensor | None = None) -> Output:
-        """What a model makes of all the device's examples, in evaluation mode.
+        """Return a model's outputs for all the device's examples, in evaluation mode.
 
         Args:
-            vector: the model; left out, the one in training.
+            vector: the model; by default the one in training.
         """
         turn = self.turn
         vector = turn.net.vector if vector is None else vector
         return outputs(turn.net, vector, turn.preprocess, turn.data.x)
 
     def teacher(self, vector: Tensor) -> Teacher:
-        """A fixed model whose outputs the loss compares with."""
+        """Return a fixed model whose outputs the loss uses as targets."""
         turn = self.turn
         return Teacher(turn.net, vector.clone(), turn.preprocess, turn.data.x)

@@ -1,13 +1,13 @@
-"""Federated methods, one file each; `method("fedprox(mu=0.1)")` makes one from its name."""
+"""Federated methods, one file each; `method("fedprox(mu=0.1)")` makes one from text."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
 from fededge.errors import MethodError
-from fededge.method.base import Hyper, Merged, Method, Range, Round
+from fededge.method.base import Hyper, Merged, Method, Range, TurnView
 from fededge.method.grammar import parse
-from fededge.method.plugins import located, references, resolved, sha256_of
+from fededge.method.plugins import absolute_paths, load_references, references, sha256_of
 from fededge.method.private import Private
 from fededge.method.stack import Stack
 from fededge.methods.ala import Ala, FedALA
@@ -38,10 +38,10 @@ __all__ = [
     "Method",
     "Private",
     "Range",
-    "Round",
     "Stack",
+    "TurnView",
+    "absolute_paths",
     "announced",
-    "located",
     "method",
     "own_method",
     "references",
@@ -77,22 +77,22 @@ METHODS: dict[str, type[Method]] = {
         FedLC,
     )
 }
-"""Every method by its name. A program may add its own before it reads a configuration."""
+"""Every method by name. A program may add its own before it reads a configuration."""
 
 
 def method(text: str) -> Stack:
-    """The method, or composition of methods, that a text of this machine's own user names.
+    """Make the method, or composition, that this machine's own user names.
 
-    It may name files, `path/to/file.py:Name`, which are imported: `announced` is for texts from
-    elsewhere.
+    The text may name plugins, `path/to/file.py:Name`, which are imported. For text from elsewhere
+    use `announced`.
     """
-    plain, found = resolved(text, METHODS)
+    plain, found = load_references(text, METHODS)
     return parse(plain, {**METHODS, **found})
 
 
 def own_method(reference: str) -> type[Method]:
-    """The method of the file that `path/to/file.py:Name` names, and nothing beside it."""
-    plain, found = resolved(reference, METHODS)
+    """Load the plugin `path/to/file.py:Name`; refuse any other text."""
+    plain, found = load_references(reference, METHODS)
     if [plain.strip()] != list(found):
         raise MethodError(
             f"'{reference}' is not of the form path/to/file.py:Name; FedEdge's own methods need no "
@@ -102,29 +102,29 @@ def own_method(reference: str) -> type[Method]:
 
 
 def announced(text: str, files: Mapping[str, str], own: Iterable[type[Method]]) -> Stack:
-    """The method that a federation announces, made of what this device has.
+    """Make the method that a federation announces, from FedEdge's methods and allowed plugins.
 
     Args:
-        text: names and options; it never leads to a file.
-        files: the SHA-256 of the file that the coordinator has for a name that is not FedEdge's.
-        own: the methods from files that this device's operator allows.
+        text: names and options; paths in it are never imported.
+        files: the SHA-256 of the coordinator's file for each plugin's name.
+        own: the plugins that this device's operator allows.
     """
-    given = [*own]
-    known = {name: _same(name, sha256, given) for name, sha256 in files.items()}
+    allowed = [*own]
+    known = {name: _find_allowed(name, sha256, allowed) for name, sha256 in files.items()}
     return parse(text, {**METHODS, **known})
 
 
-def _same(name: str, sha256: str, own: Iterable[type[Method]]) -> type[Method]:
+def _find_allowed(name: str, sha256: str, own: Iterable[type[Method]]) -> type[Method]:
     ours = {sha256_of(kind): kind for kind in own if kind.name == name}
     if sha256 in ours:
         return ours[sha256]
     if not ours:
         raise MethodError(
-            f"the federation's method '{name}' is a file of its own (SHA-256 {sha256}) that this "
-            'device does not have: allow it with methods = ["path/to/file.py:Name"] in the '
-            "agent's configuration, or with --method"
+            f"the federation's method '{name}' is a plugin (SHA-256 {sha256}) that this device "
+            'does not have: allow it with methods = ["path/to/file.py:Name"] in the agent\'s '
+            "configuration, or with --method"
         )
     raise MethodError(
-        f"the federation's method '{name}' is a file with SHA-256 {sha256}, but this device's has "
-        f"{', '.join(ours)}: give both the same file"
+        f"the federation's method '{name}' is a plugin with SHA-256 {sha256}, but this device's "
+        f"has {', '.join(ours)}: use the same file on both"
     )

@@ -17,8 +17,8 @@ import numpy as np
 from fededge import models, ops
 from fededge._internal.lazy_torch import Tensor, nn, torch
 from fededge.flat import FlatModel, Layout
-from fededge.method.base import Batch, Finish, Follows, Method, Output, Round, forward
-from fededge.method.teacher import AT_ONCE
+from fededge.method.base import Batch, Finish, Follows, Method, Output, TurnView, forward
+from fededge.method.teacher import INFERENCE_BATCH
 from fededge.training.step import training_mode
 
 __all__ = ["Ala", "FedALA"]
@@ -28,25 +28,25 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Ala(Method):
-    """Begin from what is wanted of the global model: Θ̂ = Θ_i + (Θ - Θ_i) ⊙ W in the top layers.
+    """Start from a learned mix of local and global model: Θ̂ = Θ_i + (Θ - Θ_i) ⊙ W in top layers.
 
-    Below them Θ̂ is the global model Θ, and running statistics stay those of the device's own Θ_i.
-    W is learned on a slice of the device's data by the loss of the whole composition, without
-    pulls: until it settles when the device takes part for the second time, in one pass later.
+    Below them Θ̂ is the global model Θ. Running statistics are those of the device's own Θ_i.
+    W is learned on a slice of the device's data, by the loss of the whole composition without
+    pulls: until it converges in the device's second turn, for one epoch in later turns.
 
     Attributes:
         eta: the learning rate of W.
-        share: of the device's examples that W is learned from.
-        layers: how many layers with parameters of their own have a W, from the last one down; `0`
-            is `all`, as in the authors' code, and `none` leaves everything as without this layer.
-        threshold: W has settled when the losses of the last passes deviate by less.
-        window: how many passes those are.
-        max_epochs: passes after which W is taken as it is.
-        batch_size: of the examples that W is learned from; 0 is that of the training.
+        share: the share of the device's examples that W is learned from.
+        layers: the number of layers with a W, from the last one down; `0` is `all`, as in the
+            authors' code, and `none` switches this method off.
+        threshold: W has converged when the losses of the last epochs deviate by less.
+        window: the number of these epochs.
+        max_epochs: the most epochs; W is then used without convergence.
+        batch_size: the batch size while W is learned; 0: that of the training.
     """
 
     name: ClassVar[str] = "ala"
-    # W is there once it has settled for the first time; Θ_i once the device has trained.
+    # Θ_i exists after the device's first turn, W after the first time that it was learned.
     keeps: ClassVar[Mapping[str, Follows]] = {"local": "training", "W": "training"}
     eta: float = 1.0
     share: float = 0.8
@@ -66,7 +66,7 @@ class Ala(Method):
         self.require(self.max_epochs >= 1, "max_epochs must be at least 1")
         self.require(self.batch_size >= 0, "batch_size must be at least 0")
 
-    def begin(self, r: Round, w: Tensor) -> Tensor:
+    def begin(self, r: TurnView, w: Tensor) -> Tensor:
         top = self._top(r.layout)
         if top.start == top.stop or "local" not in r.private or not r.examples:
             return w
@@ -74,23 +74,23 @@ class Ala(Method):
         start = torch.cat([w[: top.stop], local[top.stop :]])
         W = r.private.tensor("W") if "W" in r.private else torch.ones_like(w[top])
         index = self._batches(r)
-        with learning(r.net, start.clone(), top, [len(batch) for batch in index]):
+        with training_top(r.net, start.clone(), top, [len(batch) for batch in index]):
             mixture = Mixture(r, top, local, W, index)
             if "W" in r.private:
                 mixture.learn(self.eta)
             else:
-                self._settle(r, lambda: mixture.learn(self.eta))
+                self._converge(r, lambda: mixture.learn(self.eta))
         r.memo["W"] = mixture.W
         start[top] = mixture.values
         return start
 
-    def finish(self, r: Round) -> Finish:
+    def finish(self, r: TurnView) -> Finish:
         if self.layers == "none" or not r.steps:
             return Finish()
         return Finish(private={"local": r.model, **r.memo})
 
     def _top(self, layout: Layout) -> slice:
-        """Where the parameters of the top layers lie: they are neighbours in the vector."""
+        """Return the span of the top layers' parameters, which are adjacent in the vector."""
         parameters = [entry for entry in layout.entries if entry.trainable]
         starts: dict[str, int] = {}
         for entry in parameters:
@@ -101,23 +101,23 @@ class Ala(Method):
         count = 0 if self.layers == "all" else int(self.layers)
         return slice([*starts.values()][-count:][0], stop)
 
-    def _batches(self, r: Round) -> Sequence[Tensor]:
-        """The batches of a contiguous slice of the examples, in their order."""
+    def _batches(self, r: TurnView) -> Sequence[Tensor]:
+        """Return the batches of a random contiguous slice of the examples, in order."""
         count = max(1, int(self.share * r.examples))
         draw = r.generator("slice")
         first = int(torch.randint(r.examples - count + 1, (1,), generator=draw))
         chosen = torch.arange(first, first + count)
         return list(chosen.split(self.batch_size or r.hyper.batch_size))
 
-    def _settle(self, r: Round, epoch: Callable[[], float]) -> None:
-        """Repeat until the losses of the last passes differ little, as the authors' code does."""
+    def _converge(self, r: TurnView, epoch: Callable[[], float]) -> None:
+        """Repeat the epoch until the last losses deviate little, as the authors' code does."""
         losses: list[float] = []
         for _ in range(self.max_epochs):
             losses.append(epoch())
             if len(losses) > self.window and np.std(losses[-self.window :]) < self.threshold:
                 return
         log.warning(
-            "%s: on %s the weights have not settled after %d passes; they are taken as they are",
+            "%s: on %s the weights W have not converged after %d epochs; used as they are",
             self.name,
             r.device,
             self.max_epochs,
@@ -129,60 +129,62 @@ class FedALA(Ala):
     """FedAvg with ALA.
 
     Attributes:
-        deploy: the device's own model: Θ̂ as it is `initialised`, before the local training, which
-            is what the paper reports; or `trained`, as for FedAvg.
+        deploy: the personal model: Θ̂ before local training (`initialised`), which the paper
+            reports, or the model after it (`trained`), as for FedAvg.
     """
 
     name: ClassVar[str] = "fedala"
     deploy: Literal["initialised", "trained"] = "initialised"
 
-    def personal(self, r: Round) -> Tensor:
+    def personal(self, r: TurnView) -> Tensor:
         return r.start if self.deploy == "initialised" else r.model
 
-    def refreshed(self, r: Round) -> Tensor | None:
+    def refreshed(self, r: TurnView) -> Tensor | None:
         return self.begin(r, r.received) if self.deploy == "initialised" else None
 
 
 class Mixture:
-    """Θ̂ in the network, while the W of its top layers is learned.
+    """Θ̂ in the network while the W of its top layers is learned.
 
-    What the layers below make of the slice does not change meanwhile: it is computed once. That
-    includes a dropout mask of theirs.
+    The outputs of the layers below do not change meanwhile: they are computed once, dropout
+    included.
     """
 
     def __init__(
-        self, r: Round, top: slice, local: Tensor, W: Tensor, index: Sequence[Tensor]
+        self, r: TurnView, top: slice, local: Tensor, W: Tensor, index: Sequence[Tensor]
     ) -> None:
         self.r = r
         self.W = W.clone()
         self.values = r.net.vector[top]
         self.local, self.received = local[top], self.values.clone()
         torch.addcmul(self.local, self.received - self.local, self.W, out=self.values)  # eq. 4
-        lower, self.upper = cut(r.net.module)
+        lower, self.upper = split_at_top(r.net.module)
         self.learned = [p for p in self.upper.parameters() if p.requires_grad]
-        if is_linear(self.upper):
+        if is_linear_head(self.upper):
             self.head, self.g = self.upper.get_submodule("head"), torch.empty_like(self.W)
             self.slope = self.g[: self.learned[0].numel()].view_as(self.learned[0])
             self.offset = self.g[self.learned[0].numel() :]
-        self.batches = list(zip(map(r.unread, index), below(r, lower, index), strict=True))
+        features = lower_features(r, lower, index)
+        self.batches = list(zip(map(r.lazy_batch, index), features, strict=True))
 
     def learn(self, eta: float) -> float:
-        """One pass over the slice; returns its last batch's loss."""
-        gradient = self._of_head if is_linear(self.upper) else self._of_layers
+        """Run one epoch over the slice; return its last batch's loss."""
+        linear = is_linear_head(self.upper)
+        gradient = self._head_gradient if linear else self._autograd_gradient
         loss = torch.zeros(())
         for batch, features in self.batches:
             loss, g = gradient(features, batch)
             ops.ala_step_(self.W, self.values, g, self.local, self.received, eta=eta)  # eq. 5, 4
         return float(loss.detach())
 
-    def _of_layers(self, x: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The loss and its gradient by the values of the top layers."""
+    def _autograd_gradient(self, x: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return the loss and its gradient by the parameters of the top layers."""
         loss = self.r.loss(forward(self.upper, x), batch)
         parts = torch.autograd.grad(loss, self.learned, materialize_grads=True)
         return loss, torch.cat([part.reshape(-1) for part in parts])
 
-    def _of_head(self, features: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The same where they are z = Ax + b: dL/dA = (dL/dz)ᵀx, dL/db = Σ dL/dz."""
+    def _head_gradient(self, features: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return the same for a linear head z = Ax + b: dL/dA = (dL/dz)ᵀx, dL/db = Σ dL/dz."""
         with torch.no_grad():
             z = self.head(features)
         loss = self.r.loss(Output(z.requires_grad_(), features), batch)
@@ -194,8 +196,8 @@ class Mixture:
 
 
 @contextmanager
-def learning(net: FlatModel, vector: Tensor, top: slice, sizes: list[int]) -> Iterator[None]:
-    """The network with these values, in which only the top layers are learned; then as it was."""
+def training_top(net: FlatModel, vector: Tensor, top: slice, sizes: list[int]) -> Iterator[None]:
+    """Give the network these values and train only its top layers; restore it afterwards."""
     inside = {entry.name for entry in net.layout.entries if entry.offset >= top.start}
     parameters = dict(net.module.named_parameters())
     before = [(parameter, parameter.requires_grad) for parameter in parameters.values()]
@@ -211,8 +213,8 @@ def learning(net: FlatModel, vector: Tensor, top: slice, sizes: list[int]) -> It
         net.swap(values)
 
 
-def cut(module: nn.Module) -> tuple[nn.Sequential, nn.Module]:
-    """The network in two: the stages below those with a parameter to learn, and the rest."""
+def split_at_top(module: nn.Module) -> tuple[nn.Sequential, nn.Module]:
+    """Split the network below the first stage with a trainable parameter."""
     if type(module) is not models.Classifier:
         return nn.Sequential(), module
     body = module.body if isinstance(module.body, nn.Sequential) else nn.Sequential(module.body)
@@ -221,20 +223,20 @@ def cut(module: nn.Module) -> tuple[nn.Sequential, nn.Module]:
     return body[:count], models.Classifier(body[count:], module.head)
 
 
-def is_linear(upper: nn.Module) -> bool:
-    """Whether a linear head is all there is."""
+def is_linear_head(upper: nn.Module) -> bool:
+    """Return True if the module is a linear head alone."""
     if type(upper) is not models.Classifier:
         return False
     return type(upper.head) is nn.Linear and not list(upper.body.children())
 
 
-def below(r: Round, lower: nn.Sequential, index: Sequence[Tensor]) -> Sequence[Tensor]:
-    """What the layers below make of each batch of the slice."""
+def lower_features(r: TurnView, lower: nn.Sequential, index: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Return the lower layers' outputs for each batch of the slice."""
     x = r.data.x[int(index[0][0]) : int(index[-1][-1]) + 1]
     sizes = [len(batch) for batch in index]
     quick = models.untrained(lower)
     with torch.no_grad():
-        parts = x.split(AT_ONCE if models.apart(lower) else sizes)
+        parts = x.split(INFERENCE_BATCH if models.apart(lower) else sizes)
         made = [quick(models.channels_last(r.turn.preprocess(part))) for part in parts]
         split: Sequence[Tensor] = torch.cat(made).split(sizes)
     return split

@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 
 from fededge import ops
 from fededge._internal.lazy_torch import Tensor, torch
-from fededge.method.base import Batch, Finish, Hyper, Method, Objective, Output, Range, Round
+from fededge.method.base import Batch, Finish, Hyper, Method, Objective, Output, Range, TurnView
 from fededge.models.evaluation import kl_from_template, probability_matrix
 
 __all__ = ["FedACD", "log_delta"]
@@ -21,22 +21,23 @@ LEAST_KL = 1e-12
 
 @dataclass(frozen=True)
 class FedACD(Method):
-    """Local models that would do well on the other devices' labels too.
+    """Train local models that adapt to the other devices' labels too.
 
     P_yi is the mean probability of class i over the device's examples of class y. The loss is
     L1 + λ L2: L1 spreads the probability of the wrong classes evenly, L2 is cross entropy with
-    logits moved by log(P_yi / P_iy). A device counts by V_m, how near its P is to a perfect one.
+    logits shifted by log(P_yi / P_iy). An update's weight is V_m: the nearer P is to a perfect
+    model's, the larger.
 
     Attributes:
         lam: λ, the weight of L2.
         tau: the probability that a perfect model gives the right class.
         missing: Δ_yi for a class i that the device has no example of.
-        clamp: the least probability that goes into a ratio.
-        cap: the most that |log Δ| may be between classes that are present; 0 is no cap.
-        kl_reduce: over the rows of the present classes; the sum favours devices with few of them.
-        agg: what an update counts by: V_m, the number of examples, or all the same.
-        l1: whether L1 is in the loss.
-        delta: whether L2's logits are moved; if not, it is plain cross entropy.
+        clamp: the least probability that enters a ratio.
+        cap: the largest |log Δ| between present classes; 0: no cap.
+        kl_reduce: reduction over the present classes; the sum favours devices with few of them.
+        agg: the weight of an update: V_m, the number of examples, or uniform.
+        l1: include L1 in the loss.
+        delta: shift L2's logits; without, L2 is plain cross entropy.
     """
 
     name: ClassVar[str] = "fedacd"
@@ -58,40 +59,40 @@ class FedACD(Method):
         self.require(0 < self.clamp < 1, "clamp must lie between 0 and 1")
         self.require(self.cap >= 0, "cap must be at least 0")
 
-    def objective(self, r: Round, out: Output, batch: Batch) -> Objective:  # L1 + λ L2
-        if self.delta and "P" not in r.memo:  # whoever asks first: ALA may, before the training
+    def objective(self, r: TurnView, out: Output, batch: Batch) -> Objective:  # L1 + λ L2
+        if self.delta and "P" not in r.memo:  # lazily: ALA may call this before the training
             self._adapt(r, _probabilities(r, r.received))
         A, Delta = r.memo.get("A"), r.memo.get("Delta")
         return Objective(self.lam, shift=A, factor=Delta, flat=1.0 if self.l1 else 0.0)
 
-    def observe(self, r: Round, out: Output, batch: Batch) -> None:
-        """Sum up probabilities by label; a mixture counts for each of its labels by its share."""
+    def observe(self, r: TurnView, out: Output, batch: Batch) -> None:
+        """Sum probabilities by label; a mixture counts for each of its labels by its share."""
         if not self.delta:
             return
         num, den = r.memo["sums"]
         for y, share in batch.targets:
             ops.probability_sums_(num, den, out.logits, (y,), (share,))
 
-    def epoch_end(self, r: Round) -> None:
+    def epoch_end(self, r: TurnView) -> None:
         if self.delta:
             num, den = r.memo["sums"]
-            # A phase may begin in the middle of a pass and leave out a class until its end.
+            # A phase may begin in the middle of an epoch and see no example of a class.
             self._adapt(r, torch.where(den[:, None] > 0, num / den[:, None], r.memo["P"]))
 
-    def _adapt(self, r: Round, P: Tensor) -> None:
-        """From here on P is this one; the next is summed up from nothing."""
+    def _adapt(self, r: TurnView, P: Tensor) -> None:
+        """Use this P from here on; restart the sums for the next one."""
         A = log_delta(P, r.counts == 0, self.missing, self.clamp, self.cap)
         sums = torch.zeros_like(P), P.new_zeros(len(P))
         r.memo.update(P=P, A=A.to(r.model), Delta=A.exp().to(r.model), sums=sums)
 
-    def finish(self, r: Round) -> Finish:
+    def finish(self, r: TurnView) -> Finish:
         P = _probabilities(r, r.model)
         KL = kl_from_template(P, self.tau, mean=self.kl_reduce == "mean_present")  # eq. 10
         V = 1 / (1 + math.exp(-1 / max(KL, LEAST_KL)))  # sigmoid(1 / KL)
         return Finish(scalars={"v_m": V})
 
     def ranges(self, hyper: Hyper, examples: int, steps: int) -> Mapping[str, Range]:
-        return {"v_m": Range(0.5, 1)}  # the sigmoid of a number that is not negative
+        return {"v_m": Range(0.5, 1)}  # the sigmoid of a non-negative number
 
     def weight(self, scalars: Mapping[str, float]) -> float:  # eq. 11
         if self.agg == "v":
@@ -100,7 +101,7 @@ class FedACD(Method):
 
 
 def log_delta(P: Tensor, absent: Tensor, missing: float, clamp: float, cap: float) -> Tensor:
-    """A_yi = log Δ_yi = log(P_yi / P_iy) (eq. 8), and log Δ_missing in the columns of `absent`."""
+    """Return A_yi = log Δ_yi = log(P_yi / P_iy) (eq. 8); log Δ_missing in columns of `absent`."""
     log_P = P.clamp(min=clamp).log()
     A = log_P - log_P.T
     if cap:
@@ -109,6 +110,6 @@ def log_delta(P: Tensor, absent: Tensor, missing: float, clamp: float, cap: floa
     return A.fill_diagonal_(0.0)
 
 
-def _probabilities(r: Round, vector: Tensor) -> Tensor:
-    """P of a model over all the device's examples, in evaluation mode."""
+def _probabilities(r: TurnView, vector: Tensor) -> Tensor:
+    """Return P of a model over all the device's examples, in evaluation mode."""
     return probability_matrix(r.outputs(vector).logits, r.data.y, r.data.classes)

@@ -12,6 +12,6 @@ __all__ = ["FedAvg"]
 
 @dataclass(frozen=True)
 class FedAvg(Method):
-    """Train from the global model; average by number of examples. The interface's defaults."""
+    """Train from the global model; average by number of examples: the defaults of `Method`."""
 
     name: ClassVar[str] = "fedavg"

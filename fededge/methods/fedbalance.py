@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -20,27 +19,27 @@ from fededge.method.base import (
     Method,
     Objective,
     Output,
-    Round,
     Step,
+    TurnView,
     forward,
 )
 
 __all__ = ["FedBalance"]
 
-TEXTS = "fedbalance has weak learners for images only, and these are texts"
+TEXTS = "fedbalance has weak learners for images only, not for texts: choose another method"
 
 
 @dataclass(frozen=True)
 class FedBalance(Method):
-    """A weak learner ψ of the device's own takes up its label skew: CE(φ(x) + α ⊙ ψ(x), y).
+    """Let a private weak learner ψ absorb the device's label skew: CE(φ(x) + α ⊙ ψ(x), y).
 
-    α are the shares of the device's labels. One backward trains both (eq. 3); only φ is sent.
+    α is the device's label distribution. One backward trains both (eq. 3); only φ is uploaded.
 
     Attributes:
         weak: the network of ψ.
-        persist_psi_momentum: ψ goes on with the momentum of the device's last turn.
-        deploy: the device's own model: φ + α ⊙ ψ (`fused`), or φ alone (`generic`), which knows
-            little of what this device sees.
+        persist_psi_momentum: keep ψ's momentum between turns.
+        deploy: the personal model: φ + α ⊙ ψ (`fused`), or φ alone (`generic`), which fits the
+            device's own labels less.
     """
 
     name: ClassVar[str] = "fedbalance"
@@ -57,34 +56,34 @@ class FedBalance(Method):
         if models.takes_texts(net):
             raise MethodError(TEXTS)
 
-    def companions(self, r: Round) -> Sequence[FlatModel]:
+    def companions(self, r: TurnView) -> Sequence[FlatModel]:
         r.memo.update(phase=r.phase, anew=True)
         return (self._psi(r),)
 
-    def objective(self, r: Round, out: Output, batch: Batch) -> Objective:
+    def objective(self, r: TurnView, out: Output, batch: Batch) -> Objective:
         if "alpha" not in r.memo:
             r.memo["alpha"] = alpha(r.data).to(out.logits)
             r.memo["weak"] = models.trained(self._psi(r).module)
         weak = forward(r.memo["weak"], batch.x).logits
         return Objective(added=weak, added_scale=r.memo["alpha"])
 
-    def advance(self, r: Round, step: Step) -> float:
+    def advance(self, r: TurnView, step: Step) -> float:
         loss = step.gradient(step.batch())
         if self.persist_psi_momentum and r.memo.get("phase") is r.phase:
-            self._carry_on(r)
+            self._carry_momentum(r)
         step.apply()
         return loss
 
-    def finish(self, r: Round) -> Finish:
+    def finish(self, r: TurnView) -> Finish:
         kept = {"momentum": r.memo["momentum"]} if "momentum" in r.memo else {}
         return Finish(private={"psi": self._psi(r).vector, **kept})
 
     def network(self, net: nn.Module, data: Examples) -> nn.Module:
         if self.deploy == "generic":
             return net
-        return models.Fused(copy.deepcopy(net), self._weak(data))
+        return models.LogitSum(copy.deepcopy(net), self._weak(data))
 
-    def personal(self, r: Round) -> Tensor:
+    def personal(self, r: TurnView) -> Tensor:
         if self.deploy == "generic":
             return r.model
         psi, vector = self._psi(r), r.private.tensor("psi").clone()
@@ -94,14 +93,13 @@ class FedBalance(Method):
         tensors["head.bias"] *= a
         phi_size, psi_size = (_parameters(net) for net in (r.net, psi))
         phi = r.model.to(vector.device)
-        # In a vector all parameters come before all running statistics.
+        # A flat vector holds all parameters before all running statistics.
         return torch.cat([phi[:phi_size], vector[:psi_size], phi[phi_size:], vector[psi_size:]])
 
-    def _psi(self, r: Round) -> FlatModel:
-        """ψ as it was kept or as it is being trained; at first, as this device's seed has it."""
+    def _psi(self, r: TurnView) -> FlatModel:
+        """Return ψ: in training, or from private state, or drawn from this device's seed."""
         if "psi" not in r.memo:
-            digest = hashlib.sha256(f"{r.seed}/{r.device}/{self.name}".encode()).digest()
-            psi = FlatModel(self._weak(r.data, int.from_bytes(digest[:7], "little")))
+            psi = FlatModel(self._weak(r.data, r.device_seed))
             if "psi" in r.private:
                 psi.load(r.private.tensor("psi"))
             r.memo["psi"] = psi.to(r.net.vector.device)
@@ -113,8 +111,8 @@ class FedBalance(Method):
             raise MethodError(TEXTS)
         return models.build(self.weak, data.classes, tuple(data.x.shape[1:]), seed)
 
-    def _carry_on(self, r: Round) -> None:
-        """b ← m b + g, on from the last b: ψ's optimiser begins at 0, and gets m b + g at first."""
+    def _carry_momentum(self, r: TurnView) -> None:
+        """Continue b ← m b + g from the last turn's b: SGD starts at 0, so its first g gets m b."""
         psi = self._psi(r)
         last = r.memo.get("momentum", r.private.get("momentum", 0.0))
         carried = r.hyper.momentum * last + torch.zeros_like(psi.grad)
@@ -124,7 +122,7 @@ class FedBalance(Method):
 
 
 def alpha(data: Examples) -> Tensor:
-    """The share of each class in the device's labels."""
+    """Return the share of each class in the device's labels."""
     return data.counts / max(len(data.y), 1)
 
 

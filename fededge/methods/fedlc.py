@@ -8,20 +8,20 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fededge._internal.lazy_torch import Tensor
-from fededge.method.base import Batch, Method, Objective, Output, Round
+from fededge.method.base import Batch, Method, Objective, Output, TurnView
 
 __all__ = ["FedLC", "margins"]
 
-# The count of a class that is not there: e^-100 is no weight in a softmax, and stays a number.
-NONE = 1e-8
+# Stands for a count of 0: e^-100 vanishes in a softmax, and the margin stays finite.
+ABSENT = 1e-8
 
 
 @dataclass(frozen=True)
 class FedLC(Method):
     """Cross entropy of z - τ n_c^(-1/4), from the device's own counts: rare classes get a margin.
 
-    The paper leaves the true class out of the denominator, which lets the loss fall without end;
-    this is the cross entropy that all public code has.
+    The paper leaves the true class out of the denominator, and its loss is unbounded below; this
+    is the cross entropy of all public implementations.
 
     Attributes:
         tau: the strength of the margins; 0 is plain cross entropy.
@@ -33,10 +33,10 @@ class FedLC(Method):
     def __post_init__(self) -> None:
         self.require(self.tau >= 0, "tau must be at least 0")
 
-    def objective(self, r: Round, out: Output, batch: Batch) -> Objective:
+    def objective(self, r: TurnView, out: Output, batch: Batch) -> Objective:
         return Objective(shift=-margins(r.counts, self.tau).to(out.logits))
 
 
 def margins(counts: Tensor, tau: float) -> Tensor:
-    """τ n_c^(-1/4) of each class, float64."""
-    return tau * counts.double().clamp(min=NONE).pow(-0.25)
+    """Return τ n_c^(-1/4) of each class, float64."""
+    return tau * counts.double().clamp(min=ABSENT).pow(-0.25)

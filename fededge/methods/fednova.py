@@ -11,25 +11,25 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from fededge.flat import Layout, Vector
-from fededge.method.base import Affine, Finish, Hyper, Merged, Method, Range, Round, State
+from fededge.method.base import Affine, Finish, Hyper, Merged, Method, Range, State, TurnView
 
-__all__ = ["FedNova", "length"]
+__all__ = ["FedNova", "a_norm"]
 
 
 ROUNDED = 1 + 1e-6
-"""The share by which the rounded sum of many steps may exceed its bound."""
+"""Tolerance: rounding may lift the sum of many steps above its bound."""
 
 
 @dataclass(frozen=True)
 class FedNova(Method):
-    """Average the devices' directions, not their models: many steps do not make more of a say.
+    """Average the devices' directions, normalised by their local steps, instead of their models.
 
     w ← w - τ_eff Σ p_k (w - w_k)/a_k, where p_k = n_k/n and a_k = ‖a_k‖₁ counts the gradients
-    that the local solver has added up: its steps, and more with momentum, fewer with μ.
+    that the local solver has accumulated: its steps, and more with momentum, fewer with μ.
 
     Attributes:
-        mu: of a proximal term in the local solver, the same as with a layer `fedprox(mu=…)`: a_k
-            follows from what all layers pull together.
+        mu: a proximal term in the local solver, as of a layer `fedprox(mu=…)`; a_k depends on
+            the pulls of all layers together.
         tau_eff: Σ p_k a_k ("a"), or Σ p_k τ_k over the steps ("steps": the authors' code with μ).
         gmf: momentum of the coordinator's step.
     """
@@ -44,13 +44,13 @@ class FedNova(Method):
         self.require(self.mu >= 0, "mu must be at least 0")
         self.require(0 <= self.gmf < 1, "gmf must lie from 0 to below 1")
 
-    def pull(self, r: Round) -> Affine | None:
+    def pull(self, r: TurnView) -> Affine | None:
         return Affine(kappa=self.mu, anchor=r.received) if self.mu else None
 
-    def finish(self, r: Round) -> Finish:
+    def finish(self, r: TurnView) -> Finish:
         rho, eta = r.hyper.momentum, r.hyper.lr
-        a_k = sum(  # momentum begins anew in each phase
-            length(steps, rho, eta * r.kappas[phase]) for phase, steps in r.phase_steps.items()
+        a_k = sum(  # momentum starts at zero in each phase
+            a_norm(steps, rho, eta * r.kappas[phase]) for phase, steps in r.phase_steps.items()
         )
         return Finish(scalars={"a_k": a_k})
 
@@ -59,7 +59,7 @@ class FedNova(Method):
         most = min((steps + 1) / 2, ROUNDED / (1 - hyper.momentum))
         return {"a_k": Range(min(1, steps), most * steps)}
 
-    def weight(self, scalars: Mapping[str, float]) -> float:  # p_k, of which no other layer decides
+    def weight(self, scalars: Mapping[str, float]) -> float:  # n_k, so that no layer overrides p_k
         return scalars["examples"]
 
     def sums(self, scalars: Mapping[str, float]) -> Mapping[str, float]:
@@ -70,10 +70,10 @@ class FedNova(Method):
         return {"v": np.zeros(layout.size, np.float32)} if self.gmf else {}
 
     def step(self, w: Vector, merged: Merged, state: State) -> tuple[Vector, State]:
-        reports = merged.reports.values()
-        n = sum(report["examples"] for report in reports)
+        scalars = merged.scalars.values()
+        n = sum(s["examples"] for s in scalars)
         counted = "a_k" if self.tau_eff == "a" else "steps"
-        tau_eff = sum(report["examples"] * report[counted] for report in reports) / n
+        tau_eff = sum(s["examples"] * s[counted] for s in scalars) / n
         d = -tau_eff / n * merged.sums["d"]  # τ_eff Σ p_k (w - w_k)/a_k
         if not self.gmf:
             return w - d, {}
@@ -81,13 +81,13 @@ class FedNova(Method):
         return w - v, {"v": v}
 
 
-def length(steps: int, rho: float, eta_mu: float) -> float:
-    """‖a_k‖₁: how many gradients are in the sum that so many steps of SGD make.
+def a_norm(steps: int, rho: float, eta_mu: float) -> float:
+    """Return ‖a_k‖₁: the number of gradients that these steps of SGD accumulate.
 
     τ for plain steps, (τ - ρ(1 - ρ^τ)/(1 - ρ))/(1 - ρ) with momentum ρ, Σ (1 - ημ)^i with μ; with
-    both, the pull is part of the gradient that the momentum gathers, as in the local solver.
+    both, the momentum accumulates the pull too, as in the local solver.
     """
-    total, a, v = 0.0, 0.0, 1.0  # a: what a gradient counts for, that many steps later
+    total, a, v = 0.0, 0.0, 1.0  # a: the coefficient of a gradient after this many steps
     for _ in range(steps):
         a += v
         total += abs(a)

@@ -18,12 +18,12 @@ __all__ = ["FedAdagrad", "FedAdam", "FedOpt", "FedYogi"]
 class FedOpt(Method, ABC):
     """The paper's algorithm 2: an adaptive step at the coordinator along Δ = mean - w.
 
-    There is no bias correction, and v begins at τ²: not what torch's optimisers do.
+    Unlike torch's optimisers, it has no bias correction, and v starts at τ².
 
     Attributes:
         eta: η, the coordinator's learning rate.
-        b1: β₁, of the first moment.
-        tau: τ, how little adaptivity there is.
+        b1: β₁, the decay of the first moment.
+        tau: τ; the larger, the less adaptive.
     """
 
     eta: float = 0.01
@@ -48,7 +48,7 @@ class FedOpt(Method, ABC):
 
     @abstractmethod
     def second_moment(self, v: Vector, squares: Vector) -> Vector:
-        """The next v, from this one and Δ²."""
+        """Return the next v, from this one and Δ²."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class FedAdam(FedOpt):
     """v ← β₂ v + (1 - β₂) Δ².
 
     Attributes:
-        b2: β₂, of the second moment.
+        b2: β₂, the decay of the second moment.
     """
 
     name: ClassVar[str] = "fedadam"

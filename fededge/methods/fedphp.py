@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 from fededge import ops
 from fededge._internal.lazy_torch import Tensor
-from fededge.method.base import Batch, Finish, Follows, Method, Objective, Output, Round
+from fededge.method.base import Batch, Finish, Follows, Method, Objective, Output, TurnView
 from fededge.method.feature_losses import mmd
 from fededge.methods.fedrs import Aggregation
 
@@ -17,16 +17,16 @@ __all__ = ["FedPHP"]
 
 @dataclass(frozen=True)
 class FedPHP(Method):
-    """A private model ψ_p, the moving average of the device's local ones, teaches the next one.
+    """Train with an inherited private model ψ_p, the moving average of local models, as teacher.
 
     Attributes:
-        mu: the most that ψ_p keeps of itself; less in the first participations.
-        turns: Q · T, how often a device is expected to take part; 0: as the run has it.
-        transfer: what is learned from ψ_p: its probabilities, or where its features lie.
-        lam: λ, the weight of that.
+        mu: the largest momentum of ψ_p; smaller in the first turns.
+        turns: Q · T, the expected number of a device's turns; 0: as the run expects.
+        transfer: knowledge transfer from ψ_p by its probabilities (`kd`) or features (`mmd`).
+        lam: λ, the weight of the transfer.
         T: the temperature of distillation.
         kd: `map` softens both (MAP's eq. 11); `fedrepo`, as the authors' code, the teacher alone.
-        agg: whether updates count the same, or by their number of examples.
+        agg: the weight of an update: uniform, or its number of examples.
     """
 
     name: ClassVar[str] = "fedphp"
@@ -45,8 +45,8 @@ class FedPHP(Method):
         self.require(0 <= self.lam <= 1, "lam must lie between 0 and 1")
         self.require(self.T > 0, "T must be above 0")
 
-    def objective(self, r: Round, out: Output, batch: Batch) -> Objective:
-        if "hpm" not in r.private or not self.lam:  # the first participation: nobody to learn from
+    def objective(self, r: TurnView, out: Output, batch: Batch) -> Objective:
+        if "hpm" not in r.private or not self.lam:  # the first turn has no teacher
             return Objective()
         if "teacher" not in r.memo:
             r.memo["teacher"] = r.teacher(r.private.tensor("hpm"))
@@ -58,30 +58,30 @@ class FedPHP(Method):
         return Objective(1 - self.lam, terms=(transferred,))  # (1 - λ) CE + λ L_kt
 
     def _distance(self, out: Output, hpm: Output) -> Tensor:
-        """L_kt, of the network from its teacher."""
+        """Return L_kt, the distance of the network from its teacher."""
         if self.transfer == "mmd":
             return mmd(out.features, hpm.features)
         if self.kd == "fedrepo":
             return ops.soft_cross_entropy(out.logits, (hpm.logits / self.T).softmax(1))
         return ops.distillation(out.logits, hpm.logits, self.T)
 
-    def finish(self, r: Round) -> Finish:
+    def finish(self, r: TurnView) -> Finish:
         return self.inherit(r, r.model)
 
-    def inherit(self, r: Round, local: Tensor) -> Finish:
-        """ψ_p ← μ_z ψ_p + (1 - μ_z) ψ̂, running statistics included; then z counts one more."""
+    def inherit(self, r: TurnView, local: Tensor) -> Finish:
+        """Set ψ_p ← μ_z ψ_p + (1 - μ_z) ψ̂, running statistics included, and z ← z + 1."""
         z = int(r.private.number("z"))
         hpm = local
         if "hpm" in r.private:
             hpm = r.private.tensor("hpm").clone()
-            ops.ema_(hpm, local, self.keeping(z, self.turns or r.turns))
+            ops.ema_(hpm, local, self.mu_z(z, self.turns or r.turns))
         return Finish(private={"hpm": hpm, "z": z + 1})
 
-    def keeping(self, z: int, expected: int) -> float:
-        """μ_z: grows with the times that the device took part, up to μ at the expected number."""
+    def mu_z(self, z: int, expected: int) -> float:
+        """Return μ_z, which grows with the device's turns z, up to μ at the expected number."""
         return self.mu * min(z / expected, 1.0)
 
-    def personal(self, r: Round) -> Tensor:
+    def personal(self, r: TurnView) -> Tensor:
         return r.private.tensor("hpm")
 
     def weight(self, scalars: Mapping[str, float]) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fededge.method.base import Affine, Method, Round
+from fededge.method.base import Affine, Method, TurnView
 
 __all__ = ["FedProx"]
 
@@ -20,5 +20,5 @@ class FedProx(Method):
     def __post_init__(self) -> None:
         self.require(self.mu >= 0, "mu must be at least 0")
 
-    def pull(self, r: Round) -> Affine | None:  # ∇h = ∇F + μ (w - w_t)
+    def pull(self, r: TurnView) -> Affine | None:  # ∇h = ∇F + μ (w - w_t)
         return Affine(kappa=self.mu, anchor=r.received) if self.mu else None

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from fededge._internal.lazy_torch import Tensor, torch
-from fededge.method.base import Batch, Method, Objective, Output, Round
+from fededge.method.base import Batch, Method, Objective, Output, TurnView
 
 __all__ = ["Aggregation", "FedRS", "Rule", "restriction"]
 
@@ -25,8 +25,8 @@ class FedRS(Method):
         alpha: the scale of a missing class.
         rs: `binary` scales missing classes only (eq. 8); `smooth`, as the authors' code, is
             α + (1 - α) n_c / max n; `prior` is n_c / Σ n, whatever α is.
-        min_count: with fewer examples a class is missing, for `binary`.
-        agg: whether updates count the same, or by their number of examples.
+        min_count: for `binary`, a class with fewer examples counts as missing.
+        agg: the weight of an update: uniform, or its number of examples.
     """
 
     name: ClassVar[str] = "fedrs"
@@ -39,8 +39,8 @@ class FedRS(Method):
         self.require(0 <= self.alpha <= 1, "alpha must lie between 0 and 1")
         self.require(self.min_count >= 1, "min_count must be at least 1")
 
-    def objective(self, r: Round, out: Output, batch: Batch) -> Objective:
-        if "a" not in r.memo:  # once a turn: a batch of a small network takes little longer
+    def objective(self, r: TurnView, out: Output, batch: Batch) -> Objective:
+        if "a" not in r.memo:  # once per turn: it costs nearly as much as a small network's batch
             a = restriction(r.counts, self.alpha, self.rs, self.min_count)
             r.memo["a"] = a.to(out.logits)
         return Objective(scale=r.memo["a"])
@@ -50,7 +50,7 @@ class FedRS(Method):
 
 
 def restriction(counts: Tensor, alpha: float, rule: Rule, min_count: int = 1) -> Tensor:
-    """The scale a_c of each class's logit, float64, from the device's own counts."""
+    """Return the scale a_c of each class's logit, float64, from the device's own counts."""
     n = counts.double()
     if rule == "binary":
         return torch.ones_like(n).masked_fill(counts < min_count, alpha)

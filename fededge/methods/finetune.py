@@ -1,6 +1,6 @@
-"""Fine-tuning before the training, as in FedALA's baselines FedAvg-C and FedProx-C.
+"""Fine-tuning before the training: FedALA's baselines FedAvg-C and FedProx-C.
 
-`finetune` is the layer for any method: `scaffold+finetune(epochs=5)`.
+`finetune` is a layer for any method: `scaffold+finetune(epochs=5)`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fededge._internal.lazy_torch import Tensor
-from fededge.method.base import Hyper, Method, Phase, Round
+from fededge.method.base import Hyper, Method, Phase, TurnView
 from fededge.methods.fedprox import FedProx
 
 __all__ = ["FedAvgC", "FedProxC", "Finetune"]
@@ -18,9 +18,9 @@ __all__ = ["FedAvgC", "FedProxC", "Finetune"]
 
 @dataclass(frozen=True)
 class Finetune(Method):
-    """Passes of the device's own first, whose end is its personal model; training goes on there.
+    """Fine-tune for some epochs first: the result is the personal model, and training continues.
 
-    Layers beside it act in both phases, `tune` and `train`: `fedprox@train+finetune` tunes freely.
+    Other layers act in both phases, `tune` and `train`; `fedprox@train+finetune` leaves `tune` out.
     """
 
     name: ClassVar[str] = "finetune"
@@ -30,10 +30,10 @@ class Finetune(Method):
     def __post_init__(self) -> None:
         self.require(self.epochs >= 0, "epochs must be at least 0")
 
-    def phases(self, r: Round) -> Sequence[Phase]:
+    def phases(self, r: TurnView) -> Sequence[Phase]:
         return Phase("tune", epochs=self.epochs), Phase("train")
 
-    def personal(self, r: Round) -> Tensor:
+    def personal(self, r: TurnView) -> Tensor:
         return r.ends["tune"]
 
     def passes(self, hyper: Hyper) -> int:
@@ -42,14 +42,14 @@ class Finetune(Method):
 
 @dataclass(frozen=True)
 class FedAvgC(Finetune):
-    """FedAvg that fine-tunes the global model before it trains it."""
+    """FedAvg that fine-tunes the global model before the training."""
 
     name: ClassVar[str] = "fedavg-c"
 
 
 @dataclass(frozen=True)
 class FedProxC(Finetune, FedProx):
-    """FedProx that fine-tunes the global model, by its own objective, before it trains it."""
+    """FedProx that fine-tunes the global model, by FedProx's objective, before the training."""
 
     name: ClassVar[str] = "fedprox-c"
 

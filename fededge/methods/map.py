@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fededge.method.base import Batch, Finish, Objective, Output, Phase, Round
+from fededge.method.base import Batch, Finish, Objective, Output, Phase, TurnView
 from fededge.methods.fedphp import FedPHP
 from fededge.methods.fedrs import FedRS
 
@@ -17,10 +17,10 @@ __all__ = ["Map"]
 
 @dataclass(frozen=True)
 class Map(FedPHP, FedRS):
-    """Half of the steps for the federation (FedRS), half for the device itself (FedPHP).
+    """Two stages of half the steps each: FedRS for the global model, FedPHP for the personal one.
 
-    The model after the first half is sent. The second goes on from there with new momentum, and
-    ends in the inherited private model, which stays at home.
+    The model after the first stage is uploaded. The second continues from it, with new momentum,
+    and its result enters the inherited private model, which never leaves the device.
     """
 
     name: ClassVar[str] = "map"
@@ -31,12 +31,12 @@ class Map(FedPHP, FedRS):
         FedRS.__post_init__(self)
         FedPHP.__post_init__(self)
 
-    def phases(self, r: Round) -> Sequence[Phase]:
+    def phases(self, r: TurnView) -> Sequence[Phase]:
         return Phase("first", 0.5), Phase("second", 0.5, aside=True)
 
-    def objective(self, r: Round, out: Output, batch: Batch) -> Objective:
+    def objective(self, r: TurnView, out: Output, batch: Batch) -> Objective:
         stage = FedRS if r.phase.name == "first" else FedPHP
         return stage.objective(self, r, out, batch)
 
-    def finish(self, r: Round) -> Finish:
+    def finish(self, r: TurnView) -> Finish:
         return self.inherit(r, r.ends["second"])

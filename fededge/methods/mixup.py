@@ -10,23 +10,23 @@ import numpy as np
 from fededge import models
 from fededge._internal.lazy_torch import nn, torch
 from fededge.errors import MethodError
-from fededge.method.base import Batch, Method, Round
+from fededge.method.base import Batch, Method, TurnView
 
 __all__ = ["Mixup"]
 
-TEXTS = "mixup cannot mix texts, only numbers such as pixels: leave it out"
+TEXTS = "mixup can mix pixels, but not texts: leave it out"
 
 
 @dataclass(frozen=True)
 class Mixup(Method):
     """Train on mixtures of two examples; a layer for any method: `fedacd+mixup`.
 
-    Each input of a batch meets another of the same batch, and all share one draw of m:
-    x ← m x_a + (1 - m) x_b. The loss is that of label y_a with share m and of y_b with the rest.
+    Each input of a batch is mixed with another of the same batch, all with the same m:
+    x ← m x_a + (1 - m) x_b. The loss is m of label y_a's and 1 - m of label y_b's.
 
     Attributes:
-        alpha: of Beta(alpha, alpha), which m comes from; the smaller, the less is mixed. 1 is the
-            mixup paper's value for CIFAR-10, which costs federations of few rounds some accuracy.
+        alpha: m is drawn from Beta(alpha, alpha): the smaller, the less is mixed. 1 is the mixup
+            paper's value for CIFAR-10, which costs federations of few rounds some accuracy.
     """
 
     name: ClassVar[str] = "mixup"
@@ -39,7 +39,7 @@ class Mixup(Method):
         if models.takes_texts(net):
             raise MethodError(TEXTS)
 
-    def batch(self, r: Round, batch: Batch) -> Batch:
+    def batch(self, r: TurnView, batch: Batch) -> Batch:
         if not batch.x.is_floating_point():
             raise MethodError(TEXTS)
         m = self._share(r)
@@ -50,7 +50,7 @@ class Mixup(Method):
             + tuple((y[other], (1 - m) * share) for y, share in batch.targets),
         )
 
-    def _share(self, r: Round) -> float:
-        """m ~ Beta(α, α). torch draws that from its global stream only, so numpy does it."""
+    def _share(self, r: TurnView) -> float:
+        """Draw m ~ Beta(α, α), with numpy: torch draws it from its global stream only."""
         seed = torch.randint(2**63 - 1, (), generator=r.generator("shares"))
         return float(np.random.default_rng(int(seed)).beta(self.alpha, self.alpha))

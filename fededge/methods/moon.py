@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from typing import ClassVar, Literal
 
 from fededge import models
 from fededge._internal.lazy_torch import Tensor, nn
-from fededge.method.base import Batch, Finish, Follows, Method, Objective, Output, Round
+from fededge.method.base import Batch, Finish, Follows, Method, Objective, Output, TurnView
 
 __all__ = ["Moon", "contrastive_loss"]
 
@@ -19,16 +18,16 @@ SHORTEST = 1e-12
 
 @dataclass(frozen=True)
 class Moon(Method):
-    """Keep the features near the global model's and away from the device's previous ones.
+    """Pull the features towards the global model's and away from the device's previous model's.
 
-    L = CE + μ ℓ_con, on the features before the head: the projection's outputs where the network
-    ends in one (`lfd-cnn`).
+    L = CE + μ ℓ_con, on the features before the head; in a network with a projection (`lfd-cnn`)
+    these are its outputs.
 
     Attributes:
         mu: weight of ℓ_con.
         T: temperature of the similarities.
-        first: a device's first previous model: a net of its `own` as yet untrained (the authors'
-            code), or the one that it `received`, which makes ℓ_con a constant in that turn.
+        first: the previous model in a device's first turn: its `own` untrained network (the
+            authors' code), or the `received` model, which makes ℓ_con constant in that turn.
     """
 
     name: ClassVar[str] = "moon"
@@ -41,7 +40,7 @@ class Moon(Method):
         self.require(self.mu >= 0, "mu must be at least 0")
         self.require(self.T > 0, "T must be above 0")
 
-    def objective(self, r: Round, out: Output, batch: Batch) -> Objective:
+    def objective(self, r: TurnView, out: Output, batch: Batch) -> Objective:
         if not self.mu:
             return Objective()
         if "glob" not in r.memo:
@@ -53,27 +52,26 @@ class Moon(Method):
 
         return Objective(terms=(contrast,))
 
-    def finish(self, r: Round) -> Finish:
+    def finish(self, r: TurnView) -> Finish:
         return Finish(private={"previous": r.model} if r.steps else {})
 
-    def _previous(self, r: Round) -> Tensor:
-        """The model that this device sent last; at first, as the option says."""
+    def _previous(self, r: TurnView) -> Tensor:
+        """Return the model that this device uploaded last; in its first turn, as `first` says."""
         if "previous" in r.private:
             return r.private.tensor("previous")
         if self.first == "received":
             return r.received
-        digest = hashlib.sha256(f"{r.seed}/{r.device}/{self.name}".encode()).digest()
         net = r.net.clone().to("cpu")
-        models.redraw_(net.module, int.from_bytes(digest[:7], "little"))
+        models.redraw_(net.module, r.device_seed)
         return net.vector
 
 
 def contrastive_loss(z: Tensor, z_glob: Tensor, z_prev: Tensor, T: float) -> Tensor:
-    """The batch mean of -log(e^(c⁺/T) / (e^(c⁺/T) + e^(c⁻/T))), the cosines to the two others."""
+    """Return the mean of -log(e^(c⁺/T) / (e^(c⁺/T) + e^(c⁻/T))); c⁺, c⁻: cosines to the two."""
     return -nn.functional.logsigmoid((_cosines(z, z_glob) - _cosines(z, z_prev)) / T).mean()
 
 
 def _cosines(a: Tensor, b: Tensor) -> Tensor:
-    """Row by row; a zero vector has no direction: its cosine is zero, and it gets no gradient."""
+    """Return the cosine of each row; that of a zero vector is zero, without a gradient."""
     lengths: Tensor = a.norm(dim=1) * b.norm(dim=1)
     return (a * b).sum(1) / lengths.masked_fill(lengths < SHORTEST, math.inf)

@@ -20,26 +20,26 @@ from fededge.method.base import (
     Merged,
     Method,
     Range,
-    Round,
     State,
+    TurnView,
 )
-from fededge.methods.fednova import length
+from fededge.methods.fednova import a_norm
 
 __all__ = ["Scaffold"]
 
 
 @dataclass(frozen=True)
 class Scaffold(Method):
-    """Subtract each device's drift c_i - c from its gradient.
+    """Correct each device's client drift: add c - c_i to its gradient.
 
-    A device sends its model alone, and 1/(K η) as a number: the coordinator works out the change
-    of c_i from the change of the model, Δc_i = (x - y_i)/(K η) - c. All updates count the same,
-    unless a layer beside it decides what they count (`fedacd+scaffold`); c does not follow that.
+    A device uploads its model and the scalar 1/(K η); the coordinator derives the change of c_i
+    from the change of the model, Δc_i = (x - y_i)/(K η) - c. All updates weigh the same, unless
+    another layer sets their weights (`fedacd+scaffold`); c ignores these.
 
     Attributes:
-        server_lr: η_g, how far to go towards the mean of the updates.
-        c_scale: whether c is the mean of c_i over all devices (the paper), or moves as if the
-            sampled ones were all.
+        server_lr: η_g, the step size towards the mean of the updates.
+        c_scale: c is the mean of c_i over `all` devices (the paper), or moves as if the
+            `sampled` ones were all.
     """
 
     name: ClassVar[str] = "scaffold"
@@ -53,14 +53,14 @@ class Scaffold(Method):
     def __post_init__(self) -> None:
         self.require(self.server_lr > 0, "server_lr must be above 0")
 
-    def pull(self, r: Round) -> Affine | None:  # line 10: y_i ← y_i - η (g_i(y_i) - c_i + c)
+    def pull(self, r: TurnView) -> Affine | None:  # line 10: y_i ← y_i - η (g_i(y_i) - c_i + c)
         return Affine(bias=r.sent["c"] - _own(r))
 
-    def finish(self, r: Round) -> Finish:  # line 12 (ii): c_i ← c_i - c + (x - y_i)/(K η)
-        if not r.steps:  # nothing was learned of the gradient here
+    def finish(self, r: TurnView) -> Finish:  # line 12 (ii): c_i ← c_i - c + (x - y_i)/(K η)
+        if not r.steps:  # no gradient was seen: c_i stays
             return Finish(scalars={"slope": 0.0})
-        # More than the steps, with momentum, which begins anew in each phase.
-        K = sum(length(steps, r.hyper.momentum, 0.0) for steps in r.phase_steps.values())
+        # With momentum, K exceeds the steps; momentum starts at zero in each phase.
+        K = sum(a_norm(steps, r.hyper.momentum, 0.0) for steps in r.phase_steps.values())
         slope = 1 / (K * r.hyper.lr)
         c_i = _own(r) - r.sent["c"] + slope * (r.received - r.model)
         return Finish(scalars={"slope": slope}, private={"c_i": c_i})
@@ -80,13 +80,13 @@ class Scaffold(Method):
 
     def step(self, w: Vector, merged: Merged, state: State) -> tuple[Vector, State]:
         c = state["c"]
-        trained = sum(report["slope"] > 0 for report in merged.reports.values())
+        trained = sum(scalars["slope"] > 0 for scalars in merged.scalars.values())
         dc = merged.sums["g"] - trained * c  # Σ Δc_i
-        N = merged.devices if self.c_scale == "all" else len(merged.reports)
+        N = merged.devices if self.c_scale == "all" else len(merged.scalars)
         c = c + dc / float(N)  # line 17
         return w + self.server_lr * (merged.mean - w), {"c": c}  # line 16
 
 
-def _own(r: Round) -> Tensor:
-    """c_i, zero at first."""
+def _own(r: TurnView) -> Tensor:
+    """Return c_i, zero at first."""
     return r.private.tensor("c_i") if "c_i" in r.private else torch.zeros_like(r.received)

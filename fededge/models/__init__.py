@@ -1,4 +1,4 @@
-"""The networks of the papers, each a body that makes features and a head that makes logits."""
+"""The papers' networks: each has a body that returns features and a head that returns logits."""
 
 from __future__ import annotations
 
@@ -10,42 +10,42 @@ from fededge.models.catalogue import check_name, names
 __all__ = [
     "Classifier",
     "CosineHead",
-    "Fused",
+    "LogitSum",
     "Preprocess",
+    "activation_counts",
     "apart",
     "build",
     "build_for",
     "channels_last",
     "check_name",
     "heads",
+    "meta_network",
     "names",
-    "numbers_of",
-    "outline",
     "pooled_first",
+    "probe_network",
     "redraw_",
-    "sketch",
     "takes_texts",
     "trained",
     "untrained",
 ]
 
 if TYPE_CHECKING:
-    from fededge.models.activations import numbers_of
+    from fededge.models.activations import activation_counts
     from fededge.models.base import Classifier, Preprocess, channels_last, redraw_, takes_texts
-    from fededge.models.ensemble import Fused
+    from fededge.models.ensemble import LogitSum
     from fededge.models.head import CosineHead, heads
     from fededge.models.layer_fusion import apart, pooled_first, trained, untrained
-    from fededge.models.zoo import build, build_for, outline, sketch
+    from fededge.models.zoo import build, build_for, meta_network, probe_network
 else:
-    # What lies behind these names needs torch.
+    # Lazy imports: these modules need torch.
     __getattr__ = lazy_names(
         __name__,
         {
             "base": "Classifier Preprocess channels_last redraw_ takes_texts",
             "head": "CosineHead heads",
             "layer_fusion": "apart pooled_first trained untrained",
-            "ensemble": "Fused",
-            "activations": "numbers_of",
-            "zoo": "build build_for outline sketch",
+            "ensemble": "LogitSum",
+            "activations": "activation_counts",
+            "zoo": "build build_for meta_network probe_network",
         },
     )

@@ -1,4 +1,4 @@
-"""How many numbers the layers of a network make of an input, found out on a small one."""
+"""The number of activations of a network, measured with a small input."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from torch import Tensor, nn
 from fededge.model_spec import ModelSpec
 from fededge.models.zoo import build_for
 
-__all__ = ["Numbers", "numbers_of"]
+__all__ = ["ActivationCounts", "activation_counts"]
 
 LARGEST_SIDE = 64
 
 
-class Numbers(NamedTuple):
-    """Of one input: the outputs of all layers together, and that of the largest one."""
+class ActivationCounts(NamedTuple):
+    """Activations for one input: of all layers together, and of the largest layer."""
 
     all: int
     largest: int
 
 
-def numbers_of(spec: ModelSpec) -> Numbers:
-    """What the network of a federation makes of one input, about.
+def activation_counts(spec: ModelSpec) -> ActivationCounts:
+    """Estimate the activations of a federation's network for one input.
 
-    Exact for images of up to 64x64; larger ones are taken to have as many numbers for each pixel.
-    Neither the labels nor the vocabulary count: they decide on the size of the network alone.
-    (torch's meta device would tell it for any size, but loads its compiler: 150 MB, and seconds.)
+    Exact for images of up to 64x64; larger ones are assumed to have as many activations per pixel.
+    Labels and vocabulary only change the parameters. (torch's meta device would give the count for
+    any size, but it loads torch's compiler: 150 MB, and seconds.)
     """
     small = _small(spec)
     network, found = build_for(small, seed=0), list[int]()
@@ -44,11 +44,11 @@ def numbers_of(spec: ModelSpec) -> Numbers:
     with torch.no_grad():
         network.eval()(torch.zeros((1, *small.shape), dtype=dtype))
     scale = math.prod(spec.shape) / math.prod(small.shape)
-    return Numbers(math.ceil(sum(found) * scale), math.ceil(max(found) * scale))
+    return ActivationCounts(math.ceil(sum(found) * scale), math.ceil(max(found) * scale))
 
 
 def _small(spec: ModelSpec) -> ModelSpec:
-    """The same kind of network for small inputs and two labels: it takes some megabytes."""
+    """Return the spec with small inputs and two labels: its network takes some megabytes."""
     labels = spec.labels[:2]
     if spec.kind == "text":
         return msgspec.structs.replace(spec, labels=labels, vocabulary=2)

@@ -1,4 +1,4 @@
-"""What every network of the zoo is made of: a body, a head, and the normalisation before them."""
+"""Common parts of every network: body and head, normalisation, initial weights, memory order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HE = "drawn_as_he"
 
 
 class Classifier(nn.Module):
-    """`forward(x) = head(body(x))`; the features are what the body gives to the head."""
+    """`forward(x) = head(body(x))`; the features are the body's output."""
 
     def __init__(self, body: nn.Module, head: nn.Module) -> None:
         super().__init__()
@@ -33,25 +33,25 @@ class Classifier(nn.Module):
 
 
 def takes_texts(net: nn.Module) -> bool:
-    """Whether a network looks tokens up: numbers of words, which cannot be mixed or scaled."""
+    """Return True if a network embeds tokens, which cannot be mixed or scaled as pixels can."""
     return any(isinstance(part, nn.Embedding | nn.EmbeddingBag) for part in net.modules())
 
 
 def he_initialised(module: nn.Module) -> nn.Module:
-    """Draw the convolutions as He et al. 2015: through many ReLUs, gradients keep their size."""
+    """Draw convolutions as He et al. 2015: gradients keep their size through many ReLUs."""
     for part in module.modules():
         if isinstance(part, nn.Conv2d):
             setattr(part, HE, True)  # for `redraw_`
-            # Without data there is nothing to draw, and torch would load its compiler to say so.
+            # Skipped on the meta device: torch would load its compiler there.
             if not part.weight.is_meta:
                 _draw_he(part)
     return module
 
 
 def redraw_(module: nn.Module, seed: int) -> None:
-    """Draw all values anew, as they were at first; the state of torch's own generators stays.
+    """Draw all initial values again from this seed; torch's own generators keep their state.
 
-    A parameter whose module cannot draw it (`reset_parameters`) keeps its values.
+    A parameter whose module has no `reset_parameters` keeps its values.
     """
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.default_generator.manual_seed(seed)
@@ -69,10 +69,10 @@ def _draw_he(part: nn.Conv2d) -> None:
 
 
 class Preprocess(nn.Module):
-    """Pixels 0..255 [N, C, H, W] to float32: (x/255 - mean)/std of each channel.
+    """Convert pixels 0..255 [N, C, H, W] to float32: (x/255 - mean)/std for each channel.
 
     The two buffers are not persistent: they belong to the spec, not to the weights that travel.
-    The tokens of a text are passed on as they are.
+    Tokens pass unchanged.
     """
 
     offset: Tensor
@@ -85,7 +85,7 @@ class Preprocess(nn.Module):
             return
         _check_statistics(spec)
         for name, values in (("offset", spec.mean), ("scale", spec.std)):
-            # float64 until the last step, so that 255*std is rounded once
+            # In float64 until the last step: 255*std is rounded once.
             in_pixels = 255 * torch.tensor(values, dtype=torch.float64).view(1, -1, 1, 1)
             self.register_buffer(name, in_pixels.to(torch.float32), persistent=False)
 
@@ -96,11 +96,11 @@ class Preprocess(nn.Module):
 
 
 def channels_last(x: Tensor) -> Tensor:
-    """Images with the channels of a pixel side by side in memory; the same values.
+    """Return the images in channels-last memory order; the values stay the same.
 
-    On a CPU convolution and pooling are up to three times as fast in this order, forward and
-    backward. torch takes one channel for in order already and then computes in the slow one, so
-    that its stride must say so.
+    On a CPU, convolution and pooling are up to three times as fast in this order, forward and
+    backward. With one channel torch sees no difference and computes in the slow order, unless the
+    strides say channels-last.
     """
     if x.dim() != 4 or not x.is_cpu:
         return x

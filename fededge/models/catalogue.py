@@ -1,4 +1,4 @@
-"""Which networks there are, by their names: all that can be said of them without torch."""
+"""Names of the networks; importable without torch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TEXTS = ("fasttext",)
 
 
 def names(kind: Kind = "image") -> tuple[str, ...]:
-    """The networks that `build` knows for this kind of input."""
+    """Return the networks that `build` knows for this kind of input."""
     return TEXTS if kind == "text" else IMAGES
 
 

@@ -1,14 +1,14 @@
-"""Two networks that answer together: what FedBalance deploys."""
+"""FedBalance's personal model: two networks whose logits add up."""
 
 from __future__ import annotations
 
 from torch import Tensor, nn
 
-__all__ = ["Fused"]
+__all__ = ["LogitSum"]
 
 
-class Fused(nn.Module):
-    """φ(x) + ψ(x), where ψ's head has α in it."""
+class LogitSum(nn.Module):
+    """φ(x) + ψ(x); ψ's head already includes α."""
 
     def __init__(self, generic: nn.Module, weak: nn.Module) -> None:
         super().__init__()

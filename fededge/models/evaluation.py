@@ -1,4 +1,4 @@
-"""How good a model is, measured in evaluation mode and without a trace on the module."""
+"""Metrics of models, measured in evaluation mode; the module stays unchanged."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = [
 
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """Evaluation mode, no gradients; afterwards every submodule is in the mode that it was in."""
+    """Switch to evaluation mode without gradients; restore every submodule's mode afterwards."""
     modes = [(part, part.training) for part in module.modules()]
     module.eval()
     try:
@@ -38,7 +38,7 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 
 def predictions(module: nn.Module, preprocess: nn.Module, x: Tensor, batch: int = 256) -> Tensor:
-    """The label that the module gives each input."""
+    """Return the label that the module predicts for each input."""
     with evaluating(module):
         quick = models.untrained(module)
         parts = (quick(models.channels_last(preprocess(part))).argmax(1) for part in x.split(batch))
@@ -46,7 +46,7 @@ def predictions(module: nn.Module, preprocess: nn.Module, x: Tensor, batch: int 
 
 
 def accuracy(module: nn.Module, preprocess: nn.Module, x: Tensor, y: Tensor) -> float:
-    """The share of inputs that get their label; NaN where there are none."""
+    """Return the share of inputs whose label is predicted; NaN without inputs."""
     if not len(y):
         return float("nan")
     return float((predictions(module, preprocess, x) == y).double().mean())
@@ -55,25 +55,25 @@ def accuracy(module: nn.Module, preprocess: nn.Module, x: Tensor, y: Tensor) -> 
 def class_accuracies(
     module: nn.Module, preprocess: nn.Module, x: Tensor, y: Tensor, classes: int
 ) -> Tensor:
-    """The share of each class's inputs that get their label (float64 [classes]); NaN where none."""
+    """Return the accuracy of each class, float64 [classes]; NaN for a class without inputs."""
     right = (predictions(module, preprocess, x) == y).double()
     hits = torch.zeros(classes, dtype=torch.float64).index_add_(0, y, right)
     return hits / torch.bincount(y, minlength=classes)
 
 
 def label_shares(counts: Tensor) -> Tensor:
-    """Each device's distribution of labels, from its counts [devices, classes]."""
+    """Return each device's label distribution, from its counts [devices, classes]."""
     return counts.double() / counts.sum(1, keepdim=True).clamp(min=1)
 
 
 def risk(accuracies: Tensor, shares: Tensor) -> float:
-    """FedACD's eq. 3: the error of models, each averaged over all devices' label distributions.
+    """Return FedACD's eq. 3: the models' error, averaged over all devices' label distributions.
 
-    Classes that could not be measured are left out of these.
+    Classes that were not measured are left out of the distributions.
 
     Args:
-        accuracies: by class, of one or more models [models, classes]; NaN where not measured.
-        shares: of the labels, by device [devices, classes].
+        accuracies: one or more models' accuracies by class [models, classes]; NaN: not measured.
+        shares: the devices' label distributions [devices, classes].
     """
     measured = ~accuracies.isnan().any(0)
     shares = shares[:, measured]
@@ -84,16 +84,15 @@ def risk(accuracies: Tensor, shares: Tensor) -> float:
 
 
 def learning_performance(before: Tensor, after: Tensor, counts: Tensor) -> tuple[float, float]:
-    """LfD's eq. 11: accuracy by class after local training, as a ratio to that before it.
+    """Return LfD's eq. 11: the ratio of accuracy after to before local training.
 
-    Means over the devices and their present, or absent, classes, in which a class counts by how
-    well it was known before: one that was all but unknown can be learned a hundredfold, and one
-    that was unknown has no ratio.
+    Two means over the devices: over their present and over their absent classes. A class weighs by
+    its accuracy before: one near 0 could grow a hundredfold, and one of 0 has no ratio.
 
     Args:
         before: accuracies of the global model [classes].
-        after: of the local models [devices, classes].
-        counts: of the devices' training labels [devices, classes].
+        after: accuracies of the local models [devices, classes].
+        counts: counts of the devices' training labels [devices, classes].
     """
     known = before > 0
     here = counts[:, known] > 0
@@ -103,9 +102,9 @@ def learning_performance(before: Tensor, after: Tensor, counts: Tensor) -> tuple
 
 
 def mean_and_interval(accuracies: Tensor) -> dict[str, list[float]]:
-    """Each class's mean over models [models, classes], and half of its 95 % interval.
+    """Return each class's mean over models [models, classes], and half of its 95 % interval.
 
-    The interval is the normal one, 1.96 s/√n; of one model nothing is known about it: NaN.
+    The interval is the normal one, 1.96 s/√n; NaN for a single model.
     """
     half = 1.96 * accuracies.std(0) / len(accuracies) ** 0.5 if len(accuracies) > 1 else None
     unknown = torch.full_like(accuracies[0], float("nan"))
@@ -116,7 +115,7 @@ def mean_and_interval(accuracies: Tensor) -> dict[str, list[float]]:
 
 
 def fairness(scores: Tensor) -> dict[str, float]:
-    """How evenly the devices are served: the deviation, and the mean of the worst tenth."""
+    """Return the devices' standard deviation of accuracy, and the mean of the worst tenth."""
     if not len(scores):
         return {"personal_std": float("nan"), "personal_worst_tenth": float("nan")}
     worst = scores.sort().values[: max(1, len(scores) // 10)]
@@ -127,7 +126,7 @@ def fairness(scores: Tensor) -> dict[str, float]:
 
 
 def probability_matrix(logits: Tensor, y: Tensor, classes: int) -> Tensor:
-    """FedACD's P: the mean of the probabilities that a model gives the inputs of each class.
+    """Return FedACD's P: a model's mean probabilities over the inputs of each class.
 
     float64 [classes, classes]; the row of a class without inputs is zero.
     """
@@ -138,27 +137,27 @@ def probability_matrix(logits: Tensor, y: Tensor, classes: int) -> Tensor:
 
 
 def kl_from_template(p: Tensor, tau: float = 1 - 1e-5, mean: bool = False) -> float:
-    """FedACD's eq. 10: KL(P ‖ Q) over the classes that are present, 0 log 0 = 0.
+    """Return FedACD's eq. 10: KL(P ‖ Q) over the classes that are present, 0 log 0 = 0.
 
-    Q is what a perfect model gives: tau for the class itself, the rest shared by the others.
+    Q is a perfect model's matrix: tau for the class itself, the rest shared by the others.
 
     Args:
         p: a probability matrix.
-        tau: how sure a perfect model is.
+        tau: the probability that a perfect model gives the right class.
         mean: the mean over the present classes instead of their sum.
     """
     classes = len(p)
     q = torch.full_like(p, (1 - tau) / (classes - 1)).fill_diagonal_(tau)
-    present = p.sum(1) != 0  # a row of NaN is present, and spoils the sum as it should
+    present = p.sum(1) != 0  # a row of NaN is present, and makes the result NaN
     rows = torch.special.xlogy(p, p / q).sum(1)[present]
     return float(rows.mean() if mean else rows.sum()) if present.any() else 0.0
 
 
 def wrong_spread(p: Tensor) -> float:
-    """The part of KL(P ‖ Q) that is not about being sure: how unevenly wrong classes share.
+    """Return the part of KL(P ‖ Q) that comes from an uneven spread over the wrong classes.
 
     With s = 1 - P_yy and r the wrong classes' shares of it, a row of KL(P ‖ Q) is the divergence of
-    (P_yy, s) from (tau, 1 - tau), and s KL(r ‖ uniform). This is the sum of the second parts.
+    (P_yy, s) from (tau, 1 - tau), plus s KL(r ‖ uniform). This is the sum of the second parts.
     """
     wrong = p.clone().fill_diagonal_(0.0)
     s = wrong.sum(1, keepdim=True)

@@ -1,4 +1,4 @@
-"""The last layer: from features to logits, in the forms that the methods ask for."""
+"""The heads: a network's last layer, from features to logits."""
 
 from __future__ import annotations
 
@@ -20,16 +20,15 @@ __all__ = ["CosineHead", "Head", "head_of", "heads"]
 Head = Callable[[int, int], nn.Module]
 """Makes a head from the width of the features and the number of classes."""
 
-# Below this length a vector is dust: dividing by it would make its gradient a thousand millions.
+# Shorter vectors count as zero: dividing by their length would make gradients of 1e9.
 SHORTEST = 1e-9
 
 
 class CosineHead(nn.Module):
-    """`cos(features, weight row)/tau` (LfD, FedNH): neither the length of a feature nor of a row
-    counts, and there is no bias.
+    """`cos(features, weight row)/tau` (LfD, FedNH), without a bias: lengths have no effect.
 
-    The rows are stored as they are trained, and normalised in the forward pass only. A zero vector
-    has no direction: its cosines are zero, and it gets no gradient.
+    The rows are stored as trained, and normalised in the forward pass only. The cosines of a zero
+    vector are zero, without a gradient.
     """
 
     def __init__(self, width: int, classes: int, tau: float = 0.1) -> None:
@@ -39,10 +38,10 @@ class CosineHead(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        nn.init.kaiming_uniform_(self.weight, a=math.sqrt(5))  # as nn.Linear begins
+        nn.init.kaiming_uniform_(self.weight, a=math.sqrt(5))  # as nn.Linear
 
     def cosines(self, features: Tensor) -> Tensor:
-        """From -1 to 1, [N, classes]."""
+        """Return the cosines, from -1 to 1, [N, classes]."""
         return F.linear(_unit(features), _unit(self.weight))
 
     def forward(self, features: Tensor) -> Tensor:
@@ -66,12 +65,12 @@ HEADS: dict[str, Head] = {
 
 
 def heads() -> tuple[str, ...]:
-    """The heads that `build` knows; `cosine` also takes its tau, as in `cosine:0.05`."""
+    """Return the heads that `build` knows; `cosine` also takes a tau, as in `cosine:0.05`."""
     return tuple(HEADS)
 
 
 def head_of(text: str) -> Head:
-    """The head of this description: `linear`, `bias-free`, `cosine` or `cosine:TAU`."""
+    """Return the head of this description: `linear`, `bias-free`, `cosine` or `cosine:TAU`."""
     name, colon, value = text.partition(":")
     if name not in HEADS:
         raise ConfigError(unknown("head", name, HEADS))

@@ -1,4 +1,4 @@
-"""Which networks there are, and how one is built with weights that depend on its seed alone."""
+"""Builds a network by name; its initial weights depend on the seed alone."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from fededge.models.networks import (
     vgg,
 )
 
-__all__ = ["build", "build_for", "outline", "sketch"]
+__all__ = ["build", "build_for", "meta_network", "probe_network"]
 
-# 4 GB of float32: beyond any network here, and short of what would take a machine down.
+# 4 GB of float32: more than any network here needs, less than would exhaust a machine.
 MOST_PARAMETERS = 1_000_000_000
 
 
 class ImageNetwork(NamedTuple):
-    """A body for images of a shape, the features that it gives, the smallest side it takes."""
+    """A body for images of a shape, the width of its features, the smallest side it takes."""
 
     body: Callable[[tuple[int, int, int]], nn.Module]
     width: int
@@ -41,7 +41,7 @@ class ImageNetwork(NamedTuple):
 
 
 class TextNetwork(NamedTuple):
-    """A body for texts of a vocabulary, and the features that it gives."""
+    """A body for texts of a vocabulary, and the width of its features."""
 
     body: Callable[[int], nn.Module]
     width: int
@@ -64,14 +64,14 @@ TEXT_NETWORKS = {"fasttext": TextNetwork(fasttext.FastText, fasttext.WIDTH)}
 
 
 def build_for(spec: ModelSpec, seed: int) -> Classifier:
-    """Make the network that a federation has agreed on."""
+    """Build a federation's network."""
     return build(
         spec.name, spec.classes, spec.shape, seed, head=spec.head, vocabulary=spec.vocabulary
     )
 
 
-def outline(spec: ModelSpec) -> Classifier:
-    """The network of a federation without its values: it takes no memory, however large it is."""
+def meta_network(spec: ModelSpec) -> Classifier:
+    """Build a federation's network on the meta device: without values, it takes no memory."""
     check_name(spec.name)
     make_head = head_of(spec.head)
     _check(spec.name, spec.classes, spec.shape, spec.vocabulary)
@@ -80,8 +80,8 @@ def outline(spec: ModelSpec) -> Classifier:
         return Classifier(body, make_head(width, spec.classes))
 
 
-def sketch(name: str, head: str = "linear") -> Classifier:
-    """The network without its values, for some inputs: what is known of it before the data."""
+def probe_network(name: str, head: str = "linear") -> Classifier:
+    """Build a network on the meta device for placeholder inputs: a check before data is read."""
     check_name(name)
     shape, vocabulary = ((1,), 2) if name in TEXT_NETWORKS else ((3, 32, 32), 0)
     with torch.device("meta"):
@@ -98,16 +98,16 @@ def build(
     head: str = "linear",
     vocabulary: int = 0,
 ) -> Classifier:
-    """Make a network for images of a shape, or for texts of a vocabulary.
+    """Build a network for images of a shape, or for texts of a vocabulary.
 
     Args:
         name: one of `names()` or `names("text")`.
-        classes: how many logits the head gives.
-        shape: of one input: channels, height and width of an image, or the length of a text.
-        seed: decides the initial weights; the state of torch's own generators stays as it is.
+        classes: the number of logits.
+        shape: one input's channels, height and width, or the length of a text.
+        seed: seeds the initial weights; torch's own generators keep their state.
         head: "linear"; "bias-free" for methods that compare the rows of the last layer; "cosine"
             (tau 0.1) or "cosine:TAU" for methods that compare directions only.
-        vocabulary: for texts, the number of different tokens; 0 says that the inputs are images.
+        vocabulary: the number of different tokens of texts; 0 for images.
     """
     check_name(name)
     make_head = head_of(head)
@@ -139,7 +139,7 @@ def _check(name: str, classes: int, shape: tuple[int, ...], vocabulary: int) -> 
     kind: Kind = "text" if vocabulary or len(shape) == 1 else "image"
     if name not in names(kind):
         raise ConfigError(
-            f"{name} does not take {kind}s, which is what this federation is about; choose one of "
+            f"{name} does not take {kind}s, the inputs of this federation; choose one of "
             f"{', '.join(names(kind))}"
         )
     if kind == "text":
@@ -163,7 +163,7 @@ def _check_image(name: str, shape: tuple[int, ...]) -> None:
     smallest = IMAGE_NETWORKS[name].smallest
     if channels < 1 or min(height, width) < smallest:
         raise ConfigError(
-            f"{name} takes images of at least {smallest}x{smallest} pixels, and these are "
+            f"{name} takes images of at least {smallest}x{smallest} pixels, got "
             f"{height}x{width} with {channels} channels; choose another network or larger images"
         )
 

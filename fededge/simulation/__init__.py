@@ -1,8 +1,8 @@
-"""A whole federation in one process: what is between the two halves of a method is a loop here."""
+"""Simulation: a whole federation on one machine, with a loop in place of broker and processes."""
 
 from __future__ import annotations
 
+from fededge.simulation.executors import Executor, ProcessExecutor, SerialExecutor, Setup
 from fededge.simulation.loop import SimulatedRound, Simulation
-from fededge.simulation.workers import Alone, Crew, Setup, Workers
 
-__all__ = ["Alone", "Crew", "Setup", "SimulatedRound", "Simulation", "Workers"]
+__all__ = ["Executor", "ProcessExecutor", "SerialExecutor", "Setup", "SimulatedRound", "Simulation"]

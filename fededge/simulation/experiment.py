@@ -1,4 +1,4 @@
-"""One run of one method on one split: its settings, and what it measured round by round."""
+"""One run of one method on one split: its settings, and its measurements by round."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from fededge.config import DataConfig, ModelConfig
 from fededge.data.local import evaluation_set, model_spec, share_examples, training_set
 from fededge.method.layers import SCALARS
-from fededge.method.plugins import telling_lines
+from fededge.method.plugins import plugin_errors
 from fededge.methods import Hyper
 from fededge.models.evaluation import (
     fairness,
@@ -25,14 +25,14 @@ from fededge.models.evaluation import (
     risk,
     wrong_spread,
 )
+from fededge.simulation.executors import Executor, ProcessExecutor, SerialExecutor, Setup
 from fededge.simulation.loop import SimulatedRound, Simulation
-from fededge.simulation.workers import Alone, Crew, Setup, Workers
 
 __all__ = ["Experiment", "Measured", "run"]
 
 
 class Experiment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Everything that decides a run's result."""
+    """All settings that determine a run's result."""
 
     method: str = "fedavg"
     seed: Annotated[int, Meta(ge=0, le=2**53)] = 0
@@ -55,10 +55,10 @@ class Experiment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     encoding: str = "float32"
     measure_every: Annotated[int, Meta(ge=1)] = 1
     method_files: dict[str, str] = {}
-    """The SHA-256 of the file of each method that is the user's own, by its name."""
+    """The SHA-256 of each plugin's file, by method name."""
 
     def setup(self) -> Setup:
-        """Load the data, share it among the devices, and put everything together."""
+        """Load the data, partition it among the devices, and return the simulated federation."""
         data = DataConfig(
             source=self.source,  # type: ignore[arg-type]
             root=self.root,
@@ -88,13 +88,13 @@ class Experiment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Measured:
-    """What a round led to: numbers for a table, and more for plots.
+    """The measurements of a round: numbers for a table, and more for plots.
 
     Attributes:
-        values: of the global model and the personal ones; in some rounds, of the local ones too.
+        values: metrics of the global and personal models; in some rounds, of the local ones too.
         per_class: the global model's accuracy by class.
-        local_classes: the local models' accuracies by class, their mean and its 95 % interval.
-        seconds: that the devices' turns took.
+        local_classes: mean and 95 % interval of the local models' accuracies by class.
+        seconds: the duration of the devices' turns.
     """
 
     round: int
@@ -110,25 +110,25 @@ class Measured:
 
 
 def run(experiment: Experiment, workers: int = 1, setup: Setup | None = None) -> Iterator[Measured]:
-    """Run an experiment; yields after every round.
+    """Run an experiment; yield the measurements of every round.
 
-    The round's local models are measured only every `measure_every` rounds and in the last one:
-    there are many of them, and each goes over the whole test set.
+    Local models are measured only every `measure_every` rounds and in the last one: there are
+    many, and each runs over the whole test set.
 
     Args:
-        setup: `experiment.setup()`, if it is there already.
+        setup: `experiment.setup()`, if the caller has it already.
     """
     setup = setup or experiment.setup()
-    crew: Crew = Alone(setup) if workers == 1 else Workers(setup, workers)
+    executor: Executor = SerialExecutor(setup) if workers == 1 else ProcessExecutor(setup, workers)
     try:
-        with telling_lines():
-            yield from _measured(experiment, setup, crew)
+        with plugin_errors():
+            yield from _measured(experiment, setup, executor)
     finally:
-        crew.stop()
+        executor.stop()
 
 
-def _measured(experiment: Experiment, setup: Setup, crew: Crew) -> Iterator[Measured]:
-    simulation = Simulation(setup, experiment.participants, crew)
+def _measured(experiment: Experiment, setup: Setup, executor: Executor) -> Iterator[Measured]:
+    simulation = Simulation(setup, experiment.participants, executor)
     shares = label_shares(torch.stack([data.counts for data in setup.devices.values()]))
     personal: dict[str, float] = {}
     seen = [math.nan]
@@ -136,16 +136,16 @@ def _measured(experiment: Experiment, setup: Setup, crew: Crew) -> Iterator[Meas
         personal |= {d: answer.personal_accuracy for d, answer in done.answers.items()}
         if simulation.method.refreshes:
             sitting = [d for d in simulation.private if d not in done.answers]
-            personal |= crew.refreshed(done.task, sitting, simulation.private)
+            personal |= executor.refreshed(done.task, sitting, simulation.private)
         number = done.number + 1
-        (accuracies,) = crew.measure([done.model])
+        (accuracies,) = executor.measure([done.model])
         values = _values(accuracies, shares, personal) | _mean_scalars(done)
         seen.append(values["personal_accuracy"])
         values["personal_best"] = max(seen, key=lambda score: (score == score, score))
         classes: dict[str, list[float]] = {}
         if number % experiment.measure_every == 0 or number == experiment.rounds:
-            trained = torch.stack(crew.measure([a.upload for a in done.answers.values()]))
-            values |= _local_values(simulation, crew, done, trained, shares)
+            trained = torch.stack(executor.measure([a.upload for a in done.answers.values()]))
+            values |= _local_values(simulation, executor, done, trained, shares)
             classes = mean_and_interval(trained)
         digest = simulation.layout.sha256(done.model)
         yield Measured(
@@ -154,7 +154,7 @@ def _measured(experiment: Experiment, setup: Setup, crew: Crew) -> Iterator[Meas
 
 
 def _values(accuracies: Tensor, shares: Tensor, personal: dict[str, float]) -> dict[str, float]:
-    """The metrics of the global model and of the personal ones."""
+    """Return the metrics of the global model and of the personal ones."""
     scores = torch.tensor([v for v in personal.values() if not math.isnan(v)], dtype=torch.float64)
     return {
         "global_accuracy": float(accuracies.nanmean()),
@@ -165,11 +165,15 @@ def _values(accuracies: Tensor, shares: Tensor, personal: dict[str, float]) -> d
 
 
 def _local_values(
-    simulation: Simulation, crew: Crew, done: SimulatedRound, trained: Tensor, shares: Tensor
+    simulation: Simulation,
+    executor: Executor,
+    done: SimulatedRound,
+    trained: Tensor,
+    shares: Tensor,
 ) -> dict[str, float]:
-    """The metrics of the models that the devices sent; `trained` has their accuracies."""
-    (before,) = crew.measure([done.task.received])
-    P = crew.probabilities({d: answer.upload for d, answer in done.answers.items()}).values()
+    """Return the metrics of the uploaded models; `trained` has their accuracies by class."""
+    (before,) = executor.measure([done.task.received])
+    P = executor.probabilities({d: answer.upload for d, answer in done.answers.items()}).values()
     counts = torch.stack([simulation.setup.devices[d].counts for d in done.answers])
     present, absent = learning_performance(before, trained, counts)
     return {
@@ -182,18 +186,19 @@ def _local_values(
 
 
 def _mean_scalars(done: SimulatedRound) -> dict[str, float]:
-    """The mean over the devices of what they reported, beside counts and their own accuracy, and
-    the range of a method's own scalars; and how far the model was moved.
+    """Return the devices' mean scalars, the range of a method's own ones, and the update norm.
+
+    Counts and the personal accuracy are left out.
     """
-    reports = [answer.scalars for answer in done.answers.values()]
-    names = set.intersection(*map(set, reports)) - {"examples", "steps", "personal_accuracy"}
+    scalars = [answer.scalars for answer in done.answers.values()]
+    names = set.intersection(*map(set, scalars)) - {"examples", "steps", "personal_accuracy"}
     values: dict[str, float] = {}
     for name in sorted(names):
-        reported = [report[name] for report in reports]
+        reported = [by_name[name] for by_name in scalars]
         values[name] = sum(reported) / len(reported)
         if name not in SCALARS:
             values |= {f"{name}_min": min(reported), f"{name}_max": max(reported)}
-    # In float64: of a million squares, a sum in float32 loses the fourth digit.
+    # In float64: a float32 sum of a million squares loses the fourth digit.
     moves = [
         torch.linalg.vector_norm(a.upload - done.task.received, dtype=torch.float64)
         for a in done.answers.values()

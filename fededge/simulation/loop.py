@@ -1,4 +1,4 @@
-"""The rounds of a simulated federation: select, let each device take its turn, aggregate."""
+"""The rounds of a simulated federation: select devices, run their turns, aggregate."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fededge.federated.selection import choose, expected_turns
 from fededge.flat import FlatModel, Layout, Vector, as_numpy, as_tensors
 from fededge.methods import Private
 from fededge.models import build_for
-from fededge.simulation.workers import Alone, Crew, Setup
+from fededge.simulation.executors import Executor, SerialExecutor, Setup
 from fededge.training import Answer, Task
 from fededge.wire.encoding import Encoding
 
@@ -24,7 +24,7 @@ __all__ = ["SimulatedRound", "Simulation"]
 
 @dataclass(frozen=True, eq=False)
 class SimulatedRound:
-    """What a round began with and led to, and how long the devices' turns took."""
+    """A round's task, next model and answers, and the duration of the devices' turns."""
 
     task: Task
     model: Tensor
@@ -38,11 +38,11 @@ class SimulatedRound:
 
 @dataclass(eq=False)
 class Simulation:
-    """A federation in which every device that is asked answers, and every update is accepted."""
+    """A federation in which every selected device answers, and every update is accepted."""
 
     setup: Setup
     participants: int = 0
-    crew: Crew | None = None
+    executor: Executor | None = None
     private: dict[str, Private] = field(default_factory=dict)
     residues: dict[str, Vector] = field(default_factory=dict)
 
@@ -54,9 +54,9 @@ class Simulation:
         self.encoding = Encoding.parse(self.setup.encoding)
 
     def rounds(self, count: int) -> Iterator[SimulatedRound]:
-        """Run rounds from the first model on; the same bytes as a federation of processes."""
+        """Run rounds from the initial model; bit-identical to a federation of processes."""
         setup = self.setup
-        crew = self.crew or Alone(setup)
+        executor = self.executor or SerialExecutor(setup)
         method = self.method
         model, state = as_numpy(self.first), method.initial(self.layout)
         turns = expected_turns(count, self.participants, len(setup.devices))
@@ -65,27 +65,27 @@ class Simulation:
             sent = as_tensors(method.send(state))
             task = Task(setup.seed, number, setup.hyper, torch.from_numpy(model), sent, turns)
             start = time.perf_counter()
-            answers = crew.turns(task, chosen, self.private)
+            answers = executor.turns(task, chosen, self.private)
             seconds = time.perf_counter() - start
             self.private |= {device: answer.private for device, answer in answers.items()}
-            reports = {device: answer.scalars for device, answer in answers.items()}
+            scalars = {device: answer.scalars for device, answer in answers.items()}
             uploads = {
-                device: self._arriving(device, as_numpy(answer.upload), model)
+                device: self._transmit(device, as_numpy(answer.upload), model)
                 for device, answer in answers.items()
             }
             model, state = aggregate(
                 method,
                 model,
                 state,
-                reports,
+                scalars,
                 uploads.__getitem__,
                 devices=len(setup.devices),
                 layout=self.layout,
             )
             yield SimulatedRound(task, torch.from_numpy(model), answers, seconds)
 
-    def _arriving(self, device: str, upload: Vector, base: Vector) -> Vector:
-        """What the encoding leaves of an update; the device keeps the rest for its next one."""
+    def _transmit(self, device: str, upload: Vector, base: Vector) -> Vector:
+        """Encode and decode an update; keep the device's residue for its next one."""
         if self.encoding.exact:
             return upload
         before = self.residues.get(device)

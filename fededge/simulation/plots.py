@@ -1,4 +1,4 @@
-"""Pictures of a comparison: curves, the aggregation/personalisation scatter, fairness, classes."""
+"""Plots of a comparison: curves, global against personal accuracy, fairness, classes."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ __all__ = ["plot_comparison"]
 
 Runs = Mapping[str, Sequence[Result]]
 
-# Okabe and Ito's palette, which colour-blind readers can tell apart; markers tell the rest.
+# Okabe and Ito's palette, which colour-blind readers can tell apart; markers extend it.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 MARKERS = "osD^vPX*"
 
 MOST_NAMED = 20
-"""Classes that are named on an axis; more would not be legible."""
+"""The most classes named on an axis; more would not be legible."""
 WIDEST_CHANGE = 30
-"""Points of gain or loss that the fairness plot shows; what lies beyond is in its last bars."""
+"""The range of the fairness plot in points of accuracy; its outer bars collect the rest."""
 
 
 def plot_comparison(runs: Runs, labels: Sequence[str], folder: Path) -> list[Path]:
-    """Write every picture that these runs allow; returns their paths."""
+    """Write every plot that these runs allow; return their paths."""
     written = [
         _curves(runs, "global_accuracy", folder / "global_accuracy.png"),
         _curves(runs, "personal_accuracy", folder / "personal_accuracy.png"),
@@ -46,7 +46,7 @@ def _style(index: int) -> dict[str, Any]:
 
 
 def _curves(runs: Runs, metric: str, path: Path) -> Path:
-    """Accuracy by round: the mean over seeds, and their range as a band."""
+    """Plot accuracy by round: the mean over seeds, and their range as a band."""
     figure = new_figure(7, 4.2)
     axes = figure.add_subplot()
     for index, (method, results) in enumerate(runs.items()):
@@ -61,7 +61,7 @@ def _curves(runs: Runs, metric: str, path: Path) -> Path:
 
 
 def _scatter(runs: Runs, path: Path) -> Path:
-    """Each method by what it gives all (global) and what it gives each (personal)."""
+    """Plot each method's global accuracy against its personal accuracy."""
     figure = new_figure(6, 4.8)
     axes = figure.add_subplot()
     for index, (method, results) in enumerate(runs.items()):
@@ -77,16 +77,16 @@ def _scatter(runs: Runs, path: Path) -> Path:
 
 
 def _deviation(values: Sequence[float]) -> Any:
-    """Of a sample, as in the table."""
+    """Return the sample standard deviation, as in the table."""
     return np.std(values, ddof=min(1, len(values) - 1))
 
 
 def _fairness(runs: Runs, base: str, path: Path) -> Path:
-    """How much each device gains or loses in personal accuracy against the first method."""
+    """Plot the devices' gains and losses of personal accuracy against the first method."""
     others = [method for method in runs if method != base]
     figure = new_figure(7, 1.1 * len(others) + 1.2)
     panels = figure.subplots(len(others), sharex=True, sharey=True, squeeze=False)[:, 0]
-    # Steps of 2 points with the middle of one at 0: no change is neither a gain nor a loss.
+    # Bins of 2 points, one of them centred at 0 for devices without a change.
     bins = np.arange(-WIDEST_CHANGE - 1, WIDEST_CHANGE + 2, 2).tolist()
     for axes, method in zip(panels, others, strict=True):
         changes = np.array(_changes(runs[method], runs[base]))
@@ -102,7 +102,7 @@ def _fairness(runs: Runs, base: str, path: Path) -> Path:
 
 
 def _changes(results: Sequence[Result], base: Sequence[Result]) -> list[float]:
-    """Of each device and seed, in points."""
+    """Return the change of each device and seed, in points."""
     return [
         100 * (mine - theirs)
         for result, other in zip(results, base, strict=True)
@@ -112,7 +112,7 @@ def _changes(results: Sequence[Result], base: Sequence[Result]) -> list[float]:
 
 
 def _classes(runs: Runs, labels: Sequence[str], path: Path) -> Path:
-    """The global model's accuracy class by class, a row a method."""
+    """Plot the global model's accuracy by class, one row per method."""
     rows = 100 * np.array([_mean_by_class(results) for results in runs.values()])
     figure = new_figure(max(6.0, 0.5 * len(labels) + 2), 0.45 * len(rows) + 2)
     axes = figure.add_subplot()
@@ -129,13 +129,13 @@ def _classes(runs: Runs, labels: Sequence[str], path: Path) -> Path:
 
 
 def _mean_by_class(results: Sequence[Result]) -> Any:
-    """NaN for a class that the test set does not have."""
+    """Return the mean over seeds; NaN for a class that is not in the test set."""
     rows = np.array([result.per_class for result in results], dtype=float)
     return np.ma.masked_invalid(rows).mean(axis=0).filled(np.nan)
 
 
 def _local_classes(runs: Runs, labels: Sequence[str], path: Path) -> Path:
-    """The local models' accuracy class by class, with 95 % intervals, of the first seed."""
+    """Plot the local models' accuracy by class, with 95 % intervals, for the first seed."""
     figure = new_figure(max(7.0, 0.6 * len(labels) + 2), 4.2)
     axes = figure.add_subplot()
     places = np.arange(len(labels))
@@ -148,7 +148,7 @@ def _local_classes(runs: Runs, labels: Sequence[str], path: Path) -> Path:
             color=style["color"], label=method, capsize=2, markersize=4,
         )  # fmt: skip
     _name_classes(axes, labels)
-    axes.set_ylim(-3, 103)  # an interval of few models reaches beyond what an accuracy can be
+    axes.set_ylim(-3, 103)  # the interval of few models may exceed 0 to 100 %
     _finish(axes, "", "accuracy of the last round's local models (%)")
     return save_figure(figure, path)
 
@@ -166,7 +166,7 @@ def _value(result: Result, metric: str) -> float:
 
 
 def _finish(axes: Any, x: str, y: str) -> None:
-    """Name the axes; the legend stands beside the picture, where it hides nothing."""
+    """Name the axes; place the legend beside the plot, where it hides nothing."""
     axes.set_xlabel(x or axes.get_xlabel())
     axes.set_ylabel(y)
     axes.grid(alpha=0.3)

@@ -1,8 +1,8 @@
-"""The papers' settings by name, so that a table of a paper is one command; and smaller ones.
+"""Presets: the papers' settings by name, and smaller versions of them.
 
-`fedacd-cifar10-b0.1` is the paper's own setting; with `-small` at its end it is scaled down to what
-two cores do in minutes: fewer images, fewer rounds, the same split and shares. `table-…` are the
-settings of docs/results.md.
+`fedacd-cifar10-b0.1` is the paper's setting; `fedacd-cifar10-b0.1-small` has fewer images and
+rounds, and takes minutes on two cores, with the same split and shares. `table-…` are the settings
+of docs/results.md.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SMALL = {"limit": 12_000, "rounds": 20, "epochs": 2}
 
 
 def preset(name: str) -> dict[str, Any]:
-    """The settings that a preset stands for."""
+    """Return the settings of a preset."""
     known = presets()
     if name not in known:
         raise ConfigError(unknown("preset", name, known))
@@ -26,14 +26,14 @@ def preset(name: str) -> dict[str, Any]:
 
 
 def presets() -> dict[str, dict[str, Any]]:
-    """All of them, each with its small one."""
+    """Return all presets by name, each also in its small version."""
     full = {**_fedacd(), **_fedala(), **_fedbalance(), **_map(), **_lfd()}
     small = {f"{name}-small": {**settings, **SMALL} for name, settings in full.items()}
     return {**full, **small, **_tables()}
 
 
 def _tables() -> dict[str, dict[str, Any]]:
-    """The settings of docs/results.md: every method under one strong skew, on two cores."""
+    """Return the settings of docs/results.md: every method under one strong skew, on two cores."""
     base = {"model": "lenet5", "split": "dirichlet:0.1", "rounds": 20, "measure_every": 8}
     return {
         "table-fashion-mnist": {

@@ -1,4 +1,4 @@
-"""What a run measured, as one object: written, read back, and put together over seeds."""
+"""Results of runs: saved, loaded, and summarised over seeds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from msgspec import Struct
 from fededge.simulation.experiment import Experiment, Measured
 from fededge.storage.files import replace_file
 
-__all__ = ["Result", "as_csv", "effort", "read", "settled", "summary", "write"]
+__all__ = ["Result", "as_csv", "effort", "final_means", "read", "summary", "write"]
 
 LATER = {"clip_norm": 0.0, "method_files": {}, "encoding": "float32"}
 
@@ -25,7 +25,7 @@ LATER = {"clip_norm": 0.0, "method_files": {}, "encoding": "float32"}
 class Result(Struct, frozen=True, kw_only=True):
     """A finished run: the settings, every round, the last one again as `final`, and the cost.
 
-    `rounds`, `final` and everything but `cost` are the same each time; times are not.
+    Repeated runs are equal in everything but `cost`, which includes times.
     """
 
     method: str
@@ -60,7 +60,7 @@ class Result(Struct, frozen=True, kw_only=True):
 
 
 def _finite(values: dict[Any, float]) -> dict[Any, float | None]:
-    """JSON has no NaN: what could not be measured is null."""
+    """Replace NaN (not measured) by None: JSON has no NaN."""
     return {name: value if value == value else None for name, value in values.items()}
 
 
@@ -68,10 +68,11 @@ def _numbers(values: Sequence[float]) -> list[float | None]:
     return [value if value == value else None for value in values]
 
 
-def key(experiment: Experiment) -> str:
-    """A name for the result of this experiment: another setting, another name.
+def result_name(experiment: Experiment) -> str:
+    """Return the file name of an experiment's result: a hash of its settings.
 
-    Settings that came later count where they are used: results from before keep their names.
+    Settings added in later releases count only if they differ from their default, so that older
+    results keep their names.
     """
     values = msgspec.to_builtins(experiment)
     settings = {k: v for k, v in values.items() if k not in LATER or v != LATER[k]}
@@ -81,22 +82,22 @@ def key(experiment: Experiment) -> str:
 
 
 def write(folder: Path, result: Result) -> Path:
-    path = folder / f"{key(result.experiment)}.json"
+    path = folder / f"{result_name(result.experiment)}.json"
     replace_file(path, msgspec.json.format(msgspec.json.encode(result), indent=1))
     return path
 
 
 def read(folder: Path, experiment: Experiment) -> Result | None:
-    """The result of an earlier, finished run of exactly this experiment."""
-    path = folder / f"{key(experiment)}.json"
+    """Return the result of an earlier, finished run of this experiment; None if there is none."""
+    path = folder / f"{result_name(experiment)}.json"
     try:
         return msgspec.json.decode(path.read_bytes(), type=Result)
     except (OSError, msgspec.DecodeError):
-        return None  # not there, or cut off in the middle: run it again
+        return None  # absent or truncated: run it again
 
 
-def settled(result: Result, last: int = 1) -> dict[str, float]:
-    """Every metric, its mean over those of the last rounds in which it was measured."""
+def final_means(result: Result, last: int = 1) -> dict[str, float]:
+    """Return the mean of every metric over the last rounds in which it was measured."""
     rows = result.rounds[-last:]
     columns = {
         name: [value for row in rows if (value := row.get(name)) is not None]
@@ -106,8 +107,8 @@ def settled(result: Result, last: int = 1) -> dict[str, float]:
 
 
 def summary(results: Sequence[Result], last: int = 1) -> tuple[dict[str, float], dict[str, float]]:
-    """Mean and standard deviation over seeds of every metric that all runs have."""
-    each = [settled(result, last) for result in results]
+    """Return mean and standard deviation over seeds of every metric that all runs have."""
+    each = [final_means(result, last) for result in results]
     columns = {name: [row[name] for row in each if name in row] for name in each[0]}
     whole = {name: values for name, values in columns.items() if len(values) == len(results)}
     mean = {name: statistics.fmean(values) for name, values in whole.items()}
@@ -116,11 +117,11 @@ def summary(results: Sequence[Result], last: int = 1) -> tuple[dict[str, float],
 
 
 def effort(results: Sequence[Result], first: Sequence[Result], last: int = 1) -> dict[str, Any]:
-    """What a method takes, its runs seed by seed beside those of a comparison's first one.
+    """Return a method's effort, compared seed by seed with a comparison's first method.
 
-    `rounds_to_first` are the rounds until the global accuracy is what the first one has at its
-    end, None if never; `time_ratio` is the time of a round's turns as a ratio. The others are the
-    runs' `cost`, on average.
+    `rounds_to_first` are the rounds to the first method's final global accuracy, None if never
+    reached; `time_ratio` is the ratio of a round's training time. The others are the runs' mean
+    `cost`.
     """
     pairs = list(zip(results, first, strict=True))
     names = [name for name in results[0].cost if name != "seconds_a_round"]
@@ -129,14 +130,14 @@ def effort(results: Sequence[Result], first: Sequence[Result], last: int = 1) ->
         for some in (results, first)
     ]
     return {
-        "rounds_to_first": [_first_round(one, settled(other, last)) for one, other in pairs],
+        "rounds_to_first": [_first_round(one, final_means(other, last)) for one, other in pairs],
         **{name: statistics.fmean(result.cost[name] for result in results) for name in names},
         "time_ratio": seconds[0] / seconds[1],
     }
 
 
 def _first_round(result: Result, target: Mapping[str, float]) -> int | None:
-    """The first round with the target's global accuracy."""
+    """Return the first round that reaches the target's global accuracy."""
     wanted = target.get("global_accuracy", math.inf)
     reached = (row for row in result.rounds if (row["global_accuracy"] or 0.0) >= wanted)
     row = next(reached, None)
@@ -144,7 +145,7 @@ def _first_round(result: Result, target: Mapping[str, float]) -> int | None:
 
 
 def as_csv(results: Sequence[Result]) -> str:
-    """One row a run and round."""
+    """Return a CSV table with one row per run and round."""
     names = {name for result in results for row in result.rounds for name in row} - {"round"}
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

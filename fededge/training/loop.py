@@ -12,16 +12,16 @@ from fededge.method.stack import Stack
 from fededge.method.turn import Turn
 from fededge.training.step import Batches, LocalStep, own_randomness, training_mode, training_only
 
-__all__ = ["Loop", "Progress", "batch_sizes", "diverged", "steps_of"]
+__all__ = ["Loop", "StepCallback", "batch_sizes", "diverged", "steps_of"]
 
-Progress = Callable[[int, int, float], None]
-"""Called after every step with the steps done, all steps, and the loss."""
+StepCallback = Callable[[int, int, float], None]
+"""Called after every step with the steps done, the total steps, and the loss."""
 
 
 class Loop:
-    """The phases of one turn."""
+    """Runs the phases of one turn."""
 
-    def __init__(self, method: Stack, turn: Turn, progress: Progress | None) -> None:
+    def __init__(self, method: Stack, turn: Turn, progress: StepCallback | None) -> None:
         self.method = method
         self.turn = turn
         self.progress = progress
@@ -29,7 +29,7 @@ class Loop:
         self.done = self.total = 0
 
     def run(self, phases: Sequence[Phase]) -> float:
-        """Train; returns the mean loss of the steps that led to the model."""
+        """Train; return the mean loss of the steps that led to the uploaded model."""
         turn = self.turn
         plan = steps_of(phases, turn.hyper.epochs, len(self.sizes))
         self.total = sum(plan)
@@ -48,7 +48,7 @@ class Loop:
         return sum_of_losses / max(turn.steps, 1)
 
     def _aside(self, steps: int) -> None:
-        """A phase on a vector and streams of its own: the others are as if it were not there."""
+        """Run a phase on its own vector and random streams, without effect on the others."""
         turn, net = self.turn, self.turn.net
         name, start = turn.phase.name, turn.phase.start
         before, done = net.swap((net.vector if start is None else start).clone()), turn.steps
@@ -60,7 +60,7 @@ class Loop:
             turn.steps = done
 
     def _phase(self, steps: int, batches: Batches) -> float:
-        """The steps of one phase; returns the sum of their losses."""
+        """Take the steps of one phase; return the sum of their losses."""
         turn = self.turn
         sum_of_losses = 0.0
         with training_only(turn.net, turn.phase.part):
@@ -75,27 +75,27 @@ class Loop:
                 turn.steps += 1
                 if step.ends_pass:
                     self.method.epoch_end(turn)
-                self._tell(loss)
+                self._report_step(loss)
         return sum_of_losses
 
     def _batches(self, purpose: str) -> Batches:
-        """Shuffled batches for ever."""
+        """Yield shuffled batches endlessly; the flag marks the last one of an epoch."""
         order = self.turn.generator(purpose)
         while self.sizes:
             parts = torch.randperm(sum(self.sizes), generator=order).split(self.sizes)
             yield from ((part, False) for part in parts[:-1])
             yield parts[-1], True
 
-    def _tell(self, loss: float) -> None:
+    def _report_step(self, loss: float) -> None:
         self.done += 1
         if self.progress is not None:
             self.progress(self.done, self.total, loss)
 
 
 def batch_sizes(examples: int, batch_size: int) -> list[int]:
-    """The batches of a pass; a last one of a single example joins the one before it.
+    """Return the batch sizes of an epoch; a last batch of one example joins the one before it.
 
-    Batch norm has no statistics of one example.
+    Batch norm needs more than one example.
     """
     full, rest = divmod(examples, batch_size)
     if rest == 1 and full:
@@ -104,9 +104,9 @@ def batch_sizes(examples: int, batch_size: int) -> list[int]:
 
 
 def steps_of(phases: Sequence[Phase], epochs: int, batches: int) -> list[int]:
-    """The steps of each phase: its own epochs, or its share of what the coordinator asks for.
+    """Return the steps of each phase: its own epochs, or its share of the coordinator's epochs.
 
-    Shares are rounded down, and the last one gets what is left.
+    Shares are rounded down; the last one gets the rest.
     """
     sharing = [phase for phase in phases if phase.epochs is None]
     left = epochs * batches
@@ -122,6 +122,7 @@ def steps_of(phases: Sequence[Phase], epochs: int, batches: int) -> list[int]:
 
 
 def diverged(turn: Turn, what: str) -> MethodError:
+    """Return the error for a training that diverged."""
     return MethodError(
         f"device {turn.device}, round {turn.number + 1}, step {turn.steps + 1}: {what}; "
         f"the training diverged: lower the learning rate ({turn.hyper.lr})"

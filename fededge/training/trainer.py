@@ -1,6 +1,6 @@
 """The trainer: a device's turn, from the global model to the upload.
 
-This is the one place that calls a method's device half.
+Only the trainer and its loop call a method's device half.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from fededge.method.base import Examples, Hyper
 from fededge.method.private import Private
 from fededge.method.stack import Stack
 from fededge.method.turn import Turn
-from fededge.method.validation import LONGEST_STEP, farthest
+from fededge.method.validation import LONGEST_STEP, largest_change
 from fededge.models.evaluation import accuracy
-from fededge.training.loop import Loop, Progress, diverged
+from fededge.training.loop import Loop, StepCallback, diverged
 from fededge.training.step import own_randomness
 
 __all__ = ["Answer", "Task", "Trainer"]
@@ -24,9 +24,9 @@ __all__ = ["Answer", "Task", "Trainer"]
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """What a device is asked for: a turn in this round, from this model.
+    """A request to a device: one turn in this round, from this model.
 
-    `turns` is how often the run expects to ask it.
+    `turns` is the expected number of the device's turns in the run.
     """
 
     seed: int
@@ -39,9 +39,9 @@ class Task:
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """What a turn gives: the first two leave the device, the others do not.
+    """The result of a turn. `upload` and `scalars` leave the device, the rest does not.
 
-    `personal` are the values of the network `Trainer.deployed`.
+    `personal` holds the values of the network `Trainer.deployed`.
     """
 
     upload: Tensor
@@ -63,12 +63,12 @@ class Trainer:
 
     @cached_property
     def deployed(self) -> FlatModel:
-        """The network of the personal model: the federation's own, or what the method makes."""
+        """The network of the personal model: the federation's, or one that the method builds."""
         network = self.method.network(self.net.module, self.data)
         return self.net if network is self.net.module else FlatModel(network)
 
-    def turn(self, task: Task, private: Private, progress: Progress | None = None) -> Answer:
-        """begin → phases of local steps → finish → personal model, in the method's words."""
+    def turn(self, task: Task, private: Private, progress: StepCallback | None = None) -> Answer:
+        """Take a turn with the method's hooks: `begin`, phases of steps, `finish`, `personal`."""
         self.method.needs(self.net.module)
         turn = self._turn(task, private)
         with own_randomness(turn.generator("network/turn")):
@@ -81,7 +81,10 @@ class Trainer:
             return self._answer(turn, loss)
 
     def refreshed_accuracy(self, task: Task, private: Private) -> float | None:
-        """Accuracy of the personal model in a round that the device sits out; None: unchanged."""
+        """Return the personal model's accuracy in a round that the device sits out.
+
+        None: the model is unchanged.
+        """
         turn = self._turn(task, private)
         with own_randomness(turn.generator("network/turn")):
             turn.phase = self.method.phases(turn)[0]
@@ -95,9 +98,9 @@ class Trainer:
         personal = self.method.personal(turn)
         upload = done.upload.clone()
         if not finite(upload):
-            raise diverged(turn, "the model that would be sent is not finite")
-        moved = farthest(as_numpy(upload), as_numpy(turn.received))
-        if moved > LONGEST_STEP:  # no coordinator's step would take it
+            raise diverged(turn, "the model to upload is not finite")
+        moved = largest_change(as_numpy(upload), as_numpy(turn.received))
+        if moved > LONGEST_STEP:  # the coordinator would refuse it
             raise diverged(turn, f"a number of the model has moved by {moved:.3g}")
         personal = upload if personal is done.upload else personal.clone()
         score = self.accuracy(personal, self.deployed)
@@ -107,7 +110,7 @@ class Trainer:
         return Answer(upload, {**scalars, **done.scalars}, turn.private, personal, score)
 
     def accuracy(self, vector: Tensor, net: FlatModel | None = None) -> float:
-        """Accuracy of a model on the device's held-out data; `net` if it is of another layout."""
+        """Return a model's accuracy on the device's held-out data; `net` if its layout differs."""
         net = net or self.net
         before = net.swap(vector)
         try:

@@ -42,7 +42,7 @@ def test_kinds_are_summed(config: Path, capsys: pytest.CaptureFixture[str]) -> N
     [
         ("{", "unreadable"),
         ('{"status": "many"}', "unreadable"),
-        ('{"status": 1, "labels": 7}', "has fields that no agent books: labels"),
+        ('{"status": 1, "labels": 7}', "has fields that no agent sends: labels"),
     ],
 )
 def test_a_wrong_ledger_is_one_sentence(
@@ -66,7 +66,7 @@ def test_names_in_the_ledger_are_words_not_orders(
     assert r"tensor [red]a[/red] :skull: \x1b[2J\u202e\u2028b" in said
     ledger(config, json.dumps({"\x1b[2J\n": 7}))
     assert main(["audit", "--config", str(config)]) == 2
-    assert capsys.readouterr().err.endswith("no agent books: \\x1b[2J\\n\n")
+    assert capsys.readouterr().err.endswith("no agent sends: \\x1b[2J\\n\n")
 
 
 def test_without_a_ledger_nothing_has_left(

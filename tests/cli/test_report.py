@@ -1,4 +1,4 @@
-"""What a demo shows at its end, on the narrowest terminal that is usual."""
+"""The tables at the end of a demo, on a terminal of 80 columns."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ def test_no_digit_is_cut_off_in_eighty_columns(monkeypatch: pytest.MonkeyPatch) 
     screen = StringIO()
     monkeypatch.setattr(report, "console", Console(file=screen, width=80))
     device = report.DeviceOutcome("device-1", ("a",), [1], 0.5, 0.5, "model.onnx", SENT)
-    report.show(report.Outcome(0, "fedavg", 10, "0" * 64, 0.1, 0.7, [device]))
+    report.show(report.RunOutcome(0, "fedavg", 10, "0" * 64, 0.1, 0.7, [device]))
     for count in (*SENT.values(), sum(SENT.values())):
         assert f"{count:,}" in screen.getvalue()

@@ -58,7 +58,7 @@ def test_files_of_methods_are_relative_to_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("entry", "sentence"),
     [
-        ("own.py:Yours", "own.py: there is no method 'Yours'; there is Mine"),
+        ("own.py:Yours", "own.py has no method 'Yours'; it has Mine"),
         ("gone.py:Mine", "gone.py: there is no such file"),
         ("fedprox", "'fedprox' is not of the form path/to/file.py:Name"),
     ],
@@ -156,12 +156,12 @@ def test_a_configuration_that_is_printed_keeps_the_password_to_itself(
         ('method = "fedavgg"\n', "unknown method 'fedavgg'; did you mean 'fedavg'?"),
         ('method = "fedprox(m=1)"\n', "method 'fedprox' has no option 'm'"),
         ('method = "own.py:Mine"\n', "own.py: there is no such file"),
-        ('method = "lfd"\n', "lfd compares directions and needs a network with a cosine head"),
+        ('method = "lfd"\n', "lfd needs a network with a cosine head"),
         (
             'method = "mixup+fedrod"\n[model]\nhead = "cosine:0.05"\n',
-            "fedrod adds up two linear heads: set head to linear or bias-free",
+            "fedrod needs a linear head: set head to linear or bias-free",
         ),
-        ('method = "mixup"\n[model]\nname = "fasttext"\n', "mixup cannot mix texts"),
+        ('method = "mixup"\n[model]\nname = "fasttext"\n', "mixup can mix pixels, but not texts"),
         ('method = "fedbalance"\n[model]\nname = "fasttext"\n', "weak learners for images only"),
         ('[model]\nhead = "cosin"\n', "no head 'cosin'; did you mean 'cosine'?"),
         ("[training]\nclip_norm = -1.0\n", "training.clip_norm: expected float >= 0"),

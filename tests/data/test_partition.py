@@ -207,7 +207,7 @@ def test_a_number_of_classes_that_the_data_lacks(spec: str) -> None:
 
 
 def test_other_mistakes() -> None:
-    with pytest.raises(ConfigError, match="6000 samples cannot give 601 devices 10 each"):
+    with pytest.raises(ConfigError, match="6000 samples are too few for 601 devices with 10 each"):
         partition(TEN, 601, "uniform", seed=0)
     with pytest.raises(ConfigError, match="devices >= 1"):
         partition(TEN, 0, "uniform", seed=0)

@@ -129,7 +129,7 @@ def test_empty_or_huge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_pixels_are_those_of_the_file(tmp_path: Path) -> None:
-    """What is read is what Pillow decodes, channel by channel."""
+    """The pixels are those that Pillow decodes, channel by channel."""
     path = write(tmp_path) / f"train/{FISH}/images/{FISH}_7.JPEG"
     noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
     Image.fromarray(noise).save(path, "JPEG")

@@ -9,7 +9,7 @@ import torch
 
 from fededge.config import AgentConfig, DataConfig, ModelConfig
 from fededge.data.local import model_spec
-from fededge.export import Draft, Models, Samples
+from fededge.export import Candidate, ModelRegistry, Samples
 from fededge.flat import FlatModel
 from fededge.methods import method
 from fededge.models import Preprocess, build_for
@@ -21,7 +21,7 @@ CLASSES, EACH = 10, 100
 
 
 class Asked:
-    """Stands for a draft, and keeps the samples that it is given."""
+    """Stands for a candidate, and keeps the samples that it is given."""
 
     def with_variants(self, names: Any, weights: Any, samples: Samples) -> Asked:
         self.samples = samples
@@ -44,10 +44,10 @@ def test_int8_is_calibrated_on_all_classes_though_a_folder_is_read_class_after_c
     )
     net = FlatModel(build_for(spec, 0))
     trainer = Trainer("box", net, Preprocess(spec), data, method("fedavg"))
-    promotion = Promotion(Models(tmp_path / "models"), "box", 0.0, lambda _: None)
+    promotion = Promotion(ModelRegistry(tmp_path / "models"), "box", 0.0, lambda _: None)
     exporting, asked = Exporting(config, spec, trainer, promotion), Asked()
     exporting.warm_up()
-    exporting._complete(cast(Draft, asked))
+    exporting._complete(cast(Candidate, asked))
     counts = asked.samples.training[:, 0, 0, 0].long().bincount(minlength=CLASSES)
     assert counts.sum() == 256
     assert counts.min() >= 25

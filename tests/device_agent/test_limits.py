@@ -14,7 +14,7 @@ from fededge.config import AgentConfig
 from fededge.errors import ConfigError, LayoutError
 from fededge.flat import FlatModel, Layout
 from fededge.model_spec import ModelSpec
-from fededge.models import build_for, names, numbers_of, outline
+from fededge.models import activation_counts, build_for, meta_network, names
 from fededge_agent.limits import Limits
 
 LENET = ModelSpec("lenet", ("a", "b"), (1, 28, 28), (0.5,), (0.5,))
@@ -35,24 +35,24 @@ def limits(model: int = 2**31, memory: int = 2**40) -> Limits:
 
 
 def layout(spec: ModelSpec) -> str:
-    return Layout.of(outline(spec)).hash
+    return Layout.of(meta_network(spec)).hash
 
 
 @pytest.mark.parametrize("name", ["lenet", "resnet8", "vgg8-bn", "mlpnet"])
 def test_an_outline_has_the_layout_of_the_network(name: str) -> None:
     spec = msgspec.structs.replace(LENET, name=name)
-    assert Layout.of(outline(spec)) == FlatModel(build_for(spec, 0)).layout
+    assert Layout.of(meta_network(spec)) == FlatModel(build_for(spec, 0)).layout
 
 
 def test_a_network_may_be_as_large_as_allowed_and_no_larger() -> None:
-    size = 4 * Layout.of(outline(LENET)).size
+    size = 4 * Layout.of(meta_network(LENET)).size
     limits(model=size).check_network(LENET, layout(LENET))
     with pytest.raises(ConfigError, match=f"lenet would take {size:,} bytes.*max_model_bytes"):
         limits(model=size - 1).check_network(LENET, layout(LENET))
 
 
 def test_a_training_holds_five_models() -> None:
-    size = 4 * Layout.of(outline(LENET)).size
+    size = 4 * Layout.of(meta_network(LENET)).size
     fixed = 5 * size + 8 * 2**2
     limits(memory=fixed).check_network(LENET, layout(LENET))
     with pytest.raises(ConfigError, match=f"some {fixed:,} bytes of memory.*max_memory_bytes"):
@@ -101,7 +101,7 @@ def test_the_layers_of_lenet_counted_by_hand() -> None:
     """24x24 twice, pooled to 12x12, 8x8 twice, pooled to 4x4, each 16 times; then 120, 84, 2."""
     sizes = [16 * 24 * 24, 16 * 24 * 24, 16 * 12 * 12, 16 * 8 * 8, 16 * 8 * 8, 256, 256]
     sizes += [120, 120, 84, 84, 2]
-    assert numbers_of(LENET) == (sum(sizes), max(sizes))
+    assert activation_counts(LENET) == (sum(sizes), max(sizes))
 
 
 @pytest.mark.parametrize("name", names())
@@ -114,11 +114,11 @@ def test_the_layers_of_larger_inputs_are_near_enough(name: str) -> None:
             part.register_forward_hook(lambda _, __, output: found.append(output.numel()))
     with torch.no_grad():
         network(torch.zeros(1, *large.shape))
-    assert 0.6 < numbers_of(large).all / sum(found) < 2
+    assert 0.6 < activation_counts(large).all / sum(found) < 2
 
 
 def test_the_length_of_a_text_counts_its_vocabulary_does_not() -> None:
-    assert numbers_of(TEXTS).largest == 8 * 32
+    assert activation_counts(TEXTS).largest == 8 * 32
 
 
 @pytest.mark.parametrize(
@@ -127,9 +127,9 @@ def test_the_length_of_a_text_counts_its_vocabulary_does_not() -> None:
     ids=["a batch, and one that joins it", "fewer examples", "all of them"],
 )
 def test_a_batch_takes_what_its_layers_take(batch: int, examples: int, at_once: int) -> None:
-    layers = numbers_of(LENET)
+    layers = activation_counts(LENET)
     trained, evaluated = layers.all * at_once, 2 * layers.largest * min(256, examples)
-    fixed = 5 * 4 * Layout.of(outline(LENET)).size + 8 * 2**2
+    fixed = 5 * 4 * Layout.of(meta_network(LENET)).size + 8 * 2**2
     most = fixed + 4 * max(trained, evaluated)
     limits(memory=most).check_training(LENET, batch, examples)
     with pytest.raises(ConfigError, match="max_memory_bytes"):

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from fededge.export import Draft, Manifest, Models
-from fededge.export.manifest import Input
+from fededge.export import Candidate, ModelManifest, ModelRegistry
+from fededge.export.manifest import InputSpec
 from fededge.federated.rollout import place
 from fededge.wire.messages import Rollout, State, Status
 from fededge_agent.promotion import Promotion
@@ -21,25 +21,27 @@ from tests.device_agent.test_turn_runner import STATE
 BASE = {
     "federation": "gates", "device": "box", "method": "fedavg", "run": "run",
     "version": "000000-0123456789abcdef", "created": "2025-03-01T12:30:00Z",
-    "labels": ["a", "b"], "input": Input(shape=(1, 2, 2)), "layout": "ab" * 32, "fededge": "0",
+    "labels": ["a", "b"], "input": InputSpec(shape=(1, 2, 2)), "layout": "ab" * 32, "fededge": "0",
     "size": 64, "compared": 1, "difference": 0.0,
 }  # fmt: skip
 CUT = place("run", 1, "box")
 
 
-def draft(round_: int, accuracy: float | None, weights: int | None = None) -> Draft:
+def candidate(round_: int, accuracy: float | None, weights: int | None = None) -> Candidate:
     number = f"{round_ if weights is None else weights:064x}"
     data = number.encode()
     sha256 = hashlib.sha256(data).hexdigest()
     facts = {**BASE, "round": round_, "accuracy": accuracy, "sha256": sha256, "weights": number}
-    return Draft(msgspec.convert(facts, Manifest, from_attributes=True), {"model.onnx": data})
+    return Candidate(
+        msgspec.convert(facts, ModelManifest, from_attributes=True), {"model.onnx": data}
+    )
 
 
 class Device:
     """A device whose models are as accurate as `accuracies` says, by round, today."""
 
     def __init__(self, folder: Path, margin: float = 0.0) -> None:
-        self.models = Models(folder)
+        self.models = ModelRegistry(folder)
         self.accuracies: dict[int, float | None] = {}
         self.promotion = Promotion(self.models, "box", margin, self.score)
         self.promotion.follow(self.state(None))
@@ -49,7 +51,7 @@ class Device:
 
     def offer(self, round_: int, accuracy: float | None, weights: int | None = None) -> str:
         self.accuracies.setdefault(round_, accuracy)
-        return self.promotion.offer(draft(round_, accuracy, weights), lambda made: made)
+        return self.promotion.offer(candidate(round_, accuracy, weights), lambda made: made)
 
     def state(self, rollout: Rollout | None) -> State:
         return msgspec.structs.replace(STATE, rollout=rollout)
@@ -241,7 +243,7 @@ def test_the_answer_outlives_the_agent(device: Device, tmp_path: Path) -> None:
 
 
 def test_models_of_an_earlier_run_are_left_alone(device: Device) -> None:
-    old = draft(30, 0.8)
+    old = candidate(30, 0.8)
     manifest = msgspec.structs.replace(old.manifest, run="another")
     device.models.publish(replace(old, manifest=manifest))
     device.told(cut=0.0, until=0)

@@ -17,7 +17,7 @@ from fededge.errors import WireError
 from fededge.flat import FlatModel, Layout, as_numpy
 from fededge.methods import method
 from fededge.model_spec import ModelSpec
-from fededge.models import build_for, outline
+from fededge.models import build_for, meta_network
 from fededge.wire import chunks, tensors
 from fededge.wire.messages import Manifest, State, Status, Training, decode, encode
 from fededge_agent.machine.events import Abandoned, Prepared, Trained, TurnFailed, Unable
@@ -37,7 +37,7 @@ STATE = State(
     phase="waiting",
     version="000000-0123456789abcdef",
     sha256=HASH,
-    layout=Layout.of(outline(MODEL)).hash,
+    layout=Layout.of(meta_network(MODEL)).hash,
     method="fedavg",
     training=Training(1, 1, 0.1, 0.0, 0.0),
     model=MODEL,
@@ -53,7 +53,7 @@ def network(**fields: Any) -> ModelSpec:
 def foreign(**fields: Any) -> dict[str, Any]:
     """Another network than that of the device's data, and its layout."""
     spec = network(**({"mean": (), "std": ()} if "vocabulary" in fields else {}), **fields)
-    return {"model": spec, "layout": Layout.of(outline(spec)).hash}
+    return {"model": spec, "layout": Layout.of(meta_network(spec)).hash}
 
 
 def answer(folder: Path, allowed: tuple[str, ...] = (), **announced: Any) -> Any:
@@ -75,7 +75,7 @@ def answer(folder: Path, allowed: tuple[str, ...] = (), **announced: Any) -> Any
     ("announced", "sentence"),
     [
         ({"method": "nosuch(x=1)"}, "unknown method 'nosuch'"),
-        ({"method": "lfd"}, "lfd compares directions and needs a network with a cosine head"),
+        ({"method": "lfd"}, "lfd needs a network with a cosine head"),
         ({"method": "keepsake", "files": {"keepsake": HASH}}, "that this device does not have"),
         ({"method": "FILE:Keepsake"}, "is not of the form name or name(key=value, ...)"),
         ({"method": "a\nb\x1b" + "c" * 1900}, r"method 'a\nb\x1bccc"),

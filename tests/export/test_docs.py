@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fededge.cli import main
 from fededge.config import ExportConfig, RolloutConfig
-from fededge.export import Manifest, Models, Origin, Template
+from fededge.export import ModelManifest, ModelRegistry, Origin, Template
 from fededge.flat import FlatModel
 from fededge.model_spec import ModelSpec
 from tests.pages import blocks
@@ -30,7 +30,7 @@ def test_the_code_of_the_page_runs_as_it_stands(
     """All blocks, one after the other; the first, an app's, does so without FedEdge."""
     flat = FlatModel(network)
     monkeypatch.chdir(tmp_path)
-    Models(Path("models")).export(flat, Template.trace(network, spec), origin, images)
+    ModelRegistry(Path("models")).export(flat, Template.trace(network, spec), origin, images)
     blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     assert len(blocks) == 3
     assert "fededge" not in blocks[0]
@@ -46,7 +46,7 @@ def test_the_code_of_the_page_runs_as_it_stands(
 def test_every_key_of_the_manifest_is_explained_and_no_other() -> None:
     rows = re.findall(r"^\| (`.*?) \|", PAGE, re.MULTILINE)
     explained = {key for row in rows for key in re.findall(r"`(\w+)`", row)}
-    assert explained == set(Manifest.__struct_fields__)
+    assert explained == set(ModelManifest.__struct_fields__)
 
 
 def test_the_commands_of_the_page_run_as_they_stand(
@@ -59,7 +59,7 @@ def test_the_commands_of_the_page_run_as_they_stand(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """On a device with models 40 to 42; each says which one is current then."""
-    flat, models = FlatModel(network), Models(tmp_path / "state" / "models")
+    flat, models = FlatModel(network), ModelRegistry(tmp_path / "state" / "models")
     template = Template.trace(network, spec)
     (models.folder / "39").mkdir(parents=True)
     for _ in range(3):

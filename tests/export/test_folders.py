@@ -1,4 +1,4 @@
-"""What others have put into the folder of models keeps no model from its apps."""
+"""Foreign files in the folder of models do not keep new models from apps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fededge.errors import StoreError
-from fededge.export import folders as shelf
+from fededge.export import folders
 
 FILES = {"model.onnx": b"model", "manifest.json": b"{}"}
 
@@ -39,27 +39,27 @@ FOREIGN: dict[str, Callable[[Path], object]] = {
 def test_a_foreign_thing_is_neither_a_model_nor_in_the_way(what: str, tmp_path: Path) -> None:
     folder = tmp_path / "models"
     for number in (1, 2):
-        shelf.place(folder, number, FILES)
+        folders.write_folder(folder, number, FILES)
     FOREIGN[what](folder)
     for _ in range(4):
-        number = max(shelf.taken(folder)) + 1
-        shelf.place(folder, number, FILES)
-        shelf.point(folder, number)
-        shelf.discard(folder, shelf.numbers(folder)[:-2])
+        number = max(folders.used_numbers(folder)) + 1
+        folders.write_folder(folder, number, FILES)
+        folders.set_current(folder, number)
+        folders.remove(folder, folders.model_numbers(folder)[:-2])
         assert (folder / "current" / "model.onnx").read_bytes() == b"model"
         assert (folder / "current").readlink() == Path(str(number))
-        assert shelf.numbers(folder)[-1] == number
-        assert len(shelf.numbers(folder)) == 2
+        assert folders.model_numbers(folder)[-1] == number
+        assert len(folders.model_numbers(folder)) == 2
     elsewhere = tmp_path / "elsewhere"
     assert not elsewhere.exists() or os.listdir(elsewhere) == ["mine.txt"]
 
 
 def test_a_folder_where_the_link_belongs_is_said_and_stays(tmp_path: Path) -> None:
     """As a copy leaves it that followed the link: nobody knows whether it is the only one."""
-    shelf.place(tmp_path, 1, FILES)
+    folders.write_folder(tmp_path, 1, FILES)
     shutil.copytree(tmp_path / "1", tmp_path / "current")
     with pytest.raises(StoreError, match=r"current: this is a folder .*; remove it"):
-        shelf.point(tmp_path, 1)
+        folders.set_current(tmp_path, 1)
     assert (tmp_path / "current" / "model.onnx").exists()
 
 
@@ -68,7 +68,7 @@ def test_an_old_model_that_cannot_be_removed_is_said_and_the_others_go(
 ) -> None:
     """An app of another user has made a folder in it."""
     for number in (1, 2, 3):
-        shelf.place(tmp_path, number, FILES)
+        folders.write_folder(tmp_path, number, FILES)
     remove = shutil.rmtree
 
     def rmtree(path: Path, ignore_errors: bool = False) -> None:
@@ -78,10 +78,10 @@ def test_an_old_model_that_cannot_be_removed_is_said_and_the_others_go(
 
     monkeypatch.setattr(shutil, "rmtree", rmtree)
     with caplog.at_level(logging.WARNING):
-        shelf.discard(tmp_path, [1, 2])
-    assert shelf.numbers(tmp_path) == [3]
+        folders.remove(tmp_path, [1, 2])
+    assert folders.model_numbers(tmp_path) == [3]
     (record,) = caplog.records
     assert ".old-1: an old model cannot be removed (Permission denied)" in record.getMessage()
     monkeypatch.undo()
-    shelf.discard(tmp_path, [])
+    folders.remove(tmp_path, [])
     assert os.listdir(tmp_path) == ["3"]

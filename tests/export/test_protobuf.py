@@ -4,17 +4,17 @@ import onnx
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fededge.export.protobuf import message, number, opening
+from fededge.export.protobuf import header, integer, message
 
 
 @given(st.integers(0, 2**63 - 1))
 def test_numbers_are_read_by_protobuf_as_they_were_written(value: int) -> None:
-    assert list(onnx.TensorProto.FromString(number(1, value)).dims) == [value]
+    assert list(onnx.TensorProto.FromString(integer(1, value)).dims) == [value]
 
 
 @given(st.text(max_size=300), st.binary(max_size=300))
 def test_texts_and_bytes_are_read_by_protobuf_as_they_were_written(text: str, raw: bytes) -> None:
-    data = message(8, text.encode()) + opening(9, len(raw)) + raw
+    data = message(8, text.encode()) + header(9, len(raw)) + raw
     tensor = onnx.TensorProto.FromString(data)
     assert (tensor.name, tensor.raw_data) == (text, raw)
 

@@ -17,7 +17,16 @@ from torch import Tensor, nn
 
 from fededge import __version__
 from fededge.errors import ExportError, StoreError
-from fededge.export import Draft, Facts, Manifest, Models, Origin, Template, check, session
+from fededge.export import (
+    Candidate,
+    ModelFacts,
+    ModelManifest,
+    ModelRegistry,
+    Origin,
+    Template,
+    check,
+    session,
+)
 from fededge.flat import FlatModel
 from fededge.model_spec import ModelSpec
 from fededge.models import build
@@ -36,7 +45,7 @@ def template(flat: FlatModel, spec: ModelSpec) -> Template:
 def test_an_export_is_found_under_current_with_a_manifest_that_fits(
     flat: FlatModel, template: Template, origin: Origin, images: Tensor, tmp_path: Path
 ) -> None:
-    models = Models(tmp_path / "models")
+    models = ModelRegistry(tmp_path / "models")
     manifest = models.export(flat, template, origin, images)
     model = (tmp_path / "models" / "current" / "model.onnx").read_bytes()
     assert manifest.sha256 == hashlib.sha256(model).hexdigest()
@@ -50,7 +59,7 @@ def test_an_export_is_found_under_current_with_a_manifest_that_fits(
 def test_the_manifest_tells_app_and_operator_what_the_model_is(
     flat: FlatModel, template: Template, origin: Origin, images: Tensor, tmp_path: Path
 ) -> None:
-    Models(tmp_path).export(flat, template, origin, images)
+    ModelRegistry(tmp_path).export(flat, template, origin, images)
     written = json.loads((tmp_path / "current" / "manifest.json").read_text("utf-8"))
     for key in ("sha256", "size", "compared", "difference", "variants", "use", "signature"):
         del written[key]
@@ -74,7 +83,7 @@ def test_the_manifest_tells_app_and_operator_what_the_model_is(
 def test_the_metadata_inside_the_file_says_the_same_as_the_manifest(
     flat: FlatModel, template: Template, origin: Origin, images: Tensor, tmp_path: Path
 ) -> None:
-    Models(tmp_path).export(flat, template, origin, images)
+    ModelRegistry(tmp_path).export(flat, template, origin, images)
     manifest = json.loads((tmp_path / "current" / "manifest.json").read_text("utf-8"))
     inside = {p.key: p.value for p in onnx.load(tmp_path / "current/model.onnx").metadata_props}
     texts = {"federation", "device", "method", "run", "version", "created", "layout", "weights"}
@@ -95,7 +104,7 @@ def test_an_export_that_disagrees_is_not_published(
     spec: ModelSpec,
 ) -> None:
     """A template of other code: the old model stays current, byte for byte."""
-    models = Models(tmp_path)
+    models = ModelRegistry(tmp_path)
     before = models.export(flat, template, origin, images)
     wrong = Template(template.layout, spec, template.head, template.graph.replace(b"Relu", b"Tanh"))
     assert wrong != template
@@ -108,25 +117,25 @@ def test_an_export_that_disagrees_is_not_published(
 def test_bytes_that_were_not_compared_are_not_published(
     flat: FlatModel, template: Template, origin: Origin, images: Tensor
 ) -> None:
-    facts = Facts.of(origin, template.spec, template.layout, flat.vector)
+    facts = ModelFacts.of(origin, template.spec, template.layout, flat.vector)
     model = template.fill(flat.vector, facts.metadata())
     parity = check(model, flat.module, template.spec, images)
     other = template.fill(torch.zeros_like(flat.vector), facts.metadata())
     with pytest.raises(ExportError, match="not the one that was compared"):
-        Draft.of(other, parity, facts)
+        Candidate.of(other, parity, facts)
 
 
 def test_the_last_few_models_are_kept(
     flat: FlatModel, template: Template, origin: Origin, images: Tensor, tmp_path: Path
 ) -> None:
-    models = Models(tmp_path, keep=2)
+    models = ModelRegistry(tmp_path, keep=2)
     for number in range(12):
         models.export(flat, template, msgspec.structs.replace(origin, round=number), images)
     assert names(tmp_path) == ["10", "11", "12", "current"]  # 10 was current when 12 came
     current = models.current()
     assert current is not None
     assert current.round == 11
-    assert Manifest.read(tmp_path / "11" / "manifest.json").round == 10
+    assert ModelManifest.read(tmp_path / "11" / "manifest.json").round == 10
 
 
 def test_what_a_crash_left_behind_is_cleared(
@@ -136,13 +145,13 @@ def test_what_a_crash_left_behind_is_cleared(
     (tmp_path / ".new" / "model.onnx").write_bytes(b"half")
     (tmp_path / ".current.new").symlink_to("nowhere")
     (tmp_path / "4").mkdir()  # written, but the link was not swapped any more
-    manifest = Models(tmp_path).export(flat, template, origin, images)
-    assert Models(tmp_path).current() == manifest
+    manifest = ModelRegistry(tmp_path).export(flat, template, origin, images)
+    assert ModelRegistry(tmp_path).current() == manifest
     assert names(tmp_path) == ["4", "5", "current"]
 
 
 def test_before_the_first_export_nothing_is_current(tmp_path: Path) -> None:
-    assert Models(tmp_path / "absent").current() is None
+    assert ModelRegistry(tmp_path / "absent").current() is None
 
 
 def test_a_damaged_manifest_is_said_to_be_damaged(tmp_path: Path) -> None:
@@ -150,7 +159,7 @@ def test_a_damaged_manifest_is_said_to_be_damaged(tmp_path: Path) -> None:
     (tmp_path / "1" / "manifest.json").write_text('{"federation": 1}')
     (tmp_path / "current").symlink_to("1")
     with pytest.raises(StoreError, match=r"manifest\.json: not a manifest"):
-        Models(tmp_path).current()
+        ModelRegistry(tmp_path).current()
 
 
 def test_a_folder_that_cannot_be_written_is_said_so(
@@ -158,7 +167,7 @@ def test_a_folder_that_cannot_be_written_is_said_so(
 ) -> None:
     (tmp_path / "models").write_text("a file")
     with pytest.raises(StoreError, match="models"):
-        Models(tmp_path / "models").export(flat, template, origin, images)
+        ModelRegistry(tmp_path / "models").export(flat, template, origin, images)
 
 
 def test_an_accuracy_may_be_unknown_and_a_time_has_a_zone(origin: Origin) -> None:
@@ -182,27 +191,28 @@ from itertools import count
 from pathlib import Path
 import msgspec, torch
 import onnxruntime.quantization
-from fededge.export import Draft, Facts, Models, Origin, Parity, Samples, Template, compared
+from fededge.export import Candidate, ModelFacts, ModelRegistry, Origin, Parity, Samples
+from fededge.export import Template, make_candidate
 from fededge.flat import FlatModel
 from fededge.models import build
 torch.set_num_threads(1)
 folder, kept = map(Path, sys.argv[1:])
 origin = msgspec.json.decode(sys.stdin.buffer.readline(), type=Origin)
-template, models = Template.load(kept), Models(folder)
+template, models = Template.load(kept), ModelRegistry(folder)
 images = torch.randint(0, 256, (8, 1, 28, 28), dtype=torch.uint8)
 
 def whole(i):
     flat = FlatModel(build("lenet", 3, (1, 28, 28), seed=i))
     samples = Samples(images, images, torch.zeros(8, dtype=torch.int64))
     names = [entry.name for entry in template.layout.entries]
-    draft = compared(flat, template, origin, images)
-    return draft.with_variants(("fp16", "int8"), names, samples).preferring("int8", 100.0)
+    candidate = make_candidate(flat, template, origin, images)
+    return candidate.with_variants(("fp16", "int8"), names, samples).preferring("int8", 100.0)
 
 def ready(i):
     vector = torch.full((template.layout.size,), 0.01 * i)
-    facts = Facts.of(origin, template.spec, template.layout, vector)
+    facts = ModelFacts.of(origin, template.spec, template.layout, vector)
     model = template.fill(vector, facts.metadata())
-    return Draft.of(model, Parity(hashlib.sha256(model).hexdigest(), 1, 0.0, 1, None), facts)
+    return Candidate.of(model, Parity(hashlib.sha256(model).hexdigest(), 1, 0.0, 1, None), facts)
 
 for line in sys.stdin.buffer:
     child = os.fork()
@@ -245,14 +255,14 @@ def test_current_is_loadable_whenever_the_writer_is_killed(
             time.sleep(moments.uniform(0, 0.4 if number % 2 else 0.05))
             subprocess.run(["kill", f"-{signal.SIGKILL.value}", child], check=True)
             assert writers.stdout.readline() == b"gone\n"
-            check_loadable(Models(folder))
+            check_loadable(ModelRegistry(folder))
             seen.add((folder / "current").readlink().name)
         writers.stdin.close()
     assert writers.returncode == 0
     assert len(seen) > KILLS / 2
 
 
-def check_loadable(models: Models) -> None:
+def check_loadable(models: ModelRegistry) -> None:
     """Every file of the current model has its hash and loads, and the record can be read."""
     manifest, number = models.current(), models.number()
     assert manifest is not None
@@ -263,4 +273,4 @@ def check_loadable(models: Models) -> None:
         data = (models.path(number) / name).read_bytes()
         assert hashlib.sha256(data).hexdigest() == digest
         session(data).get_inputs()
-    assert models.record().trail[-1] == number
+    assert models.index().trail[-1] == number

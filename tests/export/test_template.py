@@ -89,7 +89,7 @@ def test_filling_does_not_change_the_vector(network: nn.Module, spec: ModelSpec)
 
 def test_a_vector_of_another_layout_is_refused(network: nn.Module, spec: ModelSpec) -> None:
     template = Template.trace(network, spec)
-    with pytest.raises(LayoutError, match="this layout has"):
+    with pytest.raises(LayoutError, match="the vector must have"):
         template.fill(torch.zeros(template.layout.size + 1), {})
 
 
@@ -241,4 +241,4 @@ def test_a_template_that_cannot_be_kept_is_used_all_the_same(
     template = Template.cached(tmp_path / "templates", network, spec)
     assert template == Template.trace(network, spec)
     (record,) = caplog.records
-    assert "the traced network is not kept: " in record.getMessage()
+    assert "the traced network is not saved: " in record.getMessage()

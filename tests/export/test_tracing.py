@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fededge.errors import ExportError
 from fededge.export import Template
-from fededge.export.tracing import Exporter, dynamo, open_graph, torchscript
+from fededge.export.tracing import Exporter, dynamo, torchscript, trace_without_weights
 from fededge.model_spec import ModelSpec
 
 # Torch's newer exporter: before 2.6 it fails on a batch of any size, and until it became the
@@ -35,7 +35,7 @@ def test_each_exporter_gives_a_graph_that_agrees_with_torch(
 def test_the_graph_takes_pixels_in_any_number_and_gives_probabilities(
     exporter: Exporter, network: nn.Module, spec: ModelSpec
 ) -> None:
-    model = open_graph(network, spec, exporter)
+    model = trace_without_weights(network, spec, exporter)
     (image,), (output,) = model.graph.input, model.graph.output
     assert (image.name, output.name) == ("image", "probabilities")
     assert image.type.tensor_type.elem_type == onnx.TensorProto.UINT8
@@ -51,14 +51,14 @@ def test_the_graph_takes_pixels_in_any_number_and_gives_probabilities(
 def test_the_graph_tells_nothing_about_the_machine_it_was_traced_on(
     exporter: Exporter, network: nn.Module, spec: ModelSpec
 ) -> None:
-    data = open_graph(network, spec, exporter).SerializeToString()
+    data = trace_without_weights(network, spec, exporter).SerializeToString()
     assert b".py" not in data
     assert b"site-packages" not in data
 
 
 def test_dropout_is_off(spec: ModelSpec) -> None:
     network = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(192, 3)).train()
-    nodes = open_graph(network, spec, torchscript).graph.node
+    nodes = trace_without_weights(network, spec, torchscript).graph.node
     assert {node.op_type for node in nodes}.isdisjoint({"Dropout", "RandomUniformLike"})
 
 
@@ -78,7 +78,7 @@ def test_a_user_sees_nothing_of_the_exporters(
 
 def test_levels_of_other_loggers_are_what_they_were(network: nn.Module, spec: ModelSpec) -> None:
     before = logging.getLogger("torch").level
-    open_graph(network, spec, torchscript)
+    trace_without_weights(network, spec, torchscript)
     assert logging.getLogger("torch").level == before
 
 

@@ -25,16 +25,16 @@ from fededge.data import embedded
 from fededge.errors import ExportError
 from fededge.export import (
     VARIANTS,
-    Draft,
-    Models,
+    Candidate,
+    ModelRegistry,
     Origin,
     Samples,
     Template,
     Variant,
-    compared,
+    make_candidate,
     predict_all,
 )
-from fededge.export.quantisation import quantised
+from fededge.export.quantisation import to_int8
 from fededge.flat import FlatModel
 from fededge.model_spec import ModelSpec
 from fededge.models import Preprocess, build_for
@@ -59,7 +59,7 @@ def trained() -> tuple[FlatModel, ModelSpec, Samples]:
 
 
 @pytest.fixture(scope="module")
-def draft(trained: tuple[FlatModel, ModelSpec, Samples]) -> Draft:
+def candidate(trained: tuple[FlatModel, ModelSpec, Samples]) -> Candidate:
     flat, spec, samples = trained
     template = Template.trace(flat.module, spec)
     score = accuracy(flat.module, Preprocess(spec), samples.held_x, samples.held_y)
@@ -69,19 +69,19 @@ def draft(trained: tuple[FlatModel, ModelSpec, Samples]) -> Draft:
         Origin,
     )
     weights = [entry.name for entry in template.layout.entries]
-    made = compared(flat, template, origin, samples.held_x[:64])
+    made = make_candidate(flat, template, origin, samples.held_x[:64])
     return made.with_variants(VARIANTS, weights, samples)
 
 
 def test_every_variant_is_described_as_it_is(
-    draft: Draft, trained: tuple[FlatModel, ModelSpec, Samples]
+    candidate: Candidate, trained: tuple[FlatModel, ModelSpec, Samples]
 ) -> None:
     """Hash, size, and an accuracy that is counted here again."""
     _, _, samples = trained
-    assert list(draft.manifest.variants) == ["fp16", "int8"]
-    reference = predict_all(draft.files["model.onnx"], samples.held_x)
-    for name, variant in draft.manifest.variants.items():
-        data = draft.files[variant.file]
+    assert list(candidate.manifest.variants) == ["fp16", "int8"]
+    reference = predict_all(candidate.files["model.onnx"], samples.held_x)
+    for name, variant in candidate.manifest.variants.items():
+        data = candidate.files[variant.file]
         assert variant.file == f"model.{name}.onnx"
         assert (variant.sha256, variant.size) == (hashlib.sha256(data).hexdigest(), len(data))
         answers = predict_all(data, samples.held_x)
@@ -90,8 +90,8 @@ def test_every_variant_is_described_as_it_is(
         assert variant.difference == pytest.approx((answers - reference).abs().max().item())
 
 
-def test_the_sizes_and_the_accuracies_are_those_that_are_promised(draft: Draft) -> None:
-    manifest = draft.manifest
+def test_the_sizes_and_the_accuracies_are_those_that_are_promised(candidate: Candidate) -> None:
+    manifest = candidate.manifest
     assert manifest.accuracy is not None
     assert manifest.accuracy > 0.6  # it has learnt something that can be lost
     for name, most, drop in (("int8", 0.30, 0.015), ("fp16", 0.52, 0.002)):
@@ -101,9 +101,9 @@ def test_the_sizes_and_the_accuracies_are_those_that_are_promised(draft: Draft) 
         assert manifest.accuracy - variant.accuracy <= drop, name
 
 
-def test_int8_is_static_with_one_scale_a_channel(draft: Draft) -> None:
+def test_int8_is_static_with_one_scale_a_channel(candidate: Candidate) -> None:
     """Every convolution and matrix: int8 weights, one scale for each row, bias in int32."""
-    model = onnx.load_model_from_string(draft.files["model.int8.onnx"])
+    model = onnx.load_model_from_string(candidate.files["model.int8.onnx"])
     tensors = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
     producers = {name: node for node in model.graph.node for name in node.output}
     layers = [node for node in model.graph.node if node.op_type in ("Conv", "Gemm")]
@@ -120,10 +120,10 @@ def test_int8_is_static_with_one_scale_a_channel(draft: Draft) -> None:
     assert {o.domain: o.version for o in model.opset_import} == {"": 17}
 
 
-def test_variants_have_the_inputs_outputs_and_metadata_of_the_model(draft: Draft) -> None:
-    plain = onnx.load_model_from_string(draft.files["model.onnx"])
-    for variant in draft.manifest.variants.values():
-        other = onnx.load_model_from_string(draft.files[variant.file])
+def test_variants_have_the_inputs_outputs_and_metadata_of_the_model(candidate: Candidate) -> None:
+    plain = onnx.load_model_from_string(candidate.files["model.onnx"])
+    for variant in candidate.manifest.variants.values():
+        other = onnx.load_model_from_string(candidate.files[variant.file])
         onnx.checker.check_model(other, full_check=True)
         assert list(other.graph.input) == list(plain.graph.input)
         assert list(other.graph.output) == list(plain.graph.output)
@@ -133,7 +133,7 @@ def test_variants_have_the_inputs_outputs_and_metadata_of_the_model(draft: Draft
 
 
 def test_calibration_sees_training_samples_only(
-    draft: Draft, trained: tuple[FlatModel, ModelSpec, Samples]
+    candidate: Candidate, trained: tuple[FlatModel, ModelSpec, Samples]
 ) -> None:
     """Other held-out samples: the same graph. Other training samples: other scales."""
     _, _, samples = trained
@@ -141,20 +141,20 @@ def test_calibration_sees_training_samples_only(
     other = replace(samples, training=samples.training // 4)
     graphs = [
         onnx.load_model_from_string(made.files["model.int8.onnx"]).graph
-        for made in (draft, *(draft.with_variants(["int8"], [], s) for s in (same, other)))
+        for made in (candidate, *(candidate.with_variants(["int8"], [], s) for s in (same, other)))
     ]
     assert graphs[0] == graphs[1]
     assert graphs[0] != graphs[2]
 
 
 def test_quantising_takes_no_log_line_of_the_rest_of_the_process(
-    draft: Draft,
+    candidate: Candidate,
     trained: tuple[FlatModel, ModelSpec, Samples],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The agent goes on meanwhile, in another thread; ONNX Runtime's own advice is left out."""
     _, _, samples = trained
-    bare = replace(draft, manifest=msgspec.structs.replace(draft.manifest, variants={}))
+    bare = replace(candidate, manifest=msgspec.structs.replace(candidate.manifest, variants={}))
     done = threading.Event()
     said: list[str] = []
 
@@ -177,23 +177,25 @@ def test_quantising_takes_no_log_line_of_the_rest_of_the_process(
     assert [r.message for r in caplog.records if r.name == "root"] == ["of our own, afterwards"]
 
 
-def preferring(draft: Draft, accuracy: float | None, max_drop: float, name: str = "int8") -> str:
+def preferring(
+    candidate: Candidate, accuracy: float | None, max_drop: float, name: str = "int8"
+) -> str:
     variant = Variant(file="x", sha256="0" * 64, size=1, accuracy=accuracy, difference=0.0)
-    manifest = msgspec.structs.replace(draft.manifest, accuracy=0.9, variants={"int8": variant})
-    return replace(draft, manifest=manifest).preferring(name, max_drop).manifest.use
+    manifest = msgspec.structs.replace(candidate.manifest, accuracy=0.9, variants={"int8": variant})
+    return replace(candidate, manifest=manifest).preferring(name, max_drop).manifest.use
 
 
-def test_the_preferred_variant_is_used_unless_it_loses_too_much(draft: Draft) -> None:
-    assert preferring(draft, 0.895, 0.5) == "int8"
-    assert preferring(draft, 0.91, 0.0) == "int8"
-    assert preferring(draft, 0.8949, 0.5) == "fp32"
-    assert preferring(draft, None, 0.5) == "fp32"  # nothing was measured
-    assert preferring(draft, 0.9, 0.5, "fp16") == "fp32"  # it could not be made
-    assert preferring(draft, 0.9, 0.5, "fp32") == "fp32"
+def test_the_preferred_variant_is_used_unless_it_loses_too_much(candidate: Candidate) -> None:
+    assert preferring(candidate, 0.895, 0.5) == "int8"
+    assert preferring(candidate, 0.91, 0.0) == "int8"
+    assert preferring(candidate, 0.8949, 0.5) == "fp32"
+    assert preferring(candidate, None, 0.5) == "fp32"  # nothing was measured
+    assert preferring(candidate, 0.9, 0.5, "fp16") == "fp32"  # it could not be made
+    assert preferring(candidate, 0.9, 0.5, "fp32") == "fp32"
 
 
 def test_a_variant_that_cannot_be_made_is_left_out_with_a_sentence(
-    draft: Draft,
+    candidate: Candidate,
     trained: tuple[FlatModel, ModelSpec, Samples],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -205,12 +207,12 @@ def test_a_variant_that_cannot_be_made_is_left_out_with_a_sentence(
     origin = msgspec.convert(
         {
             k: v
-            for k, v in msgspec.to_builtins(draft.manifest).items()
+            for k, v in msgspec.to_builtins(candidate.manifest).items()
             if k in Origin.__struct_fields__
         },
         Origin,
     )
-    made = compared(big, template, origin, samples.held_x[:8])
+    made = make_candidate(big, template, origin, samples.held_x[:8])
     weights = [entry.name for entry in template.layout.entries]
     with caplog.at_level(logging.WARNING):
         assert made.with_variants(["fp16"], weights, samples).manifest.variants == {}
@@ -218,28 +220,32 @@ def test_a_variant_that_cannot_be_made_is_left_out_with_a_sentence(
 
 
 def test_where_nothing_temporary_can_be_written_there_is_no_int8(
-    draft: Draft, trained: tuple[FlatModel, ModelSpec, Samples], monkeypatch: pytest.MonkeyPatch
+    candidate: Candidate,
+    trained: tuple[FlatModel, ModelSpec, Samples],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A full or missing folder for temporary files costs the variant, not the agent."""
     monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
     with pytest.raises(ExportError, match=r"cannot be quantised \(.*No such file.*/nowhere"):
-        quantised(draft.files["model.onnx"], trained[2].training)
+        to_int8(candidate.files["model.onnx"], trained[2].training)
 
 
 def test_without_held_out_data_there_is_no_accuracy_and_float32_is_used(
-    draft: Draft, trained: tuple[FlatModel, ModelSpec, Samples]
+    candidate: Candidate, trained: tuple[FlatModel, ModelSpec, Samples]
 ) -> None:
     _, _, samples = trained
     nothing = replace(samples, held_x=samples.held_x[:0], held_y=samples.held_y[:0])
-    made = draft.with_variants(["int8"], [], nothing)
+    made = candidate.with_variants(["int8"], [], nothing)
     assert made.manifest.variants["int8"].accuracy is None
     assert made.preferring("int8", 100.0).manifest.use == "fp32"
 
 
-def test_a_signature_covers_the_manifest_and_so_every_file(draft: Draft, tmp_path: Path) -> None:
+def test_a_signature_covers_the_manifest_and_so_every_file(
+    candidate: Candidate, tmp_path: Path
+) -> None:
     make_keys(tmp_path / "k", tmp_path / "p")
     key = read_signing_key(tmp_path / "k")
-    Models(tmp_path / "models").publish(draft.signed(key))
+    ModelRegistry(tmp_path / "models").publish(candidate.signed(key))
     manifest = json.loads((tmp_path / "models/current/manifest.json").read_bytes())
     signature = bytes.fromhex(manifest["signature"])
     key.public_key().verify(signature, signed_bytes(manifest))
@@ -253,7 +259,7 @@ from pathlib import Path
 import torch
 before = set(sys.modules)  # torch itself imports some of torch.export
 import msgspec
-from fededge.export import Draft, Models, Origin, Samples, Template, compared
+from fededge.export import Candidate, ModelRegistry, Origin, Samples, Template, make_candidate
 from fededge.flat import FlatModel
 from fededge.models import build_for
 from fededge.model_spec import ModelSpec
@@ -262,11 +268,12 @@ spec, origin = msgspec.json.decode(sys.stdin.buffer.read(), type=tuple[ModelSpec
 flat = FlatModel(build_for(spec, seed=3))
 images = torch.randint(0, 256, (16, *spec.shape), dtype=torch.uint8)
 template = Template.cached(Path(sys.argv[1]), flat.module, spec)
-draft = compared(flat, template, origin, images)
+candidate = make_candidate(flat, template, origin, images)
 weights = [entry.name for entry in template.layout.entries]
-draft = draft.with_variants(("fp16", "int8"), weights, Samples(images, images, torch.zeros(16)))
-assert len(draft.files) == 3
-Models(Path(sys.argv[2])).publish(draft)
+samples = Samples(images, images, torch.zeros(16))
+candidate = candidate.with_variants(("fp16", "int8"), weights, samples)
+assert len(candidate.files) == 3
+ModelRegistry(Path(sys.argv[2])).publish(candidate)
 HEAVY = ("onnxscript", "sympy", "torch._dynamo", "torch._inductor", "torch._export",
          "torch.onnx._internal", "torch.fx.experimental.symbolic_shapes")
 print([name for name in sys.modules if name.startswith(HEAVY) and name not in before])
@@ -274,12 +281,12 @@ print([name for name in sys.modules if name.startswith(HEAVY) and name not in be
 
 
 def test_an_agent_with_its_template_imports_nothing_of_torchs_compiler(
-    trained: tuple[FlatModel, ModelSpec, Samples], draft: Draft, tmp_path: Path
+    trained: tuple[FlatModel, ModelSpec, Samples], candidate: Candidate, tmp_path: Path
 ) -> None:
     """In a new process, with all variants: no exporter, no compiler, no symbolic mathematics."""
     flat, spec, _ = trained
     Template.cached(tmp_path / "templates", flat.module, spec)
-    fields = msgspec.to_builtins(draft.manifest)
+    fields = msgspec.to_builtins(candidate.manifest)
     origin = {key: fields[key] for key in Origin.__struct_fields__}
     done = subprocess.run(
         [sys.executable, "-c", EXPORT, tmp_path / "templates", tmp_path / "models"],

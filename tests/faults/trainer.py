@@ -12,7 +12,7 @@ from fededge import methods
 from fededge.flat import FlatModel
 from fededge.methods import Private
 from fededge.model_spec import ModelSpec
-from fededge.training import Answer, Progress, Task
+from fededge.training import Answer, StepCallback, Task
 
 __all__ = ["ACCURACY", "EXAMPLES", "NETWORK", "SPEC", "FakeTrainer", "honest_scalars", "method_of"]
 
@@ -54,7 +54,7 @@ class FakeTrainer:
         self.net = NETWORK
         self.method = method_of(method)
 
-    def turn(self, task: Task, private: Private, progress: Progress) -> Answer:
+    def turn(self, task: Task, private: Private, progress: StepCallback) -> Answer:
         progress(1, 1, 0.5)
         seed = hashlib.sha256(f"{self.device}/{task.number}".encode()).digest()[:7]
         generator = torch.Generator().manual_seed(int.from_bytes(seed, "big"))

@@ -211,8 +211,8 @@ class Control(Method):
         return {"c": -scalars["drift"], "all": 1.0}
 
     def step(self, w: Vector, merged: Merged, state: State) -> tuple[Vector, State]:
-        assert np.allclose(merged.sums["all"] / len(merged.reports) + w, merged.mean, atol=1e-6)
-        share = len(merged.reports) / merged.devices
+        assert np.allclose(merged.sums["all"] / len(merged.scalars) + w, merged.mean, atol=1e-6)
+        share = len(merged.scalars) / merged.devices
         c = state["c"] + merged.sums["c"] / merged.devices - share * state["c"]
         return w + self.rate * (merged.mean - w), {"c": c}
 

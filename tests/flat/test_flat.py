@@ -339,7 +339,7 @@ def test_a_vector_of_another_length_is_refused_and_nothing_changes(
     flat = FlatModel(network())
     before = flat.vector.clone()
     for wrong in (torch.ones(67), torch.ones(1), torch.ones(68, 1)):
-        with pytest.raises(LayoutError, match=r"68 numbers, the vector has shape \("):
+        with pytest.raises(LayoutError, match=r"68 numbers, got shape \("):
             use(flat, wrong)
     assert torch.equal(flat.vector, before)
     assert flat.bound
@@ -469,7 +469,7 @@ def test_sha256_sees_every_bit_and_the_layout() -> None:
     assert one.sha256(vector) != one.sha256(signed)
     assert one.sha256(vector) == one.sha256(torch.zeros(6)[::2])
     assert one.sha256(torch.zeros(3)) != Layout.of(nn.Linear(1, 3, bias=False)).sha256(vector)
-    with pytest.raises(LayoutError, match=r"3 float32 numbers, the vector is torch.float64 \(3,\)"):
+    with pytest.raises(LayoutError, match=r"3 float32 numbers, got torch.float64 \(3,\)"):
         one.sha256(vector.double())
-    with pytest.raises(LayoutError, match=r"1 float32 numbers, the vector is torch.float32 \(3,\)"):
+    with pytest.raises(LayoutError, match=r"1 float32 numbers, got torch.float32 \(3,\)"):
         two.sha256(vector)

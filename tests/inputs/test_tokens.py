@@ -189,7 +189,7 @@ def test_csv_of_texts(tmp_path: Path) -> None:
 
 def test_csv_mistakes_about_texts(tmp_path: Path) -> None:
     pixels = write_csv(tmp_path / "a.csv", "label,p\na,1\n")
-    refuses("about texts, so a column `text` is needed", "csv", pixels, shape=(9,))
+    refuses("trains on texts: a column `text` is needed", "csv", pixels, shape=(9,))
     texts = write_csv(tmp_path / "b.csv", "label,text\na,hello\n")
     refuses("pixels must be whole numbers", "csv", texts, shape=(1, 1, 1))
     refuses("no rows below its header", "csv", write_csv(tmp_path / "c.csv", "label,text\n"))

@@ -17,7 +17,7 @@ import torch
 from fededge.cli.audit import read_ledger
 from fededge.config import BrokerConfig
 from fededge.errors import StoreError
-from fededge.export import Models, predict, session
+from fededge.export import ModelRegistry, predict, session
 from fededge.transport.session import Incoming, Session
 from fededge.wire.messages import Manifest, Reply, Report, Status, decode, encode
 from fededge.wire.topics import Topics
@@ -76,7 +76,7 @@ def test_two_agents_finish_their_rounds_and_hold_a_model_for_apps(federation: Fe
 
     assert rounds_done(federation) == 2
     for device in ("box-0", "box-1"):
-        models = Models(federation.state(device) / "models")
+        models = ModelRegistry(federation.state(device) / "models")
         manifest = models.current()
         assert manifest is not None
         assert manifest.device == device

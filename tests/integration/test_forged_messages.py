@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fededge.credentials.signing_keys import make_keys
 from fededge.flat import Layout
 from fededge.model_spec import ModelSpec
-from fededge.models import outline
+from fededge.models import meta_network
 from fededge.wire.messages import Status, TaskMessage
 from fededge.wire.signing import sign
 from tests.integration.attacker import Attacker
@@ -265,7 +265,7 @@ def test_a_state_that_it_cannot_serve_makes_a_device_unable_until_the_true_one_i
     before = most_memory(agent)
     *_, texts, beyond = foreign_states(state)
     spec = msgspec.convert(texts["model"], ModelSpec)
-    fitting = {"layout": Layout.of(outline(spec)).hash}
+    fitting = {"layout": Layout.of(meta_network(spec)).hash}
     for forged in (texts | fitting, beyond | fitting):
         attacker.says(attacker.topics.state, forged, retain=True)
 

@@ -9,7 +9,7 @@ import pytest
 
 from fededge.config import DataConfig, ModelConfig, TrainingConfig
 from fededge.data.local import evaluation_set, model_spec, share_examples, training_set
-from fededge.export import Models
+from fededge.export import ModelRegistry
 from fededge.methods import Hyper
 from fededge.simulation import Setup, Simulation
 from fededge_server.store import Store
@@ -66,4 +66,4 @@ def test_simulated_and_deployed_weights_are_the_same_bits(
     assert last.rounds_done == ROUNDS
     assert last.sha256 == simulated(federation, method, head, encoding)
     for i in range(2):
-        assert Models(federation.state(f"box-{i}") / "models").current() is not None
+        assert ModelRegistry(federation.state(f"box-{i}") / "models").current() is not None

@@ -94,8 +94,8 @@ def test_the_federation_of_the_page_ends_with_the_weights_of_its_simulation(
     (announced,) = method(config.method).files.values()
     (theirs,) = method(f"{other}:Keepsake").files.values()
     sentences = (
-        f"'keepsake' is a file of its own (SHA-256 {announced})",
-        f"SHA-256 {announced}, but this device's has {theirs}: give both the same file",
+        f"'keepsake' is a plugin (SHA-256 {announced})",
+        f"SHA-256 {announced}, but this device's has {theirs}: use the same file on both",
     )
     for child, sentence in zip(strangers, sentences, strict=True):
         federation.wait_for(partial(said, coordinator, sentence), "the coordinator to hear of it")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fededge import Predictor
-from fededge.export import Models
+from fededge.export import ModelRegistry
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Federation
@@ -20,7 +20,7 @@ EXPORT = {"margin": 100.0, "prefer": "int8", "max_drop": 100.0}
 
 def rounds_in_use(federation: Federation) -> list[int]:
     """The round of each device's current model; -1 without one."""
-    found = (Models(federation.state(device) / "models").current() for device in DEVICES)
+    found = (ModelRegistry(federation.state(device) / "models").current() for device in DEVICES)
     return [-1 if manifest is None else manifest.round for manifest in found]
 
 
@@ -57,6 +57,6 @@ def test_models_go_out_in_stages_and_come_back_when_an_app_says_bad(
         agent.terminate()
     assert [federation.ended(agent) for agent in agents] == [0, 0, 0]
     for device in DEVICES:
-        models = Models(federation.state(device) / "models")
+        models = ModelRegistry(federation.state(device) / "models")
         bad = [n for n in models.numbers() if models.is_bad(models.manifest(n).weights)]
         assert [models.manifest(n).round for n in bad] == [1]

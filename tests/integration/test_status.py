@@ -66,4 +66,4 @@ def test_a_federation_that_the_broker_does_not_know_is_one_sentence(
     broker = "".join(f"{key} = {json.dumps(value)}\n" for key, value in federation.broker.items())
     path.write_text(f'federation = "nobody"\nstate = "state"\n[broker]\n{broker}')
     assert main(["status", "--config", str(path)]) != 0
-    assert "the broker knows of no federation 'nobody'" in capsys.readouterr().err
+    assert "the broker has no messages of a federation 'nobody'" in capsys.readouterr().err

@@ -174,10 +174,10 @@ def test_the_tensors_of_a_users_own_method_become_arrays(tmp_path: Path, returne
 @pytest.mark.parametrize(
     ("returned", "sentence"),
     [
-        ("None, state", "mine gives a 'model' that is no vector: None"),
-        ("w.tolist(), state", r"mine gives a 'model' that is no vector: \[0\.5, -0\.25, 2\.0, 1.*"),
-        ('v, {"v": 3.5}', r"mine gives a 'v' that is no vector: 3\.5"),
-        ('v, {"v": {"x": v}}', "mine gives a 'v' that is no vector: .{,80}"),
+        ("None, state", "mine: 'model' must be a vector, got None"),
+        ("w.tolist(), state", r"mine: 'model' must be a vector, got \[0\.5, -0\.25, 2\.0, 1.*"),
+        ('v, {"v": 3.5}', r"mine: 'v' must be a vector, got 3\.5"),
+        ('v, {"v": {"x": v}}', "mine: 'v' must be a vector, got .{,80}"),
     ],
 )
 def test_what_is_no_vector_is_one_sentence(tmp_path: Path, returned: str, sentence: str) -> None:
@@ -187,5 +187,5 @@ def test_what_is_no_vector_is_one_sentence(tmp_path: Path, returned: str, senten
 
 def test_a_first_memory_that_is_no_vector_is_one_sentence(tmp_path: Path) -> None:
     stack = own(tmp_path, "w, state", initial='{"v": [0.0] * layout.size}')
-    with pytest.raises(MethodError, match=r"^mine gives a 'v' that is no vector: \[0\.0, 0\.0,.*$"):
+    with pytest.raises(MethodError, match=r"^mine: 'v' must be a vector, got \[0\.0, 0\.0,.*$"):
         stack.initial(LAYOUT)

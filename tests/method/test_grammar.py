@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fededge.errors import MethodError
-from fededge.method.base import Method, Phase, Round
+from fededge.method.base import Method, Phase, TurnView
 from fededge.method.grammar import parse
 from fededge.method.stack import Stack
 from fededge.methods import METHODS, method
@@ -37,7 +37,7 @@ class Halves(Method):
     name: ClassVar[str] = "halves"
     phase_names: ClassVar[tuple[str, ...]] = ("first", "second")
 
-    def phases(self, r: Round) -> tuple[Phase, ...]:
+    def phases(self, r: TurnView) -> tuple[Phase, ...]:
         return Phase("first", 0.5), Phase("second", 0.5)
 
 
@@ -80,13 +80,13 @@ KNOWN: dict[str, type[Method]] = {kind.name: kind for kind in (FedAvg, FedProx, 
         ("fedavg(mu=1)", "method 'fedavg' has no option 'mu' (known: none)"),
         ("fedprox(name=x)", "method 'fedprox' has no option 'name' (known: mu)"),
         ("fedprox(mu=1, mu=2)", "option 'mu' is given twice in 'fedprox(mu=1, mu=2)'"),
-        ("fedprox(mu=big)", "fedprox(mu=…) wants a finite number, got 'big'"),
-        ("fedprox(mu=nan)", "fedprox(mu=…) wants a finite number, got 'nan'"),
-        ("fedprox(mu=1e999)", "fedprox(mu=…) wants a finite number, got '1e999'"),
-        ("fedprox(mu=)", "fedprox(mu=…) wants a finite number, got ''"),
-        ("every(count=1.5)", "every(count=…) wants a whole number, got '1.5'"),
-        ("every(on=1)", "every(on=…) wants true or false, got '1'"),
-        ("every(rule=hard)", "every(rule=…) wants one of binary, smooth; got 'hard'"),
+        ("fedprox(mu=big)", "fedprox(mu=…) must be a finite number, got 'big'"),
+        ("fedprox(mu=nan)", "fedprox(mu=…) must be a finite number, got 'nan'"),
+        ("fedprox(mu=1e999)", "fedprox(mu=…) must be a finite number, got '1e999'"),
+        ("fedprox(mu=)", "fedprox(mu=…) must be a finite number, got ''"),
+        ("every(count=1.5)", "every(count=…) must be a whole number, got '1.5'"),
+        ("every(on=1)", "every(on=…) must be true or false, got '1'"),
+        ("every(rule=hard)", "every(rule=…) must be one of binary, smooth; got 'hard'"),
         ("fedavg+fedavg", "method 'fedavg+fedavg' names a layer twice"),
         (
             "fedprox@third+halves",

@@ -1,4 +1,4 @@
-"""What a method can express: a toy for each part of the interface, against plain references."""
+"""Each part of the method interface: a toy method against a plain reference."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from fededge.method.base import (
     Objective,
     Output,
     Phase,
-    Round,
     Step,
+    TurnView,
     forward,
 )
 from fededge.method.stack import Stack
@@ -64,7 +64,7 @@ def spy(seen: dict[str, list[str]]) -> Method:
     """A layer that changes nothing and notes in which phase each of its hooks is called."""
 
     def note(hook: str, result: object) -> Callable[..., Any]:
-        def call(self: Method, r: Round, *rest: object) -> Any:
+        def call(self: Method, r: TurnView, *rest: object) -> Any:
             seen.setdefault(hook, []).append(r.phase.name)
             return rest[-1] if result is ... else result
 
@@ -94,13 +94,13 @@ class Halves(Method):
     phase_names: ClassVar[tuple[str, ...]] = ("first", "second")
     aside_names: ClassVar[tuple[str, ...]] = ("second",)
 
-    def phases(self, r: Round) -> Sequence[Phase]:
+    def phases(self, r: TurnView) -> Sequence[Phase]:
         return Phase("first", 0.5), Phase("second", 0.5, aside=True)
 
-    def finish(self, r: Round) -> Finish:
+    def finish(self, r: TurnView) -> Finish:
         return Finish(private={"own": r.ends["second"]})
 
-    def personal(self, r: Round) -> Tensor:
+    def personal(self, r: TurnView) -> Tensor:
         return r.private.tensor("own")
 
 
@@ -170,17 +170,17 @@ class Beside(Method):
     aside_names: ClassVar[tuple[str, ...]] = ("personal",)
     lam: float = 1.0
 
-    def phases(self, r: Round) -> Sequence[Phase]:
+    def phases(self, r: TurnView) -> Sequence[Phase]:
         v = r.private.tensor("v") if "v" in r.private else r.received
         return Phase("personal", epochs=3, aside=True, start=v), Phase("global")
 
-    def pull(self, r: Round) -> Affine | None:
+    def pull(self, r: TurnView) -> Affine | None:
         return Affine(self.lam, r.received) if r.phase.name == "personal" else None
 
-    def finish(self, r: Round) -> Finish:
+    def finish(self, r: TurnView) -> Finish:
         return Finish(private={"v": r.ends["personal"]})
 
-    def personal(self, r: Round) -> Tensor:
+    def personal(self, r: TurnView) -> Tensor:
         return r.private.tensor("v")
 
 
@@ -218,13 +218,13 @@ class Tuned(Method):
     epochs: int = 3
     part: str = "head"
 
-    def phases(self, r: Round) -> Sequence[Phase]:
+    def phases(self, r: TurnView) -> Sequence[Phase]:
         return Phase("tune", epochs=self.epochs, part=(self.part,)), Phase("train")
 
     def passes(self, hyper: Hyper) -> int:
         return self.epochs + hyper.epochs
 
-    def personal(self, r: Round) -> Tensor:
+    def personal(self, r: TurnView) -> Tensor:
         return r.ends["tune"]
 
 
@@ -269,7 +269,7 @@ class Fused(Method):
     name: ClassVar[str] = "fused"
     keeps: ClassVar[Mapping[str, Follows]] = {"psi": "training"}
 
-    def begin(self, r: Round, w: Tensor) -> Tensor:
+    def begin(self, r: TurnView, w: Tensor) -> Tensor:
         psi = FlatModel(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)))
         psi.vector.fill_(0.25)
         if "psi" in r.private:
@@ -277,14 +277,14 @@ class Fused(Method):
         r.memo["psi"] = psi
         return w
 
-    def companions(self, r: Round) -> Sequence[FlatModel]:
+    def companions(self, r: TurnView) -> Sequence[FlatModel]:
         return (r.memo["psi"],)
 
-    def objective(self, r: Round, out: Output, batch: Batch) -> Objective:
+    def objective(self, r: TurnView, out: Output, batch: Batch) -> Objective:
         alpha = r.counts / r.examples
         return Objective(added=alpha * r.memo["psi"](batch.x))
 
-    def finish(self, r: Round) -> Finish:
+    def finish(self, r: TurnView) -> Finish:
         return Finish(private={"psi": r.memo["psi"].vector})
 
 
@@ -314,7 +314,7 @@ def test_a_companion_is_trained_by_the_same_backward(
 
 
 class TwoHeads(nn.Module):
-    """What FedROD deploys: the generic head's logits and the personal one's."""
+    """FedROD's personal model: the sum of the generic and the personal head's logits."""
 
     def __init__(self, generic: nn.Module, personal: nn.Module) -> None:
         super().__init__()
@@ -334,28 +334,28 @@ class Heads(Method):
     name: ClassVar[str] = "heads"
     keeps: ClassVar[Mapping[str, Follows]] = {"head": "training"}
 
-    def begin(self, r: Round, w: Tensor) -> Tensor:
+    def begin(self, r: TurnView, w: Tensor) -> Tensor:
         r.memo["head"] = FlatModel(copy.deepcopy(r.net.module.get_submodule("head")))
         r.memo["head"].load(r.private["head"] if "head" in r.private else torch.zeros(15))
         return w
 
-    def companions(self, r: Round) -> Sequence[FlatModel]:
+    def companions(self, r: TurnView) -> Sequence[FlatModel]:
         return (r.memo["head"],)
 
-    def objective(self, r: Round, out: Output, batch: Batch) -> Objective:
+    def objective(self, r: TurnView, out: Output, batch: Batch) -> Objective:
         def second(out: Output, y: Tensor) -> Tensor:
             logits = out.logits.detach() + r.memo["head"](out.features.detach())
             return F.cross_entropy(logits, y)
 
         return Objective(terms=(second,))
 
-    def finish(self, r: Round) -> Finish:
+    def finish(self, r: TurnView) -> Finish:
         return Finish(private={"head": r.memo["head"].vector})
 
     def network(self, net: nn.Module, data: Examples) -> nn.Module:
         return TwoHeads(copy.deepcopy(net), copy.deepcopy(net.get_submodule("head")))
 
-    def personal(self, r: Round) -> Tensor:
+    def personal(self, r: TurnView) -> Tensor:
         return torch.cat([r.model, r.private.tensor("head")])
 
 
@@ -391,7 +391,7 @@ def test_the_network_of_most_methods_is_the_federations_own(
 # The device's data
 
 
-def probing(probe: Callable[[Round, Tensor], Tensor]) -> Method:
+def probing(probe: Callable[[TurnView, Tensor], Tensor]) -> Method:
     kind: type[Method] = type(
         "Probe", (Method,), {"name": "probe", "begin": lambda self, r, w: probe(r, w)}
     )
@@ -407,7 +407,7 @@ def test_outputs_are_an_evaluation_of_all_examples_and_leave_no_trace(
     other.module.eval()
     found: list[Output] = []
 
-    def probe(r: Round, w: Tensor) -> Tensor:
+    def probe(r: TurnView, w: Tensor) -> Tensor:
         before = r.net.vector.clone()
         found.append(r.outputs(other.vector))
         assert torch.equal(r.net.vector, before)
@@ -426,7 +426,7 @@ def test_outputs_without_a_vector_are_those_of_the_model_in_training(
 ) -> None:
     data, seen = examples(6), []
 
-    def finish(self: Method, r: Round) -> Finish:
+    def finish(self: Method, r: TurnView) -> Finish:
         seen.append(r.outputs().logits)
         return Finish()
 
@@ -445,7 +445,7 @@ def test_a_teacher_is_the_fixed_model_and_disturbs_no_gradient(
     given.module.eval()
     checked = []
 
-    def objective(self: Method, r: Round, out: Output, batch: Batch) -> Objective:
+    def objective(self: Method, r: TurnView, out: Output, batch: Batch) -> Objective:
         teacher = r.memo.setdefault("teacher", r.teacher(given.vector))
         batch = Batch(batch.x, batch.targets) if mixed else batch
         known = teacher(batch)
@@ -471,7 +471,7 @@ class Mixed(Method):
     name: ClassVar[str] = "mixed"
     share: float = 0.75
 
-    def batch(self, r: Round, batch: Batch) -> Batch:
+    def batch(self, r: TurnView, batch: Batch) -> Batch:
         other = torch.randperm(len(batch.x), generator=r.generator("partners"))
         ((y, _),) = batch.targets
         x = self.share * batch.x + (1 - self.share) * batch.x[other]
@@ -485,16 +485,16 @@ class Counting(Method):
     name: ClassVar[str] = "counting"
     scalars: ClassVar[frozenset[str]] = frozenset({"seen", "passes"})
 
-    def observe(self, r: Round, out: Output, batch: Batch) -> None:
+    def observe(self, r: TurnView, out: Output, batch: Batch) -> None:
         assert not out.logits.requires_grad
         for y, share in batch.targets:
             r.memo["seen"] = r.memo.get("seen", 0.0) + share * len(y)
 
-    def epoch_end(self, r: Round) -> None:
+    def epoch_end(self, r: TurnView) -> None:
         r.memo["passes"] = r.memo.get("passes", 0) + 1
         assert r.memo["seen"] == pytest.approx(r.memo["passes"] * r.examples)
 
-    def finish(self, r: Round) -> Finish:
+    def finish(self, r: TurnView) -> Finish:
         return Finish(scalars={"seen": r.memo["seen"], "passes": r.memo["passes"]})
 
 
@@ -515,7 +515,7 @@ def test_each_labelling_counts_by_its_share(
     data, w = examples(5), plain().vector
     batches: list[Batch] = []
 
-    def objective(self: Method, r: Round, out: Output, batch: Batch) -> Objective:
+    def objective(self: Method, r: TurnView, out: Output, batch: Batch) -> Objective:
         batches.append(batch)
         return Objective()
 
@@ -538,7 +538,7 @@ def test_randomness_of_a_layer_does_not_change_the_batches(
     order: dict[bool, list[Tensor]] = {True: [], False: []}
 
     def drawing(draws: bool) -> Method:
-        def batch(self: Method, r: Round, batch: Batch) -> Batch:
+        def batch(self: Method, r: TurnView, batch: Batch) -> Batch:
             assert batch.index is not None
             order[draws].append(batch.index)
             if draws:
@@ -563,7 +563,7 @@ class Warm(Method):
 
     name: ClassVar[str] = "warm"
 
-    def begin(self, r: Round, w: Tensor) -> Tensor:
+    def begin(self, r: TurnView, w: Tensor) -> Tensor:
         batch = r.batch(torch.arange(r.examples))
         w = w.clone().requires_grad_()
         z = batch.x.flatten(1) @ w[:12].view(3, 4).T + w[12:]
@@ -577,7 +577,7 @@ def test_a_start_may_use_the_loss_of_all_layers(
     data, w = examples(6), plain().vector
     scale = torch.tensor([1.0, 1.0, 0.5], dtype=torch.float64)
 
-    def objective(self: Method, r: Round, out: Output, batch: Batch) -> Objective:
+    def objective(self: Method, r: TurnView, out: Output, batch: Batch) -> Objective:
         return Objective(scale=scale.float())
 
     kind: type[Method] = type("Scaled", (Method,), {"name": "scaled", "objective": objective})
@@ -601,7 +601,7 @@ def test_starts_wrap_each_other_in_order(
         kind: type[Method] = type(name, (Method,), hooks)
         return kind()
 
-    def finish(self: Method, r: Round) -> Finish:
+    def finish(self: Method, r: TurnView) -> Finish:
         starts.append(r.start)
         return Finish()
 
@@ -617,7 +617,7 @@ class Ahead(Method):
 
     name: ClassVar[str] = "ahead"
 
-    def advance(self, r: Round, step: Step) -> float:
+    def advance(self, r: TurnView, step: Step) -> float:
         here = r.model.clone()
         step.gradient(step.batch())
         step.apply(lr=0.5)
@@ -652,7 +652,7 @@ def test_an_upload_may_leave_a_part_at_home(
 ) -> None:
     """As FedRep: what is the device's own is sent as it came."""
 
-    def finish(self: Method, r: Round) -> Finish:
+    def finish(self: Method, r: TurnView) -> Finish:
         mine = r.layout.mask(r.layout.inside("head.bias")).bool()
         return Finish(upload=torch.where(mine, r.received, r.model))
 

@@ -23,8 +23,8 @@ from fededge.methods import (
     Hyper,
     Method,
     Stack,
+    absolute_paths,
     announced,
-    located,
     method,
     own_method,
     references,
@@ -95,12 +95,12 @@ def test_relative_paths_are_seen_from_here_or_from_a_folder(
     for path in ("mine.py", "./mine.py", f"../{tmp_path.name}/mine.py"):
         assert method(f"{path}:Mine").files
     text = "fedprox(mu=1e+3)+mine.py:Mine(mu=1)@train+./mine.py:Other"
-    assert located(text, Path("/opt/fed")) == (
+    assert absolute_paths(text, Path("/opt/fed")) == (
         "fedprox(mu=1e+3)+/opt/fed/mine.py:Mine(mu=1)@train+/opt/fed/mine.py:Other"
     )
-    assert located("/x/mine.py:Mine+fedavg", Path("/opt/fed")) == "/x/mine.py:Mine+fedavg"
-    assert located("fedavg+mixup", Path("/opt/fed")) == "fedavg+mixup"
-    assert references(located(text, Path("/a"))) == ["/a/mine.py:Mine", "/a/mine.py:Other"]
+    assert absolute_paths("/x/mine.py:Mine+fedavg", Path("/opt/fed")) == "/x/mine.py:Mine+fedavg"
+    assert absolute_paths("fedavg+mixup", Path("/opt/fed")) == "fedavg+mixup"
+    assert references(absolute_paths(text, Path("/a"))) == ["/a/mine.py:Mine", "/a/mine.py:Other"]
 
 
 def test_a_method_may_build_on_one_of_fededges(tmp_path: Path) -> None:
@@ -126,19 +126,19 @@ def test_a_process_does_not_change_with_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        ("x = (\n", "{path}, line 1: not Python ('(' was never closed)"),
-        ("x = 1\nclass\n", "{path}, line 2: not Python (invalid syntax)"),
+        ("x = (\n", "{path}, line 1: syntax error ('(' was never closed)"),
+        ("x = 1\nclass\n", "{path}, line 2: syntax error (invalid syntax)"),
         (
             "def f():\n    import no_such_package\n\nf()\n",
-            "{path}, line 2: its import fails "
+            "{path}, line 2: import failed "
             "(ModuleNotFoundError: No module named 'no_such_package')",
         ),
-        ("raise SystemExit\n", "{path}, line 1: its import fails (SystemExit)"),
-        ("raise ValueError('a\\nb')\n", "{path}, line 1: its import fails (ValueError: a)"),
-        ("", "{path}: there is no method 'Mine'; there is none at all"),
+        ("raise SystemExit\n", "{path}, line 1: import failed (SystemExit)"),
+        ("raise ValueError('a\\nb')\n", "{path}, line 1: import failed (ValueError: a)"),
+        ("", "{path} has no method 'Mine'; it has none"),
         (
             HEAD + MINE.replace("Mine", "Yours"),
-            "{path}: there is no method 'Mine'; there is Yours",
+            "{path} has no method 'Mine'; it has Yours",
         ),
         (
             "class Mine:\n    pass\n",
@@ -150,7 +150,7 @@ def test_a_process_does_not_change_with_the_file(tmp_path: Path) -> None:
         ),
         (
             HEAD + MINE.replace('"mine"', '"fedprox"'),
-            "{path}: 'fedprox' is a method of FedEdge's; choose another name",
+            "{path}: FedEdge has a method 'fedprox' already; choose another name",
         ),
         (
             HEAD + MINE.replace('    name: ClassVar[str] = "mine"\n', ""),
@@ -170,15 +170,16 @@ def test_a_process_does_not_change_with_the_file(tmp_path: Path) -> None:
         ),
         (
             HEAD + MINE + "    extra: ClassVar[Mapping[str, str]] = {}\n",
-            "{path}: the types of Mine are not known (NameError: name 'Mapping' is not defined)",
+            "{path}: the types of Mine cannot be resolved "
+            "(NameError: name 'Mapping' is not defined)",
         ),
         (
             HEAD + MINE + "    scalars: ClassVar[frozenset[str]] = frozenset({'Moved!'})\n",
-            "{path}: scalar 'Moved!' of Mine must be lower-case letters, digits, _",
+            "{path}: scalar 'Moved!' of Mine must be of lower-case letters, digits and _",
         ),
         (
             HEAD + MINE + "    def __post_init__(self):\n        raise ValueError('no')\n",
-            "method 'mine' does not take its options (ValueError: no)",
+            "method 'mine' refuses its options (ValueError: no)",
         ),
     ],
 )
@@ -192,7 +193,7 @@ def test_a_mistake_in_the_file_is_one_sentence(tmp_path: Path, content: str, sen
 def test_a_dataclass_that_is_not_frozen_fails_where_it_is_written(tmp_path: Path) -> None:
     """The line is the decorator's, or the class's before Python 3.11."""
     path = written(tmp_path, HEAD + MINE.replace("(frozen=True)", ""))
-    with pytest.raises(MethodError, match=r", line [78]: its import fails \(TypeError: .*frozen"):
+    with pytest.raises(MethodError, match=r", line [78]: import failed \(TypeError: .*frozen"):
         method(f"{path}:Mine")
 
 
@@ -225,7 +226,7 @@ HOOKS = ("initial", "send", "weight", "sums", "step")
 
 
 def failing(hook: str, given: object) -> Stack:
-    """A method with a memory that is sent, of which one hook gives something else, or raises."""
+    """A method with state that is sent; one hook returns `given` instead, or raises it."""
 
     def instead(self: Method, *arguments: object) -> object:
         if isinstance(given, BaseException):
@@ -301,33 +302,33 @@ NAN = np.array([1, math.nan, 2], np.float32)
     ("hook", "given", "sentence"),
     [
         *((hook, None, f"mine: {hook} failed (") for hook in ("initial", "send", "weight", "sums")),
-        ("initial", {"c": None}, "mine gives a 'c' that is no vector: None"),
-        ("initial", {"c": np.ones((1, 3))}, "mine gives a 'c' that is no vector: array([[1., 1."),
-        ("initial", {"c": np.ones(2)}, "'mine.c' would be sent with 2 numbers, not 3"),
-        ("initial", {"c": NAN}, "mine gives a 'c' with numbers that are not finite"),
-        ("initial", {"c": np.full(3, 1e300)}, "mine gives a 'c' with numbers that are not finite"),
-        ("send", {}, "mine sends [], but declares ('c',)"),
-        ("send", {"c": np.ones(2)}, "'mine.c' would be sent with 2 numbers, not 3"),
-        ("send", {"c": NAN}, "'mine.c' would be sent with numbers that are not finite"),
+        ("initial", {"c": None}, "mine: 'c' must be a vector, got None"),
+        ("initial", {"c": np.ones((1, 3))}, "mine: 'c' must be a vector, got array([[1., 1."),
+        ("initial", {"c": np.ones(2)}, "'mine.c' must have 3 numbers to be sent, got 2"),
+        ("initial", {"c": NAN}, "mine: 'c' has numbers that are not finite"),
+        ("initial", {"c": np.full(3, 1e300)}, "mine: 'c' has numbers that are not finite"),
+        ("send", {}, "mine: `send` returns [], but `sends` declares ('c',)"),
+        ("send", {"c": np.ones(2)}, "'mine.c' must have 3 numbers to be sent, got 2"),
+        ("send", {"c": NAN}, "'mine.c' has numbers that are not finite and cannot be sent"),
         ("weight", "much", "mine: weight failed (ValueError: could not convert string to float"),
         ("weight", 1j, "mine: weight failed (TypeError: float() argument must be"),
-        ("weight", math.nan, "mine gives an update the weight nan: it must be between 0 and 1e"),
-        ("weight", -1, "mine gives an update the weight -1.0: it must be between 0 and 1e+300"),
-        ("weight", 1.7e308, "mine gives an update the weight 1.7e+308: it must be between 0"),
+        ("weight", math.nan, "mine: an update's weight must be between 0 and 1e+300, got nan"),
+        ("weight", -1, "mine: an update's weight must be between 0 and 1e+300, got -1.0"),
+        ("weight", 1.7e308, "mine: an update's weight must be between 0 and 1e+300, got 1.7e"),
         ("weight", 10**400, "mine: weight failed (OverflowError: int too large to convert"),
-        ("sums", {"g": math.inf}, "mine gives an update factors that are not finite: {'g': inf}"),
+        ("sums", {"g": math.inf}, "mine: an update's factors must be finite, got {'g': inf}"),
         ("sums", {"g": None}, "mine: sums failed (TypeError: float() argument must be"),
-        ("step", None, "mine: step must give (model, state), not None"),
-        ("step", (np.ones(3), None), "mine: step must give (model, state), not (array("),
-        ("step", (np.ones(2), {}), "mine gives a 'model' of 2 numbers, not 3"),
-        ("step", (np.ones((3, 1)), {}), "mine gives a 'model' that is no vector: array([[1.]"),
-        ("step", (np.array(["a"] * 3), {}), "mine gives a 'model' that is no vector: array(['a'"),
+        ("step", None, "mine: `step` must return (model, state), got None"),
+        ("step", (np.ones(3), None), "mine: `step` must return (model, state), got (array("),
+        ("step", (np.ones(2), {}), "mine: 'model' must have 3 numbers, got 2"),
+        ("step", (np.ones((3, 1)), {}), "mine: 'model' must be a vector, got array([[1.]"),
+        ("step", (np.array(["a"] * 3), {}), "mine: 'model' must be a vector, got array(['a'"),
         ("step", (NAN, {}), "mine: the next global model has numbers that are not finite"),
         ("step", (np.full(3, 1e300), {}), "mine: the next global model has numbers that are not"),
         ("step", (np.full(3, 2e15), {}), "mine: the step would move a number of the model by 2e"),
-        ("step", (np.ones(3), {"c": np.ones(2)}), "'mine.c' would be sent with 2 numbers, not 3"),
+        ("step", (np.ones(3), {"c": np.ones(2)}), "'mine.c' must have 3 numbers to be sent, got 2"),
         ("step", (np.ones(3), {"m": NAN}), "mine: the next mine.m has numbers that are not finite"),
-        ("step", (np.ones(3), {"m": np.full(3, -1e31)}), "mine: the next 'm' would have the num"),
+        ("step", (np.ones(3), {"m": np.full(3, -1e31)}), "mine: the next 'm' would hold the num"),
     ],
 )
 def test_whatever_a_hook_gives_is_used_or_one_sentence(
@@ -364,21 +365,21 @@ def test_another_version_of_the_file_is_refused_with_both_hashes(tmp_path: Path)
     with pytest.raises(MethodError) as caught:
         announced("mine(mu=0.1)", {"mine": "ab" * 32}, [ours])
     assert str(caught.value) == (
-        f"the federation's method 'mine' is a file with SHA-256 {'ab' * 32}, but this device's has "
-        f"{sha256_of(ours)}: give both the same file"
+        f"the federation's method 'mine' is a plugin with SHA-256 {'ab' * 32}, but this device's "
+        f"has {sha256_of(ours)}: use the same file on both"
     )
 
 
 def test_a_method_that_is_not_allowed_is_refused_with_what_to_do(tmp_path: Path) -> None:
     ours = own_method(f"{written(tmp_path)}:Mine")
-    with pytest.raises(MethodError, match=r"^the federation's method 'other' is a file of its own"):
+    with pytest.raises(MethodError, match=r"^the federation's method 'other' is a plugin"):
         announced("other", {"other": sha256_of(ours)}, [ours])
     with pytest.raises(MethodError, match=r"methods = \[\"path/to/file.py:Name\"\]"):
         announced("mine", {"mine": sha256_of(ours)}, [])
 
 
 def test_no_file_stands_in_for_a_method_of_fededge(tmp_path: Path) -> None:
-    with pytest.raises(MethodError, match="'fedprox' is a file of its own"):
+    with pytest.raises(MethodError, match="'fedprox' is a plugin"):
         announced("fedprox", {"fedprox": "ab" * 32}, [])
     ours = own_method(f"{written(tmp_path)}:Mine")
     with pytest.raises(MethodError, match="unknown method 'mine'"):
@@ -386,7 +387,7 @@ def test_no_file_stands_in_for_a_method_of_fededge(tmp_path: Path) -> None:
 
 
 class Watch:
-    """What Python audits while it is on: opened files, imports, calls of the system.
+    """Record Python's audit events while it is on: opened files, imports, system calls.
 
     Not compiled code: a class's own annotations are, when its options are read.
     """
@@ -409,7 +410,7 @@ def watch() -> Iterator[Watch]:
 
 
 def made_of(text: str, files: dict[str, str], watch: Watch) -> str:
-    """What comes of an announcement, and that it touched nothing."""
+    """Parse an announcement; check that it touched nothing."""
     watch.seen.clear()
     watch.on = True
     try:

@@ -1,4 +1,4 @@
-"""Who decides what in a stack of layers, and what a stack does not let through."""
+"""The owners of hooks in a stack of layers, and the compositions and results it refuses."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from fededge.method.base import (
     Method,
     Phase,
     Range,
-    Round,
     State,
     Step,
+    TurnView,
 )
 from fededge.method.stack import Stack
 from fededge.method.turn import Hyper, Turn
@@ -43,15 +43,15 @@ def layer(name: str, **hooks: object) -> Method:
     return kind()
 
 
-def _phases(self: Method, r: Round) -> Sequence[Phase]:
+def _phases(self: Method, r: TurnView) -> Sequence[Phase]:
     return (Phase(),)
 
 
-def _advance(self: Method, r: Round, step: Step) -> float:
+def _advance(self: Method, r: TurnView, step: Step) -> float:
     return 0.0
 
 
-def _personal(self: Method, r: Round) -> Tensor:
+def _personal(self: Method, r: TurnView) -> Tensor:
     return r.model
 
 
@@ -99,7 +99,7 @@ def test_two_owners_are_named_and_what_they_quarrel_about(
 def test_a_method_is_not_put_beside_what_it_contains(text: str, part: str, whole: str) -> None:
     with pytest.raises(MethodError) as caught:
         method(text)
-    said = f"{part} and {whole} cannot be combined: {whole} has all of {part} in it"
+    said = f"{part} and {whole} cannot be combined: {whole} already includes {part}"
     assert str(caught.value) == said
 
 
@@ -108,33 +108,27 @@ def test_a_method_is_not_put_beside_what_it_contains(text: str, part: str, whole
     [
         (
             "scaffold@second+map",
-            "scaffold corrects the model that is sent, and no phase that it is limited to leads "
-            "there: map's 'second' is aside",
+            "scaffold corrects the uploaded model, but map's phase 'second' does not affect it",
         ),
         (
             "ditto+scaffold@personal",
-            "scaffold corrects the model that is sent, and no phase that it is limited to leads "
-            "there: ditto's 'personal' is aside",
+            "scaffold corrects the uploaded model, but ditto's phase 'personal' does not affect it",
         ),
         (
             "map+ala@first",
-            "ala does nothing during a phase, so that it cannot be limited to one: leave @first "
-            "out",
+            "ala does nothing during a phase and cannot be limited to one: leave @first out",
         ),
         (
             "fedadam@train",
-            "fedadam does nothing during a phase, so that it cannot be limited to one: leave "
-            "@train out",
+            "fedadam does nothing during a phase and cannot be limited to one: leave @train out",
         ),
         (
             "finetune@tune+fedprox",
-            "finetune does nothing during a phase, so that it cannot be limited to one: leave "
-            "@tune out",
+            "finetune does nothing during a phase and cannot be limited to one: leave @tune out",
         ),
         (
             "ditto@global",
-            "the phases are ditto's own, and a limit is for the layers beside it: leave @global "
-            "out",
+            "ditto defines the phases, and only the other layers can be limited: leave @global out",
         ),
     ],
 )
@@ -219,13 +213,13 @@ def test_private_pieces_are_copied_and_kept_under_the_layers_name() -> None:
 def test_a_layer_sees_its_own_state_and_vectors_only() -> None:
     private = Private({"anna.v": 1.0, "bert.v": 2.0})
     turn = a_turn(Stack((FedAvg(),)), private)
-    anna, bert = Round(turn, "anna"), Round(turn, "bert")
+    anna, bert = TurnView(turn, "anna"), TurnView(turn, "bert")
     assert (anna.private["v"], bert.private["v"]) == (1.0, 2.0)
     assert [r.sent["c"].tolist() for r in (anna, bert)] == [[1.0, 1.0], [0.0, 0.0]]
     anna.memo["note"] = 1
-    assert (Round(turn, "anna").memo, bert.memo) == ({"note": 1}, {})
+    assert (TurnView(turn, "anna").memo, bert.memo) == ({"note": 1}, {})
     assert anna.generator("x").initial_seed() != bert.generator("x").initial_seed()
-    assert anna.generator("x") is Round(turn, "anna").generator("x")
+    assert anna.generator("x") is TurnView(turn, "anna").generator("x")
 
 
 def test_state_that_follows_the_update_waits_for_the_coordinator() -> None:
@@ -240,11 +234,14 @@ def test_state_that_follows_the_update_waits_for_the_coordinator() -> None:
 @pytest.mark.parametrize(
     ("phases", "words"),
     [
-        ((Phase("one"),), "anna has other phases than its phase_names say"),
-        ((Phase("a", 0.5), Phase("b", 0.4)), "the shares of anna's phases sum to 0.9, not to 1"),
+        ((Phase("one"),), "anna: `phases` and `phase_names` differ"),
+        (
+            (Phase("a", 0.5), Phase("b", 0.4)),
+            "anna: the shares of its phases must sum to 1, got 0.9",
+        ),
         (
             (Phase("a"), Phase("b", epochs=1, aside=True)),
-            "anna has other phases aside than its aside_names say",
+            "anna: the phases aside and `aside_names` differ",
         ),
         (
             (Phase("a"), Phase("b", epochs=1, start=torch.ones(2))),
@@ -305,7 +302,7 @@ def test_phases_that_take_more_passes_than_declared_are_one_sentence() -> None:
         "aside_names": ("c",),
     }
     stack = Stack((layer("anna", **hooks),))
-    with pytest.raises(MethodError, match="anna: its phases take 4 passes, but `passes` says 1"):
+    with pytest.raises(MethodError, match="anna: its phases take 4 epochs, but `passes` allows 1"):
         stack.phases(a_turn(stack))
     stack = Stack((layer("anna", **hooks, passes=lambda self, hyper: 3 + hyper.epochs),))
     assert stack.phases(a_turn(stack)) == phases
@@ -342,9 +339,9 @@ def test_a_range_may_follow_from_the_training_and_the_counts() -> None:
 @pytest.mark.parametrize(
     ("ranges", "words"),
     [
-        (lambda *_: {"moved": (0, 1)}, r"anna gives 'moved' the range \(0, 1\), not a Range"),
-        (lambda *_: {"other": Range(0, 1)}, "anna gives 'other' a range, but it is not in its"),
-        (lambda *_: {"moved": Range(1, 0)}, "a range from 1 to 0 has no number in it"),
+        (lambda *_: {"moved": (0, 1)}, r"anna: the range of 'moved' must be a Range, got \(0, 1\)"),
+        (lambda *_: {"other": Range(0, 1)}, "anna: `ranges` names 'other', which is not in its"),
+        (lambda *_: {"moved": Range(1, 0)}, "a Range from 1 to 0 is empty"),
         (lambda *_: None, r"anna: ranges failed \(TypeError: "),
         (lambda *_: 1 / 0, r"anna: ranges failed \(ZeroDivisionError: division by zero\)"),
     ],
@@ -371,11 +368,11 @@ def test_a_device_is_told_first_that_its_scalar_is_out_of_range() -> None:
 def test_reports_that_give_no_weight_are_refused() -> None:
     stack = Stack((layer("anna", weight=lambda self, s: 1 / s["loss"]),))
     stack.check(REPORT, HYPER)
-    for loss, words in ((0.0, "division by zero"), (-1.0, "anna gives an update the weight -1.0")):
+    for loss, words in ((0.0, "division by zero"), (-1.0, "weight must be between 0 .* got -1.0")):
         with pytest.raises(WireError, match=words):
             stack.check({**REPORT, "loss": loss}, HYPER)
     summing = Stack((layer("bert", sums=lambda self, s: {"all": s["loss"] * 1e308}),))
-    with pytest.raises(WireError, match="factors that are not finite"):
+    with pytest.raises(WireError, match="an update's factors must be finite"):
         summing.check({**REPORT, "loss": 1e9}, HYPER)
 
 
@@ -402,13 +399,15 @@ def test_each_layers_memory_and_vectors_have_its_name() -> None:
 
 def test_what_is_sent_is_what_is_declared() -> None:
     stack = Stack((layer("anna", sends=("c",)),))
-    with pytest.raises(MethodError, match=r"anna sends \[\], but declares \('c',\)"):
+    with pytest.raises(
+        MethodError, match=r"anna: `send` returns \[\], but `sends` declares \('c',\)"
+    ):
         stack.send({})
 
 
 @dataclass(frozen=True)
 class Doubled(Method):
-    """Twice as far as the mean, and a count of the rounds in its memory."""
+    """Steps twice as far as the mean, and counts the rounds in its state."""
 
     name: ClassVar[str] = "doubled"
 
@@ -441,7 +440,7 @@ def test_a_report_that_a_method_of_ones_own_cannot_weigh_is_refused(
 ) -> None:
     """Whatever its hooks raise or give: one device's numbers must not end a coordinator."""
     stack = Stack((layer("mine", **{hook: given}),))
-    with pytest.raises(WireError, match=r"the report's scalars give no weight \(mine"):
+    with pytest.raises(WireError, match=r"the report's scalars are invalid \(mine"):
         stack.check(REPORT, HYPER)
 
 

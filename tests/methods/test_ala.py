@@ -17,7 +17,7 @@ from torch.func import functional_call
 
 from fededge.errors import MethodError
 from fededge.flat import FlatModel
-from fededge.method.base import Batch, Method, Objective, Output, Round
+from fededge.method.base import Batch, Method, Objective, Output, TurnView
 from fededge.methods import Hyper, Private, Stack, method
 from fededge.methods.ala import Ala, FedALA
 from fededge.models.base import Classifier
@@ -107,7 +107,7 @@ def moved(w: Tensor, seed: int = 7) -> Tensor:
 def passes(log: list[Tensor]) -> Method:
     """A layer that notes which examples the loss is asked for before the training begins."""
 
-    def objective(self: Method, r: Round, out: Output, batch: Batch) -> Objective:
+    def objective(self: Method, r: TurnView, out: Output, batch: Batch) -> Objective:
         if not len(r.start):
             assert batch.index is not None
             log.append(batch.index)
@@ -240,7 +240,7 @@ def test_fedala_is_fedavg_with_ala(
 def test_a_device_that_sits_a_round_out_is_initialised_all_the_same(
     deep: Callable[..., FlatModel], examples: Data, trainer: Make, turn: Take
 ) -> None:
-    """What it would have begun its turn from is its model; other methods keep their last one."""
+    """The personal model is the start of the turn that it sat out; others keep their last one."""
     data, w = examples(40, side=16), deep().vector.clone()
     device, private = trainer("fedala", deep(), data), Private()
     for number in range(3):
@@ -363,7 +363,7 @@ def test_the_start_phase_ends_when_the_losses_settle(
     with caplog.at_level(logging.WARNING, "fededge.methods.ala"):
         answer = turn(trainer(stack, net, data), private, received=net.vector.clone())
     assert len(log) == 3 * count
-    text = f"ala: on d1 the weights have not settled after {count} passes"
+    text = f"ala: on d1 the weights W have not converged after {count} epochs"
     assert [text in line for line in caplog.messages] == [True] * warned
     log.clear()
     turn(trainer(stack, net, data), answer.private, received=net.vector.clone(), number=1)
@@ -400,7 +400,7 @@ def test_layers_that_take_each_example_alone_take_any_number_at_once(
     at_once: int, examples: Data, trainer: Make, turn: Take, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """W of the uncached loop, with convolution and pooling below, whatever the parts are."""
-    monkeypatch.setattr("fededge.methods.ala.AT_ONCE", at_once)
+    monkeypatch.setattr("fededge.methods.ala.INFERENCE_BATCH", at_once)
     net, data = pooled(), examples(17, side=8)
     w, sizes = net.vector.clone(), []
     stage = net.module.get_submodule("body.0")
@@ -423,7 +423,7 @@ def test_the_network_is_as_it_was_after_w_is_learned(
 ) -> None:
     """Values, what is trained, and where the tensors lie; even if the loss fails."""
 
-    def failing(self: Method, r: Round, out: Output, batch: Batch) -> Objective:
+    def failing(self: Method, r: TurnView, out: Output, batch: Batch) -> Objective:
         raise ZeroDivisionError
 
     net, data = normed(), examples(10, side=4)
@@ -445,7 +445,7 @@ def test_the_network_is_as_it_was_after_w_is_learned(
 def test_a_loss_may_ask_for_the_inputs(examples: Data, trainer: Make, turn: Take) -> None:
     seen: list[bool] = []
 
-    def objective(self: Method, r: Round, out: Output, batch: Batch) -> Objective:
+    def objective(self: Method, r: TurnView, out: Output, batch: Batch) -> Objective:
         assert batch.index is not None
         seen.append(torch.equal(batch.x, data.x[batch.index].float() / 255))
         return Objective()
@@ -508,5 +508,5 @@ def test_the_defaults_are_the_papers() -> None:
         "fedala(eta=1.0, share=0.8, layers=1, threshold=0.1, window=10, max_epochs=100, "
         "batch_size=0, deploy=initialised)"
     )
-    with pytest.raises(MethodError, match="wants one of initialised, trained; got 'none'"):
+    with pytest.raises(MethodError, match="must be one of initialised, trained; got 'none'"):
         method("fedala(deploy=none)")

@@ -1,4 +1,4 @@
-"""What holds for every method and composition: a new one in METHODS is covered by its name."""
+"""The contract of every method and composition; a new one in METHODS is covered by its name."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def same(a: Mapping[str, object], b: Mapping[str, object]) -> bool:
 
 
 def same_value(a: object, b: object) -> bool:
-    """Private state is made of tensors and numbers, a coordinator's memory of arrays."""
+    """Private state consists of tensors and numbers, method state of arrays."""
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         return torch.equal(a, b)
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
@@ -142,7 +142,7 @@ def test_the_constructor_only_stores(name: str) -> None:
 
 @every_composition
 def test_inputs_are_unchanged(name: str, fleet: Callable[[str], Fleet]) -> None:
-    """Model, private state, memory and data; on the second turn, when there is private state."""
+    """Model, private state, method state and data; in the second turn, which has private state."""
     some = fleet(name).rounds(1)
     w, state = some.w.clone(), copied(some.state)
     private = {device: copied(values) for device, values in some.private.items()}

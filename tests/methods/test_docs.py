@@ -61,7 +61,7 @@ def test_the_example_runs_and_its_method_learns(
     assert printed.endswith("[1.0, 1.0]")
     assert f"It prints `{printed}`" in PAGE
     assert all("keepsake.last" in private for private in found["private"].values())
-    assert found["memory"]["keepsake.velocity"].any()
+    assert found["state"]["keepsake.velocity"].any()
 
 
 def test_the_ways_to_name_it_are_ways_to_name_it(folder: Path) -> None:

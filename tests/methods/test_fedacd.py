@@ -15,7 +15,7 @@ from torch import Tensor
 from fededge.errors import MethodError, WireError
 from fededge.federated.aggregation import aggregate
 from fededge.flat import FlatModel
-from fededge.method.base import Batch, Method, Objective, Output, Phase, Round
+from fededge.method.base import Batch, Method, Objective, Output, Phase, TurnView
 from fededge.method.stack import Stack
 from fededge.methods import Hyper, Private, method
 from fededge.methods.fedacd import FedACD, log_delta
@@ -94,7 +94,7 @@ inputs = pytest.mark.parametrize(
 
 @inputs
 def test_flattening_and_its_gradient_are_the_papers(z: Tensor, y: Tensor) -> None:
-    """Whether q is held fixed or not: Σ p_i d log q_i is 0."""
+    """A fixed q makes no difference: Σ p_i d log q_i is 0."""
     loss, gradient = with_gradient(flattening, z, y)
     for fixed in (False, True):
         expected, slope = with_gradient(spread, z, y, fixed)
@@ -190,12 +190,12 @@ class Seen:
 def tape(steps: list[Seen], first: str = "") -> Method:
     """A layer that changes nothing and writes down every step; in phase `first`, as another's."""
 
-    def batch(self: Method, r: Round, batch: Batch) -> Batch:
+    def batch(self: Method, r: TurnView, batch: Batch) -> Batch:
         x = batch.x.flatten(1).double()
         steps.append(Seen(x, batch.targets, acts=r.phase.name != first))
         return batch
 
-    def epoch_end(self: Method, r: Round) -> None:
+    def epoch_end(self: Method, r: TurnView) -> None:
         steps[-1].ends_pass = True
 
     hooks = {"name": "tape", "batch": batch, "epoch_end": epoch_end}
@@ -329,7 +329,7 @@ class Halves(Method):
     name: ClassVar[str] = "halves"
     phase_names: ClassVar[tuple[str, ...]] = ("first", "second")
 
-    def phases(self, r: Round) -> Sequence[Phase]:
+    def phases(self, r: TurnView) -> Sequence[Phase]:
         return Phase("first", 0.5), Phase("second", 0.5)
 
 
@@ -353,7 +353,7 @@ def test_a_class_that_a_part_of_a_pass_left_out_keeps_its_row(
 def test_classes_that_a_device_lacks_are_forgotten_less(
     plain: Nets, examples: Data, trainer: Make, turn: Take
 ) -> None:
-    """What the method is for: the probability of the missing class after local training."""
+    """The purpose of the method: the missing class keeps probability in local training."""
     data, left = examples(12), {}
     for name in ("fedavg", "fedacd", "fedacd(delta=false)"):
         answer = turn(trainer(name, plain(), data), epochs=20)
@@ -373,7 +373,7 @@ def test_its_whole_loss_is_what_ala_learns_by_wherever_it_stands(
     data, w, local = examples(9), plain().vector, plain(1).vector
 
     def start(text: str) -> Tensor:
-        """Where ALA lets the training begin: no step is far enough from there to be seen."""
+        """The start that ALA chooses: the step is too small to be seen."""
         kept = Private({"ala.local": local})
         return turn(trainer(text, plain(), data), kept, received=w, lr=1e-30).upload
 
@@ -388,7 +388,7 @@ def test_its_whole_loss_is_what_ala_learns_by_wherever_it_stands(
 def test_without_l1_and_with_delta_one_it_trains_as_fedavg_bit_for_bit(
     options: str, deep: Nets, examples: Data, trainer: Make, turn: Take
 ) -> None:
-    """Whether Δ is left out or a table of ones; with batch norm, dropout and momentum."""
+    """No Δ equals a Δ of ones; with batch norm, dropout and momentum."""
     data = examples(21, side=16)
     for layer in ("", "+mixup"):
         answers = [
@@ -501,8 +501,8 @@ def test_it_prints_every_option_and_reads_them_again() -> None:
         ("clamp=0", "clamp must lie between 0 and 1"),
         ("clamp=1", "clamp must lie between 0 and 1"),
         ("cap=-1", "cap must be at least 0"),
-        ("kl_reduce=mean", r"fedacd\(kl_reduce=…\) wants one of sum, mean_present; got 'mean'"),
-        ("agg=n", r"fedacd\(agg=…\) wants one of v, examples, uniform; got 'n'"),
+        ("kl_reduce=mean", r"fedacd\(kl_reduce=…\) must be one of sum, mean_present; got 'mean'"),
+        ("agg=n", r"fedacd\(agg=…\) must be one of v, examples, uniform; got 'n'"),
     ],
 )
 def test_options_out_of_range_are_refused(option: str, rule: str) -> None:

@@ -253,7 +253,7 @@ def test_bad_options_and_unfit_data_are_one_sentence_each(
 ) -> None:
     with pytest.raises(MethodError, match=r"^fedbalance\(weak=lenett.*: weak must be one of lenet"):
         method("fedbalance(weak=lenett)")
-    with pytest.raises(MethodError, match="wants one of fused, generic; got 'phi'"):
+    with pytest.raises(MethodError, match="must be one of fused, generic; got 'phi'"):
         method("fedbalance(deploy=phi)")
     with pytest.raises(ConfigError, match="lenet5 takes images of at least 16x16 pixels"):
         turn(trainer("fedbalance", plain(), examples(4)))

@@ -10,7 +10,7 @@ import torch
 from fededge.errors import MethodError, WireError
 from fededge.flat import FlatModel
 from fededge.methods import Hyper, method
-from fededge.methods.fednova import length
+from fededge.methods.fednova import a_norm
 from fededge.training import Answer, Examples, Trainer
 from tests.merging import merged, merged_turns, update
 
@@ -62,15 +62,15 @@ def test_with_momentum_it_is_the_papers_formula_and_the_authors_recursion(
         counter = rho * counter + 1
         total += counter
     formula = (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)
-    assert length(steps, rho, 0.0) == pytest.approx(total, rel=1e-12)
-    assert length(steps, rho, 0.0) == pytest.approx(formula, rel=1e-12)
+    assert a_norm(steps, rho, 0.0) == pytest.approx(total, rel=1e-12)
+    assert a_norm(steps, rho, 0.0) == pytest.approx(formula, rel=1e-12)
 
 
 @pytest.mark.parametrize("steps", [1, 2, 7, 100])
 @pytest.mark.parametrize("eta_mu", [0.001, 0.1, 0.5])
 def test_with_a_proximal_term_it_is_a_geometric_sum(steps: int, eta_mu: float) -> None:
     expected = sum((1 - eta_mu) ** i for i in range(steps))
-    assert length(steps, 0.0, eta_mu) == pytest.approx(expected, rel=1e-12)
+    assert a_norm(steps, 0.0, eta_mu) == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("rho", [0.0, 0.9])
@@ -88,11 +88,11 @@ def test_it_sums_what_each_gradient_counts_for_in_the_end(rho: float, mu: float)
     (a,) = torch.autograd.grad(-w / 0.1, gradients)
     assert a[-1] == pytest.approx(1)
     assert bool((a < 0).any()) == (rho * mu > 0)
-    assert length(25, rho, 0.1 * mu) == pytest.approx(float(a.abs().sum()), rel=1e-12)
+    assert a_norm(25, rho, 0.1 * mu) == pytest.approx(float(a.abs().sum()), rel=1e-12)
 
 
 def test_without_steps_it_is_zero() -> None:
-    assert length(0, 0.9, 0.1) == 0
+    assert a_norm(0, 0.9, 0.1) == 0
 
 
 def both(
@@ -143,7 +143,7 @@ def test_with_unequal_steps_every_direction_counts_by_its_examples(
     fixtures = (deep, examples, trainer, turn)
     text = f"fednova(mu={mu})"
     ours, answers, w = both(text, (2, 12), 0.9, fixtures)
-    a = [length(steps, 0.9, 0.1 * mu) for steps in (2, 6)]
+    a = [a_norm(steps, 0.9, 0.1 * mu) for steps in (2, 6)]
     assert [answer.scalars["a_k"] for answer in answers] == a
     w, p = w.double(), (2 / 14, 12 / 14)
     d = sum(p[i] * (w - answers[i].upload.double()) / a[i] for i in range(2))
@@ -164,9 +164,9 @@ def test_every_phase_gathers_a_momentum_of_its_own(
     data = examples(12)
     tuned = turn(trainer("finetune(epochs=2)+fednova", plain(), data))
     assert tuned.scalars["steps"] == 9
-    assert tuned.scalars["a_k"] == pytest.approx(length(6, 0.9, 0) + length(3, 0.9, 0))
+    assert tuned.scalars["a_k"] == pytest.approx(a_norm(6, 0.9, 0) + a_norm(3, 0.9, 0))
     aside = turn(trainer("ditto+fednova", plain(), data))
-    assert aside.scalars["a_k"] == pytest.approx(length(3, 0.9, 0))
+    assert aside.scalars["a_k"] == pytest.approx(a_norm(3, 0.9, 0))
 
 
 def test_it_counts_the_steps_of_phases_that_it_is_not_limited_to(
@@ -174,7 +174,7 @@ def test_it_counts_the_steps_of_phases_that_it_is_not_limited_to(
 ) -> None:
     """The way from the received model to the sent one goes through both: 6 steps and 3."""
     limited = turn(trainer("finetune(epochs=2)+fednova(mu=1)@train", plain(), examples(12)))
-    tuned, trained = length(6, 0.9, 0), length(3, 0.9, 0.1)
+    tuned, trained = a_norm(6, 0.9, 0), a_norm(3, 0.9, 0.1)
     assert limited.scalars["a_k"] == pytest.approx(tuned + trained)
 
 
@@ -248,13 +248,13 @@ def test_every_solver_whose_pull_does_not_diverge_is_in_range(
     steps: int, rho: float, share: float
 ) -> None:
     """A pull diverges where ημ is beyond 2 (1 + ρ)."""
-    a_k = length(steps, rho, share * 2 * (1 + rho))
+    a_k = a_norm(steps, rho, share * 2 * (1 + rho))
     report, _ = update(steps, 0.0, steps=steps, a_k=a_k)
     method("fednova").check(report, Hyper(batch_size=1, momentum=rho))
 
 
 def test_an_honest_count_and_an_empty_device_pass() -> None:
-    for examples, steps, a_k in ((5, 4, 4), (5, 4, length(4, 0.99, 0)), (5, 1, 1), (0, 0, 0)):
+    for examples, steps, a_k in ((5, 4, 4), (5, 4, a_norm(4, 0.99, 0)), (5, 1, 1), (0, 0, 0)):
         report, _ = update(examples, 0.0, steps=steps, a_k=a_k)
         method("fednova").check(report, Hyper(epochs=4, momentum=0.99))
 
@@ -271,7 +271,7 @@ def test_what_decides_the_weights_or_the_step_itself_is_refused(other: str) -> N
         ("mu=-1", "mu must be at least 0$"),
         ("gmf=1", "gmf must lie from 0 to below 1$"),
         ("gmf=-0.1", "gmf must lie from 0 to below 1$"),
-        ("tau_eff=all", "wants one of a, steps; got 'all'$"),
+        ("tau_eff=all", "must be one of a, steps; got 'all'$"),
     ],
 )
 def test_bad_options_are_refused(option: str, rule: str) -> None:

@@ -88,11 +88,11 @@ def test_three_turns_are_those_of_a_plain_loop(
 def test_mu_grows_to_its_cap_at_the_expected_number_of_turns() -> None:
     """20 of 100 devices in each of 150 rounds: 30 times. One turn is expected at least."""
     expected, layer = expected_turns(150, 20, 100), FedPHP()
-    assert [layer.keeping(z, expected) for z in (0, 1, 15, 30, 31, 1000)] == pytest.approx(
+    assert [layer.mu_z(z, expected) for z in (0, 1, 15, 30, 31, 1000)] == pytest.approx(
         [0, 0.03, 0.45, 0.9, 0.9, 0.9]
     )
     short = expected_turns(3, 1, 10)
-    assert [FedPHP(mu=0.5).keeping(z, short) for z in (0, 1, 2)] == [0, 0.5, 0.5]
+    assert [FedPHP(mu=0.5).mu_z(z, short) for z in (0, 1, 2)] == [0, 0.5, 0.5]
 
 
 @pytest.mark.parametrize("name", ["fedphp", "map"])
@@ -170,9 +170,9 @@ def test_updates_count_the_same_unless_they_count_by_their_examples() -> None:
         ("turns=-1", "turns must be at least 0"),
         ("lam=1.5", "lam must lie between 0 and 1"),
         ("T=0", "T must be above 0"),
-        ("transfer=cka", "wants one of kd, mmd; got 'cka'"),
-        ("kd=mse", "wants one of map, fedrepo; got 'mse'"),
-        ("agg=all", "wants one of uniform, n; got 'all'"),
+        ("transfer=cka", "must be one of kd, mmd; got 'cka'"),
+        ("kd=mse", "must be one of map, fedrepo; got 'mse'"),
+        ("agg=all", "must be one of uniform, n; got 'all'"),
     ],
 )
 @pytest.mark.parametrize("name", ["fedphp", "map"])

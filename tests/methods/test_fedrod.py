@@ -89,7 +89,7 @@ def test_two_turns_are_the_plain_loop(
 def test_the_personal_head_changes_nothing_of_what_is_sent(
     deep: Callable[..., FlatModel], examples: Data, trainer: Make, turn: Take
 ) -> None:
-    """What is sent is balanced softmax's bit for bit, with batch norm and dropout."""
+    """The upload is balanced softmax's bit for bit, with batch norm and dropout."""
     data, w = examples(13, side=16), deep().vector.clone()
     private = Private({"fedrod.head": torch.randn(27)})
     rod = turn(trainer("fedrod", deep(), data), private, received=w, epochs=2)
@@ -119,7 +119,7 @@ def test_a_network_without_a_linear_head_is_one_sentence(
 ) -> None:
     headless = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
     module = Classifier(nn.Flatten(), CosineHead(4, 3)) if cosine else headless
-    with pytest.raises(MethodError, match="fedrod adds up two linear heads: set head to linear"):
+    with pytest.raises(MethodError, match="fedrod needs a linear head: set head to linear"):
         turn(trainer("fedrod", FlatModel(module), examples(4)))
 
 

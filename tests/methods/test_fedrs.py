@@ -14,7 +14,7 @@ from torch import Tensor
 from fededge.errors import MethodError
 from fededge.federated.aggregation import aggregate
 from fededge.flat import FlatModel
-from fededge.method.base import Batch, Output, Round
+from fededge.method.base import Batch, Output, TurnView
 from fededge.methods import method
 from fededge.methods.fedrs import FedRS, Rule, restriction
 from fededge.training import Answer, Examples, Trainer
@@ -78,7 +78,7 @@ def test_the_loss_and_its_gradient(
     scale = torch.tensor(a.get(rule, [8 / 13, 4 / 13, 1 / 13, 0]), dtype=torch.float64)
 
     given = z.to(dtype).requires_grad_()
-    r = cast(Round, SimpleNamespace(counts=COUNTS, memo={}))
+    r = cast(TurnView, SimpleNamespace(counts=COUNTS, memo={}))
     out = Output(given, given)
     loss = layer.objective(r, out, Batch(given, ((y, 1.0),))).loss(out, y)
     (gradient,) = torch.autograd.grad(loss, given)
@@ -179,8 +179,8 @@ def test_updates_count_the_same_unless_they_count_by_their_examples(plain: Nets)
         ("fedrs(alpha=1.5)", "alpha must lie between 0 and 1"),
         ("fedrs(alpha=-0.1)", "alpha must lie between 0 and 1"),
         ("fedrs(min_count=0)", "min_count must be at least 1"),
-        ("fedrs(rs=hard)", "wants one of binary, smooth, prior; got 'hard'"),
-        ("fedrs(agg=examples)", "wants one of uniform, n; got 'examples'"),
+        ("fedrs(rs=hard)", "must be one of binary, smooth, prior; got 'hard'"),
+        ("fedrs(agg=examples)", "must be one of uniform, n; got 'examples'"),
     ],
 )
 def test_a_bad_option_is_one_sentence(text: str, sentence: str) -> None:

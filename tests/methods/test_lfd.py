@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fededge.errors import MethodError
 from fededge.flat import FlatModel
-from fededge.method.base import Batch, Method, Objective, Output, Round
+from fededge.method.base import Batch, Method, Objective, Output, TurnView
 from fededge.methods import Private, Stack, method
 from fededge.methods.lfd import LfD, drift_target
 from fededge.methods.mixup import Mixup
@@ -97,7 +97,7 @@ def ours(i: Inputs) -> Loss:
         head.weight.copy_(i.W)
     u = i.u.clone().requires_grad_()
     out, batch = Output(head(u), u), Batch(u, ((i.y, 1.0),))
-    r = cast(Round, Seen(head, i.f_g, i.f_p))
+    r = cast(TurnView, Seen(head, i.f_g, i.f_p))
     loss = LfD(lam=i.lam).objective(r, out, batch).loss(out, i.y)
     du, dW = torch.autograd.grad(loss, (u, head.weight))
     return loss.detach(), du, dW
@@ -291,7 +291,7 @@ def test_mixtures_have_targets_of_their_own(
     """One step of all examples: m L(y_a) + (1 - m) L(y_b), with ŷ of the mixed inputs."""
     batches: list[Batch] = []
 
-    def objective(self: Method, r: Round, out: Output, batch: Batch) -> Objective:
+    def objective(self: Method, r: TurnView, out: Output, batch: Batch) -> Objective:
         batches.append(batch)
         return Objective()
 
@@ -356,8 +356,8 @@ def test_a_network_without_a_cosine_head_is_refused_with_the_remedy(
         ("margin=2", "margin must lie from 0 to below 2"),
         ("lam=0", "lam must be above 0; reg=false leaves the regulariser out"),
         ("tau_drift=0", "tau_drift must be above 0"),
-        ("first=never", "wants one of skip, uniform; got 'never'"),
-        ("reg=perhaps", "wants true or false, got 'perhaps'"),
+        ("first=never", "must be one of skip, uniform; got 'never'"),
+        ("reg=perhaps", "must be true or false, got 'perhaps'"),
     ],
 )
 def test_bad_options_are_refused(option: str, rule: str) -> None:

@@ -120,7 +120,7 @@ def test_its_options_are_those_of_both_stages() -> None:
     [
         ("map(alpha=1.5)", "alpha must lie between 0 and 1"),
         ("map(min_count=0)", "min_count must be at least 1"),
-        ("map(rs=hard)", "wants one of binary, smooth, prior; got 'hard'"),
+        ("map(rs=hard)", "must be one of binary, smooth, prior; got 'hard'"),
         ("map+fedphp", "each decides"),
         ("map+ditto", "cannot be combined: each decides the phases of the local training"),
     ],

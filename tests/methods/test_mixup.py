@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fededge.errors import MethodError
 from fededge.flat import FlatModel
-from fededge.method.base import Batch, Method, Round
+from fededge.method.base import Batch, Method, TurnView
 from fededge.method.stack import Stack
 from fededge.methods import method
 from fededge.methods.fedavg import FedAvg
@@ -28,7 +28,7 @@ Mixed = Callable[..., tuple[list[Batch], list[Batch]]]
 def tape(batches: list[Batch], name: str = "tape") -> Method:
     """A layer that changes nothing and keeps the batches that it is given."""
 
-    def keep(self: Method, r: Round, batch: Batch) -> Batch:
+    def keep(self: Method, r: TurnView, batch: Batch) -> Batch:
         batches.append(batch)
         return batch
 
@@ -85,7 +85,7 @@ def test_shares_have_the_mean_and_variance_of_their_distribution(
     """Beta(a, a): mean 1/2, variance 1 / (4 (2a + 1)). Four standard errors are allowed."""
     drawn: list[float] = []
 
-    def draw(self: Mixup, r: Round, w: Tensor) -> Tensor:
+    def draw(self: Mixup, r: TurnView, w: Tensor) -> Tensor:
         two = r.batch(torch.arange(2))
         drawn.extend(self.batch(r, two).targets[0][1] for _ in range(2000))
         return w
@@ -183,7 +183,7 @@ def test_texts_are_refused(turn: Take) -> None:
     net = FlatModel(nn.Sequential(nn.Embedding(5, 2), nn.Flatten(), nn.Linear(6, 2)))
     data = Examples(x, y, x, y, 2)
     turn(Trainer("d1", net, nn.Identity(), data, method("fedavg")))
-    with pytest.raises(MethodError, match=r"^mixup cannot mix texts, .*: leave it out$"):
+    with pytest.raises(MethodError, match=r"^mixup can mix pixels, but not texts: leave it out$"):
         turn(Trainer("d1", net, nn.Identity(), data, method("fedavg+mixup")))
 
 

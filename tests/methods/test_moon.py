@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fededge.errors import MethodError
 from fededge.flat import FlatModel
-from fededge.method.base import Batch, Method, Objective, Output, Round
+from fededge.method.base import Batch, Method, Objective, Output, TurnView
 from fededge.methods import Private, Stack, method
 from fededge.methods.mixup import Mixup
 from fededge.methods.moon import Moon, contrastive_loss
@@ -247,7 +247,7 @@ def test_mixtures_are_compared_with_the_features_of_the_same_mixtures(
     """One step of all examples; the contrast does not depend on the label, and counts once."""
     batches: list[Batch] = []
 
-    def objective(self: Method, r: Round, out: Output, batch: Batch) -> Objective:
+    def objective(self: Method, r: TurnView, out: Output, batch: Batch) -> Objective:
         batches.append(batch)
         return Objective()
 

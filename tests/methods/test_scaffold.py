@@ -390,7 +390,10 @@ def test_a_report_that_no_device_makes_is_refused() -> None:
     ("text", "sentence"),
     [
         ("scaffold(server_lr=0)", r"scaffold\(.*: server_lr must be above 0"),
-        ("scaffold(c_scale=none)", r"scaffold\(c_scale=…\) wants one of all, sampled; got 'none'"),
+        (
+            "scaffold(c_scale=none)",
+            r"scaffold\(c_scale=…\) must be one of all, sampled; got 'none'",
+        ),
     ],
 )
 def test_a_bad_option_is_one_sentence(text: str, sentence: str) -> None:

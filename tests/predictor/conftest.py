@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 import fededge
-from fededge.export import Models, Origin, Samples, Template, compared
+from fededge.export import ModelRegistry, Origin, Samples, Template, make_candidate
 from fededge.flat import FlatModel
 from fededge.model_spec import ModelSpec
 
@@ -67,13 +67,13 @@ class Maker:
         size = (9, *self.spec.shape)
         images = torch.randint(0, 256, size, generator=generator, dtype=torch.uint8)
         origin = msgspec.structs.replace(ORIGIN, round=round_)
-        draft = compared(flat, self.template, origin, images)
+        candidate = make_candidate(flat, self.template, origin, images)
         if use != "fp32":
             weights = [entry.name for entry in self.template.layout.entries]
             samples = Samples(images, images, torch.zeros(len(images), dtype=torch.int64))
-            draft = draft.with_variants([use], weights, samples).preferring(use, 100.0)
-            assert draft.manifest.use == use
-        Models(models, keep=9).publish(draft if key is None else draft.signed(key))
+            candidate = candidate.with_variants([use], weights, samples).preferring(use, 100.0)
+            assert candidate.manifest.use == use
+        ModelRegistry(models, keep=9).publish(candidate if key is None else candidate.signed(key))
 
     def expected(self, seed: int, pixels: np.ndarray) -> np.ndarray:
         """The probabilities for pixels [C, H, W], in float64."""

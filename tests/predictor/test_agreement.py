@@ -24,7 +24,7 @@ from torch import nn
 
 from fededge import Predictor
 from fededge.data import Dataset, embedded
-from fededge.export import Models, Template
+from fededge.export import ModelRegistry, Template
 from fededge.flat import FlatModel
 from fededge.model_spec import ModelSpec
 from fededge.models import Preprocess, build
@@ -49,7 +49,7 @@ def fashion(tmp_path_factory: pytest.TempPathFactory) -> Path:
     fit(nn.Sequential(Preprocess(spec), network), train)
     flat = FlatModel(network)
     template = Template.trace(flat.module, spec)
-    Models(state / "models").export(flat, template, ORIGIN, train.x[:64])
+    ModelRegistry(state / "models").export(flat, template, ORIGIN, train.x[:64])
     return state
 
 

@@ -104,7 +104,7 @@ def test_an_endpoint_that_others_can_reach_says_so(
         serve_model, "run_until_signal", lambda endpoint, _: endpoint.server_close()
     )
     assert main(["serve-model", str(models), "--host", host, "--port", "0"]) == 0
-    assert ("neither password nor encryption" in capsys.readouterr().out) == open_
+    assert ("without password or encryption" in capsys.readouterr().out) == open_
 
 
 def test_a_folder_gives_a_line_for_each_image(
@@ -238,7 +238,7 @@ def test_a_command_that_needs_more_than_an_app_says_so(models: Path, command: st
     """docs/apps.md installs FedEdge without its dependencies on a box that has no agent."""
     out, err = (process := bare(COMMAND, command, models)).communicate(timeout=60)
     assert (process.returncode, out) == (2, "")
-    assert re.fullmatch(rf"fededge: {command} takes \w+, which is not installed here; .*\n", err)
+    assert re.fullmatch(rf"fededge: {command} needs \w+, which is not installed here; .*\n", err)
 
 
 def test_a_picture_too_large_is_refused_in_our_own_words(
@@ -255,4 +255,4 @@ def test_a_host_name_is_a_name_alone(
     models: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["serve-model", str(models), "--port", "0", "--host-name", name]) == 2
-    assert f"--host-name {name}: a name alone" in capsys.readouterr().err
+    assert f"--host-name {name}: give a name without" in capsys.readouterr().err

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from fededge import Predictor
 from fededge.credentials.signing_keys import make_keys, read_signing_key
 from fededge.errors import ConfigError, StoreError
-from fededge.export import Draft, Models, Samples, compared
+from fededge.export import Candidate, ModelRegistry, Samples, make_candidate
 from fededge.flat import FlatModel
 from fededge.predictor.manifest import ModelInput, chosen, read
 from tests.predictor.conftest import LABELS, ORIGIN, Maker, network
@@ -29,12 +29,12 @@ def images() -> torch.Tensor:
 
 
 @pytest.fixture
-def draft(colour: Maker, images: torch.Tensor) -> Draft:
+def candidate(colour: Maker, images: torch.Tensor) -> Candidate:
     """A model of seed 1 with both variants; its held-out labels are its own answers."""
     flat = FlatModel(network(colour.spec.shape, 1))
     truth = torch.tensor([int(colour.expected(1, i.numpy()).argmax()) for i in images])
     samples = Samples(images, images, truth)
-    plain = compared(flat, colour.template, ORIGIN, images)
+    plain = make_candidate(flat, colour.template, ORIGIN, images)
     weights = [entry.name for entry in colour.template.layout.entries]
     return plain.with_variants(["fp16", "int8"], weights, samples)
 
@@ -44,10 +44,10 @@ def file_of(predictor: Predictor) -> str:
 
 
 def test_the_agents_choice_is_taken_and_an_app_may_take_another(
-    draft: Draft, colour: Maker, images: torch.Tensor, tmp_path: Path
+    candidate: Candidate, colour: Maker, images: torch.Tensor, tmp_path: Path
 ) -> None:
-    models = Models(tmp_path / "models")
-    manifest = models.publish(draft.preferring("int8", 100))
+    models = ModelRegistry(tmp_path / "models")
+    manifest = models.publish(candidate.preferring("int8", 100))
     assert (manifest.use, set(manifest.variants)) == ("int8", {"fp16", "int8"})
     chosen, plain = Predictor(tmp_path), Predictor(tmp_path, variant="fp32")
     assert (chosen.about.variant, plain.about.variant) == ("int8", "fp32")
@@ -69,13 +69,16 @@ def test_a_variant_that_was_not_made_is_named(models: Path) -> None:
 
 @pytest.mark.parametrize("spoil", [lambda p: os.truncate(p, 99), Path.unlink])
 def test_a_spoilt_variant_gives_way_to_float32(
-    draft: Draft, tmp_path: Path, caplog: pytest.LogCaptureFixture, spoil: Callable[[Path], None]
+    candidate: Candidate,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    spoil: Callable[[Path], None],
 ) -> None:
     """The fallback is logged; an app that requests the variant by name gets an error instead."""
-    Models(tmp_path / "models").publish(draft.preferring("int8", 100))
+    ModelRegistry(tmp_path / "models").publish(candidate.preferring("int8", 100))
     spoil(tmp_path / "models" / "1" / "model.int8.onnx")
     predictor = Predictor(tmp_path)
-    assert (predictor.about.variant, file_of(predictor)) == ("fp32", draft.manifest.sha256[:16])
+    assert (predictor.about.variant, file_of(predictor)) == ("fp32", candidate.manifest.sha256[:16])
     assert predictor.predict(np.zeros((8, 10), np.uint8)).label in LABELS
     (line,) = (record.getMessage() for record in caplog.records)
     assert line.startswith("int8 cannot be used, falling back to fp32: ")
@@ -85,13 +88,13 @@ def test_a_spoilt_variant_gives_way_to_float32(
 
 
 def test_only_models_that_the_trusted_key_signed_are_taken(
-    draft: Draft, models: Path, tmp_path: Path
+    candidate: Candidate, models: Path, tmp_path: Path
 ) -> None:
     """Unsigned models, another key's, and a changed manifest are refused."""
     for name in ("ours", "theirs"):
         make_keys(tmp_path / f"{name}.key", tmp_path / f"{name}.pub")
-    signed = draft.signed(read_signing_key(tmp_path / "ours.key"))
-    Models(tmp_path / "device" / "models").publish(signed)
+    signed = candidate.signed(read_signing_key(tmp_path / "ours.key"))
+    ModelRegistry(tmp_path / "device" / "models").publish(signed)
     predictor = Predictor(tmp_path / "device", trusted_key=tmp_path / "ours.pub")
     assert predictor.predict(np.zeros((8, 10), np.uint8)).label in LABELS
     for folder, key in ((models, "ours"), (tmp_path / "device", "theirs")):

@@ -28,7 +28,7 @@ class Moody(Method):
         return {0.0: 1.0}[scalars["mood"]] if self.where == "weight" else 1.0
 
     def step(self, w, merged, state):
-        for report in merged.reports.values():
+        for report in merged.scalars.values():
             {0.0: 1.0}[report["mood"]]
         return merged.mean, state
 '''

@@ -98,7 +98,7 @@ def test_poison_is_refused_and_its_sender_ends_in_quarantine(fleet: Fleet, metho
 
 
 UNCHECKED = {
-    "fedadam": ([everywhere(LARGEST)], "the next 'm' would have the number"),
+    "fedadam": ([everywhere(LARGEST)], "the next 'm' would hold the number"),
     SCAFFOLD: ([everywhere(LARGEST, slope=25.0)], "the step would move a number of the model by"),
 }
 

@@ -92,7 +92,7 @@ def test_the_others_are_merged_and_nobody_else_is_named(
     name: str, combine: str, drawn: dict[str, Any], others: int
 ) -> None:
     """Though no bound was asked before: a report may say what it likes here."""
-    if combine in ("median", "trimmed-mean") and methods.method(name).filled["sums"]:
+    if combine in ("median", "trimmed-mean") and methods.method(name).overriding["sums"]:
         return  # refused when the configuration is read
     values = np.resize(np.array(drawn["values"], np.float32), LAYOUT.size)
     vectors, scalars = {"hostile": values}, {"hostile": {**drawn}}
@@ -144,7 +144,7 @@ def test_a_version_whose_vectors_no_device_could_read_does_not_come_to_be(
     both = {f"box-{index}": honest(index) for index in range(3)}
     vectors = {device: model for device, (model, _) in both.items()}
     outcome = merge("scaffold", "mean", vectors, {d: facts for d, (_, facts) in both.items()})
-    assert "'scaffold.c' would be sent with numbers that are not finite" in outcome.problem
+    assert "'scaffold.c' has numbers that are not finite and cannot be sent" in outcome.problem
 
 
 def _overflowing(self: object, state: Any) -> Any:

@@ -18,7 +18,7 @@ from torch import nn
 
 from fededge import methods, models
 from fededge.cli import main
-from fededge.cli.simulate import follow
+from fededge.cli.simulate import run_with_progress
 from fededge.errors import ConfigError
 from fededge.federated.selection import choose
 from fededge.methods import Hyper, Private
@@ -28,7 +28,7 @@ from fededge.simulation.experiment import Experiment, _mean_scalars, run
 from fededge.simulation.loop import SimulatedRound
 from fededge.simulation.plots import plot_comparison
 from fededge.simulation.presets import preset, presets
-from fededge.simulation.results import Result, as_csv, effort, read, settled, summary, write
+from fededge.simulation.results import Result, as_csv, effort, final_means, read, summary, write
 from fededge.training import Answer, Task
 from tests.pages import page, write_example
 
@@ -88,9 +88,9 @@ def test_the_last_rounds_are_averaged_where_they_were_measured(result: Result) -
         {"round": 3, "a": 4.0, "b": None},
     ]
     made = msgspec.structs.replace(result, rounds=rows, final={"a": 4.0, "b": None})
-    assert settled(made) == {"a": 4.0}
-    assert settled(made, last=2) == {"a": 3.0}
-    assert settled(made, last=3) == {"a": pytest.approx(7 / 3), "b": 5.0}
+    assert final_means(made) == {"a": 4.0}
+    assert final_means(made, last=2) == {"a": 3.0}
+    assert final_means(made, last=3) == {"a": pytest.approx(7 / 3), "b": 5.0}
 
 
 def test_a_turn_costs_what_its_layers_multiply() -> None:
@@ -233,9 +233,9 @@ def test_an_interrupted_comparison_goes_on(
         ran.append(chosen.method)
         if len(ran) == 2:
             raise KeyboardInterrupt
-        return follow(chosen, workers, *progress)
+        return run_with_progress(chosen, workers, *progress)
 
-    monkeypatch.setattr("fededge.cli.compare.follow", failing)
+    monkeypatch.setattr("fededge.cli.compare.run_with_progress", failing)
     assert main(["compare", *flags]) == 130
     assert main(["compare", *flags, "--json", str(tmp_path / "all.json")]) == 0
     assert ran == ["fedavg", "fedprox(mu=1)", "fedprox(mu=1)"]
@@ -259,13 +259,13 @@ def test_a_method_that_diverges_is_left_out_and_named(
     assert "│ fedavg" in said
     flags = [*FLAGS, "--methods", "fedprox(mu=1e30)", "--seeds", "0"]
     assert main(["compare", *flags, "--no-plots", "--out", str(tmp_path)]) == 2
-    assert "no method came to its end: fedprox" in capsys.readouterr().err
+    assert "all methods failed: fedprox" in capsys.readouterr().err
 
 
 def test_every_preset_is_an_experiment() -> None:
     for name in presets():
         chosen = Experiment(**preset(name))
-        net = models.sketch(chosen.model, chosen.head)
+        net = models.probe_network(chosen.model, chosen.head)
         methods.method(chosen.method).needs(net)
         assert models.takes_texts(net) == (chosen.source == "agnews")
         assert chosen.rounds >= 20
@@ -299,11 +299,11 @@ def test_an_unknown_preset_is_named() -> None:
         (["simulate", "--json", "/tmp"], "/tmp: cannot be written (it is a folder)"),
         (["simulate", "--csv", "/tmp"], "/tmp: cannot be written (it is a folder)"),
         (["simulate", "--encoding", "x"], "fededge: unknown encoding 'x'; allowed: float32"),
-        (["compare", "--methods", "fedavg", "fedavg()"], "--methods names one twice"),
+        (["compare", "--methods", "fedavg", "fedavg()"], "--methods names a method twice"),
         (["compare", "--methods", "fedavg", "--last", "0"], "last = 0: expected int >= 1"),
         (["compare", "--preset", "table-cifar10"], "no method is named: give --methods"),
         (["compare"], "no method is named: give --methods, or `methods` in the file of --config"),
-        (["compare", "--methods", "fedavg", "--seeds", "1", "1"], "--seeds names one twice"),
+        (["compare", "--methods", "fedavg", "--seeds", "1", "1"], "--seeds names a seed twice"),
         (["compare", "--methods", "fedavg", "--out", "/dev/null/x"], "cannot be written"),
     ],
 )
@@ -400,7 +400,7 @@ def test_a_preset_alone_is_fedavg_against_its_method(monkeypatch: pytest.MonkeyP
 
 
 def planning(monkeypatch: pytest.MonkeyPatch) -> list[Experiment]:
-    """What comparisons would run from here on; nothing is run."""
+    """Collect the experiments that comparisons would run, without running them."""
     planned: list[Experiment] = []
 
     def plan(options: Any, experiments: list[Experiment]) -> tuple[dict[str, Any], list[str]]:

@@ -10,9 +10,9 @@ import pytest
 from fededge.cli import main
 from fededge.errors import MethodError
 from fededge.method import plugins as own
-from fededge.simulation import workers as crew
+from fededge.simulation import executors
 from fededge.simulation.experiment import Experiment, run
-from fededge.simulation.results import key
+from fededge.simulation.results import result_name
 from tests.pages import write_example
 
 FLAGS = ["--limit=400", "--devices=4", "--participants=2", "--rounds=1", "--epochs=1"]
@@ -20,7 +20,7 @@ FLAGS = ["--limit=400", "--devices=4", "--participants=2", "--rounds=1", "--epoc
 
 def new_process() -> None:
     """Files are imported once in a process: forget them, as another process would not know them."""
-    own._module.cache_clear()
+    own._import_file.cache_clear()
 
 
 def results(folder: Path) -> dict[str, str]:
@@ -50,12 +50,12 @@ def test_a_kept_result_is_of_this_content_of_the_file(
 def test_a_setting_that_came_later_leaves_the_names_of_earlier_results() -> None:
     """The name is of the time before `clip_norm` and `method_files`; both count where they are."""
     base = Experiment(method="fedprox(mu=0.1)", seed=3)
-    assert key(base) == "fedprox-mu-0-1-seed3-ba0164283f"
+    assert result_name(base) == "fedprox-mu-0-1-seed3-ba0164283f"
     others = [
         Experiment(method="fedprox(mu=0.1)", seed=3, clip_norm=1.0),
         Experiment(method="fedprox(mu=0.1)", seed=3, method_files={"a": "b"}),
     ]
-    assert len({key(base), *map(key, others)}) == 3
+    assert len({result_name(base), *map(result_name, others)}) == 3
 
 
 def test_a_path_in_a_file_of_settings_is_relative_to_it(
@@ -77,10 +77,10 @@ def test_a_worker_refuses_a_file_that_has_changed(
 ) -> None:
     text = f"{write_example(tmp_path)}:Keepsake"
     setup = Experiment(method=text, limit=200, devices=2).setup()
-    monkeypatch.setattr(crew, "_asked", (setup, {"keepsake": "ab" * 32}))
-    monkeypatch.setattr(crew, "_crew", None)
+    monkeypatch.setattr(executors, "_setup", (setup, {"keepsake": "ab" * 32}))
+    monkeypatch.setattr(executors, "_executor", None)
     with pytest.raises(MethodError, match="has changed since the run began"):
-        crew._mine()
+        executors._worker_executor()
 
 
 @pytest.mark.slow
@@ -107,7 +107,11 @@ class Buggy(Method):
 @pytest.mark.parametrize(
     ("hook", "value", "sentence"),
     [
-        ("finish(self, r)", "r.nonsense", "buggy.py, line 10: AttributeError: 'Round' object has"),
+        (
+            "finish(self, r)",
+            "r.nonsense",
+            "buggy.py, line 10: AttributeError: 'TurnView' object has",
+        ),
         ("weight(self, scalars)", "1 / 0", "buggy.py, line 10: ZeroDivisionError: division by"),
     ],
 )

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from fededge.config import TrainingConfig
 from fededge.errors import LayoutError, MethodError
 from fededge.flat import FlatModel
-from fededge.method.base import Batch, Phase, Round
+from fededge.method.base import Batch, Phase, TurnView
 from fededge.methods import Hyper, Method, Private, Stack, method
 from fededge.models.base import Classifier
 from fededge.training import Examples, Task, Trainer, batch_sizes, steps_of
@@ -68,7 +68,7 @@ def task(net: FlatModel, received: Tensor | None = None, **hyper: Any) -> Task:
 def watching(seen: list[Tensor], **more: Any) -> Stack:
     """FedAvg that notes which examples each batch holds."""
 
-    def batch(self: Method, r: Round, batch: Batch) -> Batch:
+    def batch(self: Method, r: TurnView, batch: Batch) -> Batch:
         assert batch.index is not None
         seen.append(batch.index)
         return batch
@@ -198,7 +198,7 @@ def test_the_answer_does_not_change_when_the_network_goes_on() -> None:
 def test_a_turn_is_gone_when_it_is_over() -> None:
     """Its vectors do not wait for the garbage collector, which counts objects and not bytes."""
 
-    def begin(self: Method, r: Round, w: Tensor) -> Tensor:
+    def begin(self: Method, r: TurnView, w: Tensor) -> Tensor:
         r.memo["teacher"] = r.teacher(w)
         r.memo["teacher"](r.batch(torch.arange(2)))
         return w + 0
@@ -284,7 +284,7 @@ def test_dropout_is_reproducible_and_on() -> None:
 def test_what_a_start_draws_does_not_change_the_dropout() -> None:
     """Else a layer with a start of its own could not be compared with FedAvg."""
 
-    def begin(self: Method, r: Round, w: Tensor) -> Tensor:
+    def begin(self: Method, r: TurnView, w: Tensor) -> Tensor:
         torch.rand(7)
         return w
 
@@ -351,7 +351,7 @@ def test_a_model_that_no_coordinator_would_take_is_not_sent() -> None:
 def test_a_model_that_is_not_finite_is_not_sent() -> None:
     """The only step's loss is finite; what it leads to is not."""
     net = linear()
-    with pytest.raises(MethodError, match="the model that would be sent is not finite"):
+    with pytest.raises(MethodError, match="the model to upload is not finite"):
         device(net, data(4)).turn(task(net, lr=1e38, momentum=0.0, weight_decay=1e6), Private())
 
 
@@ -360,7 +360,7 @@ def test_a_start_of_another_length_is_refused() -> None:
         "Short", (Method,), {"name": "short", "begin": lambda self, r, w: w[1:]}
     )
     net = linear()
-    with pytest.raises(LayoutError, match=r"15 numbers, the vector has shape \(14,\)"):
+    with pytest.raises(LayoutError, match=r"15 numbers, got shape \(14,\)"):
         device(net, data(4), Stack((kind(),))).turn(task(net), Private())
 
 
@@ -369,7 +369,7 @@ def test_after_an_error_the_device_can_take_its_next_turn() -> None:
     plan = (Phase("own", epochs=1, aside=True, part=("head.bias",)), Phase("train"))
     failing = [True]
 
-    def epoch_end(self: Method, r: Round) -> None:
+    def epoch_end(self: Method, r: TurnView) -> None:
         if failing.pop():
             raise MethodError("stop")
         failing.append(False)

@@ -1,1 +1,1 @@
-"""Readers of data files, one file a format."""
+"""Readers of data files, one module per format."""

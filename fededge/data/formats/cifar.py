@@ -1,7 +1,7 @@
-"""CIFAR-10 and CIFAR-100: the official binary version, or torchvision's folder without it.
+"""CIFAR-10 and CIFAR-100: the official binary version, or else torchvision's folder.
 
-The binary version is plain records and is preferred. The Python version is made of pickles, which
-FedEdge never opens itself: torchvision does, after comparing each file with the official MD5.
+The binary version, plain records, is preferred. The Python version consists of pickles, which
+FedEdge never opens itself: torchvision does, after it has checked each file's official MD5.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ __all__ = ["read_cifar10", "read_cifar100"]
 PIXELS = 3 * 32 * 32
 
 
-class Layout(NamedTuple):
-    """What tells the two sets apart; the label is the last of a record's leading bytes."""
+class RecordFormat(NamedTuple):
+    """File names and record format of a set; the label is the last of a record's leading bytes."""
 
     source: str
     binary: str
@@ -34,7 +34,7 @@ class Layout(NamedTuple):
     torchvision: str
 
 
-CIFAR10 = Layout(
+CIFAR10 = RecordFormat(
     "cifar10",
     "cifar-10-batches-bin",
     "batches.meta.txt",
@@ -45,7 +45,7 @@ CIFAR10 = Layout(
     "cifar-10-batches-py",
     "CIFAR10",
 )
-CIFAR100 = Layout(
+CIFAR100 = RecordFormat(
     "cifar100",
     "cifar-100-binary",
     "fine_label_names.txt",
@@ -66,29 +66,29 @@ def read_cifar100(request: Request) -> Raw:
     return _read(CIFAR100, request)
 
 
-def _read(layout: Layout, request: Request) -> Raw:
-    root = request.needed(layout.source, f"the folder that holds {layout.binary}")
-    for folder in (root / layout.binary, root):
-        if any((folder / name).is_file() for name in (layout.test, *layout.train)):
-            return _read_binary(layout, folder)
-    if (root / layout.pickles).is_dir():
-        return _read_torchvision(layout, root)
+def _read(format_: RecordFormat, request: Request) -> Raw:
+    root = request.needed(format_.source, f"the folder that holds {format_.binary}")
+    for folder in (root / format_.binary, root):
+        if any((folder / name).is_file() for name in (format_.test, *format_.train)):
+            return _read_binary(format_, folder)
+    if (root / format_.pickles).is_dir():
+        return _read_torchvision(format_, root)
     raise DataError(
-        f"{root}: there is no {layout.binary} in it, nor {layout.pickles}; nothing is downloaded, "
-        "so unpack the official binary version there"
+        f"{root}: there is no {format_.binary} in it, nor {format_.pickles}; nothing is "
+        "downloaded: unpack the official binary version there"
     )
 
 
-def _read_binary(layout: Layout, folder: Path) -> Raw:
-    labels = _read_names(folder / layout.names, layout.classes)
-    test = _read_records(folder / layout.test, layout.label_bytes)
-    parts = [_read_records(folder / name, layout.label_bytes) for name in layout.train]
+def _read_binary(format_: RecordFormat, folder: Path) -> Raw:
+    labels = _read_names(folder / format_.names, format_.classes)
+    test = _read_records(folder / format_.test, format_.label_bytes)
+    parts = [_read_records(folder / name, format_.label_bytes) for name in format_.train]
     train = Arrays(np.concatenate([p.x for p in parts]), np.concatenate([p.y for p in parts]))
     return Raw(folder, labels, train, test)
 
 
 def _read_names(path: Path, classes: int) -> tuple[str, ...]:
-    """The official class names; copies of the set without that file number their classes."""
+    """Return the official class names; without that file, the classes' numbers."""
     if not path.exists():
         return tuple(str(number) for number in range(classes))
     with reading(path), path.open("rb") as file:
@@ -111,23 +111,23 @@ def _read_records(path: Path, label_bytes: int) -> Arrays:
     return Arrays(x, rows[:, label_bytes - 1].astype(np.int64))
 
 
-def _read_torchvision(layout: Layout, root: Path) -> Raw:
+def _read_torchvision(format_: RecordFormat, root: Path) -> Raw:
     try:
-        dataset = getattr(importlib.import_module("torchvision.datasets"), layout.torchvision)
+        dataset = getattr(importlib.import_module("torchvision.datasets"), format_.torchvision)
     except (ImportError, OSError, RuntimeError) as error:
         raise DataError(
-            f"{root / layout.pickles}: reading it takes torchvision, which cannot be imported "
-            f"({error}); use the binary version ({layout.binary}) or install fededge[vision]"
+            f"{root / format_.pickles}: reading it needs torchvision, which cannot be imported "
+            f"({error}); use the binary version ({format_.binary}) or install fededge[vision]"
         ) from error
     try:
         parts = [dataset(str(root), train=train, download=False) for train in (True, False)]
     except (OSError, RuntimeError) as error:
         raise DataError(
-            f"{root / layout.pickles}: torchvision finds files missing or with another MD5 than "
-            "the official ones; copy them again"
+            f"{root / format_.pickles}: files are missing or do not have their official MD5; copy "
+            "them again"
         ) from error
     train, test = (_from_torchvision(part) for part in parts)
-    return Raw(root / layout.pickles, tuple(parts[0].classes), train, test)
+    return Raw(root / format_.pickles, tuple(parts[0].classes), train, test)
 
 
 def _from_torchvision(part: Any) -> Arrays:

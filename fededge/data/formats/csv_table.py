@@ -32,9 +32,9 @@ def read_csv(request: Request) -> Raw:
     """Read a CSV file.
 
     With a `path` column, each row names an image relative to the CSV file's folder; with a `text`
-    column, it has a text. Columns other than these and `label` are ignored. Without both, every
+    column, it holds a text. Columns other than these and `label` are ignored. Without both, every
     column but `label` is a pixel from 0 to 255, channel by channel, row by row; without a shape,
-    one channel and a square are assumed.
+    the image is square with one channel.
     """
     path = request.needed("csv", "the CSV file")
     with open_rows(path) as rows:
@@ -49,7 +49,7 @@ def read_csv(request: Request) -> Raw:
 
 @contextmanager
 def open_rows(path: Path) -> Iterator[Iterator[list[str]]]:
-    """The rows of a CSV file; whatever is wrong with it is one sentence."""
+    """Open a CSV file's rows; turn errors of reading and decoding into a DataError."""
     try:
         with reading(path), path.open(newline="", encoding="utf-8-sig") as file:
             check_bytes(path.stat().st_size, path)
@@ -59,9 +59,9 @@ def open_rows(path: Path) -> Iterator[Iterator[list[str]]]:
 
 
 def _tokens(header: Sequence[str], request: Request, path: Path) -> Tokens | None:
-    """How to read texts; None if the file is about images."""
+    """Return how to tokenise the texts; None if the file holds images."""
     if request.tokens is not None and "text" not in header:
-        raise DataError(f"{path}: this federation is about texts, so a column `text` is needed")
+        raise DataError(f"{path}: this federation trains on texts: a column `text` is needed")
     if request.tokens is None and request.shape is None and "path" not in header:
         return Tokens() if "text" in header else None
     return request.tokens
@@ -130,7 +130,7 @@ def _read_pixels(rows: Iterator[Row], path: Path, shape: Shape) -> tuple[list[st
     for number, name, cells in rows:
         names.append(name)
         try:
-            pixels += bytes(map(int, cells))  # bytes() itself insists on 0..255
+            pixels += bytes(map(int, cells))  # bytes() refuses values outside 0..255
         except ValueError as error:
             raise DataError(
                 f"{path}: row {number}: pixels must be whole numbers from 0 to 255"
@@ -156,14 +156,14 @@ def _image_shape(pixels: int, path: Path, shape: Shape | None) -> Shape:
 
 
 def _in_order(names: Sequence[str]) -> tuple[str, ...]:
-    """Each name once: numbers by value, other names by alphabet."""
+    """Return each name once: numbers sorted by value, other names alphabetically."""
     if all(name.isdecimal() for name in names):
         return tuple(sorted(set(names), key=lambda name: (int(name), name)))
     return tuple(sorted(set(names)))
 
 
 def _numbers(names: Sequence[str], labels: tuple[str, ...], path: Path) -> dict[str, int]:
-    """The class of each text: its name or, if no class is named by a number, its number from 0."""
+    """Return the class number of each label; a label may be a number unless a class is named so."""
     by_number = {str(number): number for number in range(len(labels))}
     if any(label.isdecimal() for label in labels):
         by_number = {}

@@ -16,7 +16,7 @@ from fededge.errors import ConfigError, DataError
 
 __all__ = ["DEBIAN", "FASHION", "read_fashion_mnist", "read_idx", "read_mnist"]
 
-# Where Debian and Ubuntu put the package dataset-fashion-mnist.
+# The path of Debian's and Ubuntu's package dataset-fashion-mnist.
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")
 FASHION = (
     "T-shirt/top",
@@ -95,5 +95,5 @@ def _find(root: Path, folder: str, name: str) -> Path:
                 return path
     raise DataError(
         f"{root}: there is no {name} or {name}.gz in it or in its {folder}/raw; nothing is "
-        "downloaded, so put the four idx files there"
+        "downloaded: put the four idx files there"
     )

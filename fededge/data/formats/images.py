@@ -1,4 +1,4 @@
-"""Images from files: one picture, a list of them, or a folder with a sub-folder for each class."""
+"""Image files: one, a list of them, or a folder with a sub-folder for each class."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MOST_FILE_BYTES = 256 * 2**20
 
 
 def read_folder(request: Request) -> Raw:
-    """Read `root/<class>/<image>`, or `root/train/…` and `root/test/…` when it holds just those."""
+    """Read `root/<class>/<image>`, or `root/train/…` and `root/test/…` if there is nothing else."""
     folder = request.needed("folder", "the folder with one sub-folder for each class")
     parts = {path.name: path for path in folders(folder)}
     if set(parts) != {"train", "test"}:
@@ -44,11 +44,11 @@ def read_folder(request: Request) -> Raw:
 def read_images(
     paths: Sequence[Path], shape: Shape | None, most_bytes: int | None = None
 ) -> np.ndarray:
-    """Pixels [N, C, H, W], fitted to the shape; without one, all must be alike."""
+    """Read pixels [N, C, H, W], fitted to the shape; without one, all images must be alike."""
     if shape is not None:
         check_bytes(len(paths) * math.prod(shape), paths[0].parent, most=most_bytes)
     if shape is not None and shape[0] not in (1, 3):
-        raise DataError(f"image files have 1 channel (grey) or 3 (RGB), not {shape[0]} as wanted")
+        raise DataError(f"image files have 1 channel (grey) or 3 (RGB), but {shape[0]} are wanted")
     first = _read_image(paths[0], shape)
     check_bytes(len(paths) * first.size, paths[0].parent, most=most_bytes)
     x = np.empty((len(paths), *first.shape), np.uint8)
@@ -120,6 +120,6 @@ def _pillow() -> Any:
         return pillow()
     except ImportError as error:
         raise DataError(
-            f"reading image files takes Pillow, which cannot be imported ({error}); install "
+            f"reading image files needs Pillow, which cannot be imported ({error}); install "
             "fededge[vision]"
         ) from error

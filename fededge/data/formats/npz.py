@@ -67,7 +67,7 @@ def _read_array(archive: zipfile.ZipFile, path: Path, name: str) -> np.ndarray:
         raise DataError(f"{path}: there is no array `{name}` in it (it holds {found})")
     member = archive.getinfo(f"{name}.npy")
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise DataError(f"{path}: compressed in another way than numpy does; use np.savez")
+        raise DataError(f"{path}: it is not compressed as numpy does; use np.savez")
     check_bytes(member.file_size, path)
     try:
         with archive.open(member) as stream:
@@ -77,13 +77,13 @@ def _read_array(archive: zipfile.ZipFile, path: Path, name: str) -> np.ndarray:
             raise ValueError(f"{dtype} {list(shape)} in {member.file_size} bytes")
         with archive.open(member) as stream:
             return np.lib.format.read_array(stream, allow_pickle=False)
-    # what numpy's reader of headers raises on damaged ones, as seen with mutated files
+    # Numpy's header reader raises these on damaged files, as fuzzing showed.
     except (KeyError, MemoryError, SyntaxError, ValueError, tokenize.TokenError) as error:
         raise DataError(f"{path}: array `{name}` cannot be read ({error})") from error
 
 
 def _channels_first(x: np.ndarray, shape: Shape | None, where: str) -> np.ndarray:
-    """[N, H, W], [N, C, H, W] or [N, H, W, C] as [N, C, H, W]; the wanted shape settles doubts."""
+    """Return [N, H, W], [N, C, H, W] or [N, H, W, C] as [N, C, H, W]; `shape` resolves doubts."""
     if x.ndim == 3:
         return np.ascontiguousarray(x[:, None])
     if x.ndim == 4:

@@ -23,8 +23,8 @@ Found = list[tuple[Path, str]]  # an image, and the WordNet id of its class
 def read_tiny_imagenet(request: Request) -> Raw:
     """Read `train/<id>/images`, and as test part `val/images` with `val/val_annotations.txt`.
 
-    The official test part has no labels. A class is called by its first name in `words.txt`, or by
-    its id if there is none or if two classes share the name; ids sort the classes.
+    The official test part has no labels. A class has its first name in `words.txt`, or its id if
+    there is none or if two classes share the name; classes are sorted by id.
     """
     root = request.needed("tiny-imagenet", "the folder that holds its train and val")
     folder = root / "tiny-imagenet-200" if (root / "tiny-imagenet-200").is_dir() else root
@@ -64,7 +64,7 @@ def _validation_images(folder: Path) -> Found:
 
 
 def _names(folder: Path, train: Found) -> dict[str, str]:
-    """The name of each class, by id. The official list counts: a device may lack classes."""
+    """Return each class's name by id, from the official list: a device may lack classes."""
     listed = folder / "wnids.txt"
     wnids = [cells[0] for cells in _table(listed)] if listed.exists() else [w for _, w in train]
     words = folder / "words.txt"
@@ -76,7 +76,7 @@ def _names(folder: Path, train: Found) -> dict[str, str]:
 
 
 def _table(path: Path) -> Sequence[list[str]]:
-    """The lines of a list, cut at its tabs; without blank lines."""
+    """Return the lines of a file, split at tabs; without blank lines."""
     with reading(path):
         if path.stat().st_size > MOST_LIST_BYTES:
             raise DataError(f"{path}: larger than the {MOST_LIST_BYTES:,} bytes that are allowed")

@@ -1,8 +1,8 @@
 """AlexNet for 32x32 without batch norm and with dropout: a weak learner of FedBalance.
 
-The paper names the network and no sizes. These are the channels of torchvision's AlexNet, with 3x3
-kernels and a stride of 2 at the start, as is usual at 32x32; hidden layers of 1024 units instead of
-4096, as many as there are features then: every device keeps one of these.
+The paper gives no sizes. These are the channels of torchvision's AlexNet, with 3x3 kernels and a
+stride of 2 at the start, as is usual at 32x32. The hidden layers have 1024 units instead of 4096,
+as many as there are features at 32x32: every device stores one of these networks.
 """
 
 from __future__ import annotations

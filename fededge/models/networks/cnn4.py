@@ -1,6 +1,6 @@
 """The four-layer CNN of FedALA, a form of FedAvg's: two 5x5 convolutions, 512 units, the head.
 
-FedAvg pads its convolutions; FedALA's code and PFLlib's do not, and they are what is compared with.
+FedAvg pads its convolutions; FedALA's code and PFLlib's, the references here, do not.
 """
 
 from __future__ import annotations

@@ -11,10 +11,10 @@ WIDTH = 32
 
 
 class FastText(nn.Module):
-    """Tokens int64 [N, length] to features [N, width].
+    """Map tokens int64 [N, length] to features [N, width].
 
-    The mean is over the words that are there. FedALA's code divides by the full length, padding
-    included, which makes a short text's features small; fastText itself does not.
+    The mean leaves padding out, as in fastText. FedALA's code divides by the full length, padding
+    included, which makes a short text's features small.
     """
 
     def __init__(self, vocabulary: int, width: int = WIDTH) -> None:

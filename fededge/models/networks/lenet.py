@@ -1,9 +1,9 @@
 """LeNet: two 5x5 convolutions, then 120 and 84 units; in two widths, and with a projection.
 
 MAP's code for (Fashion-)MNIST gives both convolutions 16 channels (`lenet`). The original has 6
-and 16 (`lenet5`): the cost that FedBalance's table 3 adds to ResNet-8 for its weak learner, 0.66
-million multiplications at 32x32, is this one's. LfD and MOON put a projection of two layers on
-it (`lfd-cnn`); the projection's 256 outputs, without a ReLU, are the features.
+and 16 (`lenet5`); its 0.66 million multiplications at 32x32 are the cost that FedBalance's table 3
+adds to ResNet-8 for the weak learner. LfD and MOON add a projection of two layers (`lfd-cnn`),
+whose 256 outputs, without a ReLU, are the features.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """ResNet-8, -20, -32 and -56 of He et al. 2016, sec. 4.2: three stages of 16, 32 and 64 channels.
 
 Where a stage changes the size, the shortcut is a 1x1 convolution (their option B; A pads with
-zeros): MAP's code has it, and FedBalance's table 3 gives ResNet-8 12.75 million multiplications,
-which is B's cost (A: 12.46). Against the published sizes it adds 2,752 parameters.
+zeros), as in MAP's code and in FedBalance, whose table 3 gives ResNet-8 the 12.75 million
+multiplications of B (A: 12.46). It adds 2,752 parameters to the published sizes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["RESNETS", "WIDTH"]
 WIDTH = 64
 
 
-class Block(nn.Module):
+class CifarBlock(nn.Module):
     """Two 3x3 convolutions beside a shortcut."""
 
     def __init__(self, channels: int, width: int) -> None:
@@ -44,11 +44,14 @@ class Block(nn.Module):
 
 
 def resnet(shape: tuple[int, int, int], blocks: int) -> nn.Module:
-    """Six layers for each block of a stage, the first convolution and the head: 6n + 2."""
+    """Build the body of a ResNet of 6n + 2 layers: three stages of n blocks, input and head."""
     layers = [nn.Conv2d(shape[0], 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU()]
     channels = 16
     for width in (16, 32, 64):
-        layers += [Block(channels, width), *(Block(width, width) for _ in range(blocks - 1))]
+        layers += [
+            CifarBlock(channels, width),
+            *(CifarBlock(width, width) for _ in range(blocks - 1)),
+        ]
         channels = width
     return he_initialised(nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten()))
 

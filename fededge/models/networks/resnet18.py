@@ -1,6 +1,6 @@
 """ResNet-18 of He et al. 2016, table 1, with its stem for photographs or one for small images.
 
-Names and initial weights are those of torchvision's network, so that either reads the other's.
+Tensor names and initial weights are torchvision's: the weights are interchangeable.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["WIDTH", "resnet18", "resnet18_small"]
 WIDTH = 512
 
 
-class Block(nn.Module):
+class BasicBlock(nn.Module):
     """Two 3x3 convolutions beside a shortcut."""
 
     def __init__(self, channels: int, width: int) -> None:
@@ -47,7 +47,7 @@ def resnet18(shape: tuple[int, int, int]) -> nn.Module:
 
 
 def resnet18_small(shape: tuple[int, int, int]) -> nn.Module:
-    """3x3 with stride 1 and no max-pooling at the start: 32x32 would shrink to 1x1 otherwise."""
+    """Start with a 3x3 convolution of stride 1, without max-pooling: 32x32 would shrink to 1x1."""
     layers = _layers()
     layers["conv1"] = he_initialised(nn.Conv2d(shape[0], 64, 3, padding=1, bias=False))
     del layers["maxpool"]
@@ -55,7 +55,7 @@ def resnet18_small(shape: tuple[int, int, int]) -> nn.Module:
 
 
 def _layers() -> OrderedDict[str, nn.Module]:
-    """The layers for photographs by name, up to the features."""
+    """Return the layers for photographs by name, up to the features."""
     layers: OrderedDict[str, nn.Module] = OrderedDict(
         conv1=nn.Conv2d(3, 64, 7, 2, padding=3, bias=False),
         bn1=nn.BatchNorm2d(64),
@@ -63,7 +63,9 @@ def _layers() -> OrderedDict[str, nn.Module]:
         maxpool=nn.MaxPool2d(3, 2, padding=1),
     )
     for stage, (channels, width) in enumerate([(64, 64), (64, 128), (128, 256), (256, 512)], 1):
-        layers[f"layer{stage}"] = nn.Sequential(Block(channels, width), Block(width, width))
+        layers[f"layer{stage}"] = nn.Sequential(
+            BasicBlock(channels, width), BasicBlock(width, width)
+        )
     layers["avgpool"] = nn.AdaptiveAvgPool2d(1)
     nn.Linear(WIDTH, 1)  # torchvision draws a head here: one seed gives the same weights in both
     for layer in layers.values():

@@ -1,7 +1,7 @@
-"""VGG8, VGG8-BN and VGG11 for 32x32, as MAP's code runs them: convolutions, and the head at once.
+"""VGG8, VGG8-BN and VGG11 for 32x32, as in MAP's code: convolutions followed directly by the head.
 
-The names count two hidden layers of 512 units that the federated networks of that code leave out.
-Pooling rounds up and ends in a mean: at 32x32 neither changes anything, and every size is taken.
+The names count two hidden layers of 512 units that MAP's federated networks leave out. Pooling
+rounds up and ends in a mean: any image size works, and 32x32 gives the same result.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Groups = tuple[tuple[int, ...], ...]
 def vgg(shape: tuple[int, int, int], groups: Groups, batch_norm: bool) -> nn.Module:
     layers = _layers(shape[0], groups, batch_norm)
     body = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    return he_initialised(body)  # without it nine layers let nothing through
+    return he_initialised(body)  # without it, signals vanish in nine layers
 
 
 def _layers(channels: int, groups: Groups, batch_norm: bool) -> Iterator[nn.Module]:

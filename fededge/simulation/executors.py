@@ -1,7 +1,7 @@
-"""Who takes the simulated devices' turns: this process, or several that share its data.
+"""Executors of the simulated devices' turns: this process, or several that share its data.
 
-Which of them takes a turn changes nothing about it: randomness is fixed by run, round, device and
-purpose, and the updates are summed in the order of device ids.
+The executor does not change a result: randomness is seeded by run, round, device and purpose, and
+updates are summed in the order of device ids.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch.multiprocessing import get_context
 from fededge import methods
 from fededge.errors import FedEdgeError, MethodError
 from fededge.flat import FlatModel
-from fededge.method.plugins import telling_lines
+from fededge.method.plugins import plugin_errors
 from fededge.method.teacher import outputs
 from fededge.methods import Hyper, Private
 from fededge.model_spec import ModelSpec
@@ -31,12 +31,12 @@ from fededge.training import Answer, Examples, Task, Trainer, prepare_training
 
 Vector = np.ndarray[tuple[int], np.dtype[np.float32]]
 
-__all__ = ["Alone", "Crew", "Setup", "Workers"]
+__all__ = ["Executor", "ProcessExecutor", "SerialExecutor", "Setup"]
 
 
 @dataclass(frozen=True, eq=False)
 class Setup:
-    """What a simulated federation consists of."""
+    """A simulated federation: method, model, training and data."""
 
     method: str
     spec: ModelSpec
@@ -48,10 +48,12 @@ class Setup:
     encoding: str = "float32"
 
 
-class Crew(Protocol):
-    """Takes turns for devices, and measures models: on the global test set, class by class
-    (`measure`), by the probability matrix of a device's own data (`probabilities`), and the
-    personal ones of devices that sit a round out (`refreshed`), if they are new.
+class Executor(Protocol):
+    """Runs devices' turns and measures models.
+
+    `measure` returns accuracies by class on the global test set, `probabilities` the probability
+    matrix on a device's own data, `refreshed` the accuracy of the personal models that are new on
+    devices that sit the round out.
     """
 
     def turns(
@@ -69,8 +71,8 @@ class Crew(Protocol):
     def stop(self) -> None: ...
 
 
-class Alone:
-    """Everything in this process, one turn after the other."""
+class SerialExecutor:
+    """Runs everything in this process, one turn after the other."""
 
     def __init__(self, setup: Setup) -> None:
         prepare_training()
@@ -86,7 +88,7 @@ class Alone:
         return {d: self.turn(task, d, private.get(d, Private())) for d in devices}
 
     def turn(self, task: Task, device: str, private: Private) -> Answer:
-        with telling_lines():
+        with plugin_errors():
             return self._trainer(device).turn(task, private)
 
     def refreshed(
@@ -119,11 +121,11 @@ class Alone:
         return probability_matrix(logits, data.y, data.classes)
 
     def stop(self) -> None:
-        """Nothing to end."""
+        """Do nothing: there are no processes to end."""
 
 
-class Workers:
-    """Several processes, each with one thread. The data lies in memory that they share."""
+class ProcessExecutor:
+    """Runs turns in several processes of one thread each. The data is in shared memory."""
 
     def __init__(self, setup: Setup, count: int) -> None:
         self.setup = _shared(setup)
@@ -131,7 +133,7 @@ class Workers:
         self.pool = ProcessPoolExecutor(
             count,
             mp_context=get_context("spawn"),
-            initializer=_begin,
+            initializer=_store_setup,
             initargs=(self.setup, methods.method(setup.method).files),
         )
         self.jobs: list[Future[Any]] = []
@@ -139,7 +141,7 @@ class Workers:
     def turns(
         self, task: Task, devices: Sequence[str], private: Mapping[str, Private]
     ) -> dict[str, Answer]:
-        """The largest first, so that no worker is left alone with a long turn at the end."""
+        """Start the largest turns first, so that no long turn is left at the end."""
         sizes = {device: len(self.setup.devices[device].y) for device in devices}
         packed = _pack_task(task)
         futures = {
@@ -169,7 +171,7 @@ class Workers:
         return {device: torch.from_numpy(_result(future)) for device, future in futures.items()}
 
     def _submit(self, job: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        """A worker is started when there is something to do for it, and never hears of Ctrl-C."""
+        """Submit a job; a worker process that it starts inherits a blocked SIGINT (Ctrl-C)."""
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             future = self.pool.submit(job, *arguments)
@@ -179,7 +181,7 @@ class Workers:
         return future
 
     def stop(self) -> None:
-        """End the workers; one in the middle of a turn, which may be long, at once."""
+        """End the worker processes; terminate those in the middle of a turn."""
         if not all(job.done() for job in self.jobs):
             for process in list(self.pool._processes.values()):
                 process.terminate()
@@ -191,12 +193,12 @@ def _result(future: Future[Any]) -> Any:
         return future.result()
     except BrokenProcessPool:
         raise FedEdgeError(
-            "a worker process died, perhaps for want of memory; try fewer --workers"
+            "a worker process died, perhaps out of memory; try fewer --workers"
         ) from None
 
 
 def _shared(setup: Setup) -> Setup:
-    """Put the data where other processes can use it without a copy."""
+    """Move the data to shared memory, where worker processes use it without a copy."""
     for tensor in _tensors(setup):
         tensor.share_memory_()
     return setup
@@ -208,32 +210,33 @@ def _tensors(setup: Setup) -> Iterator[Tensor]:
         yield from (data.x, data.y, data.held_x, data.held_y)
 
 
-# What a worker does. Vectors travel as numpy arrays: torch would hold a file open for each.
+# The jobs of a worker process. Vectors travel as numpy arrays: torch would hold a file open for
+# each.
 
-_asked: tuple[Setup, dict[str, str]] | None = None
-_crew: Alone | None = None
-
-
-def _begin(setup: Setup, files: dict[str, str]) -> None:
-    global _asked
-    _asked = setup, files
+_setup: tuple[Setup, dict[str, str]] | None = None
+_executor: SerialExecutor | None = None
 
 
-def _mine() -> Alone:
-    """This worker's crew, made at its first job: what goes wrong is then that job's error."""
-    global _crew
-    if _crew is None:
-        assert _asked is not None
-        setup, files = _asked
-        crew = Alone(setup)
-        if crew.method.files != files:
+def _store_setup(setup: Setup, files: dict[str, str]) -> None:
+    global _setup
+    _setup = setup, files
+
+
+def _worker_executor() -> SerialExecutor:
+    """Return this process's executor; made in the first job, so that its errors are the job's."""
+    global _executor
+    if _executor is None:
+        assert _setup is not None
+        setup, files = _setup
+        executor = SerialExecutor(setup)
+        if executor.method.files != files:
             raise MethodError(f"a file of '{setup.method}' has changed since the run began")
-        _crew = crew
-    return _crew
+        _executor = executor
+    return _executor
 
 
 def _turn(task: dict[str, Any], device: str, private: dict[str, Any]) -> dict[str, Any]:
-    answer = _mine().turn(_unpack_task(task), device, Private(_unpack(private)))
+    answer = _worker_executor().turn(_unpack_task(task), device, Private(_unpack(private)))
     return {
         "upload": answer.upload.numpy(),
         "scalars": answer.scalars,
@@ -244,15 +247,15 @@ def _turn(task: dict[str, Any], device: str, private: dict[str, Any]) -> dict[st
 
 
 def _refreshed(task: dict[str, Any], device: str, private: dict[str, Any]) -> float | None:
-    return _mine().refreshed_one(_unpack_task(task), device, Private(_unpack(private)))
+    return _worker_executor().refreshed_one(_unpack_task(task), device, Private(_unpack(private)))
 
 
 def _measure(model: Vector) -> Any:
-    return _mine().measure_one(torch.from_numpy(model)).numpy()
+    return _worker_executor().measure_one(torch.from_numpy(model)).numpy()
 
 
 def _probabilities(device: str, model: Vector) -> Any:
-    return _mine().probabilities_of(device, torch.from_numpy(model)).numpy()
+    return _worker_executor().probabilities_of(device, torch.from_numpy(model)).numpy()
 
 
 def _pack(values: Mapping[str, Any]) -> dict[str, Any]:
