@@ -22,9 +22,11 @@ using at::Tensor;
 // Multiplications per thread below which another thread does not pay.
 constexpr int64_t kTapGrain = int64_t{1} << 20;
 
-// The number of partial sums over the images. It does not depend on the number of threads, and the
-// parts are added in a fixed order, so that the bits do not either.
-constexpr int64_t kParts = 16;
+// Images per partial sum, and the most partial sums. Their number depends on the batch alone, and
+// they are added in a fixed order: the bits do not depend on the number of threads. Every partial
+// sum is as large as the weights and takes time to clear and to add.
+constexpr int64_t kImagesPerPart = 16;
+constexpr int64_t kMostParts = 16;
 
 struct Level {
   decltype(&add_to_weight_baseline) add_to_weight;
@@ -50,6 +52,7 @@ struct Inputs {
   int64_t outputs() const { return weight.size(0); }
   int64_t channels() const { return weight.size(1); }
   int64_t cells() const { return gradient.size(2) * gradient.size(3); }
+  int64_t parts() const { return std::clamp<int64_t>(x.size(0) / kImagesPerPart, 1, kMostParts); }
 
   Patches patches() const {
     const int64_t run = weight.size(3) * channels();
@@ -79,7 +82,11 @@ void each_weight(const Tensor& weight, const Patches& p, const F& f) {
 class Finder {
  public:
   Finder(const Inputs& in, int64_t row)
-      : in_(in), strides_(in.gradient.strides()), row_(row), found_(in.cells()) {}
+      : in_(in),
+        strides_(in.gradient.strides()),
+        offsets_{0, in.channels(), row, row + in.channels(), 0},
+        row_(row),
+        found_(in.cells()) {}
 
   // Returns the slopes in the order of the feature map.
   Slopes find(int64_t image, int64_t output) {
@@ -100,19 +107,20 @@ class Finder {
   // Branch-free: a branch would be mispredicted, since about half of the positions have a slope.
   Slope* find_in_row(const float* slope, const uint8_t* where, int64_t columns, int64_t at,
                      Slope* to) const {
-    const int64_t stride = strides_[3], outputs = in_.outputs(), channels = in_.channels();
-    const int64_t row = row_;
-    for (int64_t x = 0; x < columns; ++x, at += 2 * channels) {
+    const int64_t stride = strides_[3], outputs = in_.outputs(), step = 2 * in_.channels();
+    const std::array<int64_t, kNone + 1> offsets = offsets_;
+    for (int64_t x = 0; x < columns; ++x, at += step) {
       const float value = slope[x * stride];
-      const int64_t place = where[x * outputs], lower = place >> 1, right = place & 1;
-      *to = {at + lower * row + right * channels, value};
-      to += (place < kNone) & (value != 0);
+      const int place = std::min<int>(where[x * outputs], kNone);  // any byte stays in bounds
+      *to = {at + offsets[place], value};
+      to += (place != kNone) & (value != 0);
     }
     return to;
   }
 
   const Inputs& in_;
   at::IntArrayRef strides_;
+  std::array<int64_t, kNone + 1> offsets_;  // of the patch, by the position of the maximum
   int64_t row_;
   std::vector<Slope> found_;
 };
@@ -167,7 +175,7 @@ void add_images(const Inputs& in, const float* weight, int64_t part, const Sums&
   PaddedImages read(in.x, in.padding, p.row, kWidest);
   ImageGradient written(in, p.row, sums.x);
   Finder finder(in, p.row);
-  for (int64_t i = part * images / kParts; i < (part + 1) * images / kParts; ++i) {
+  for (int64_t i = part * images / in.parts(); i < (part + 1) * images / in.parts(); ++i) {
     const float* const image = sums.weight == nullptr ? nullptr : read.image(i);
     float* const gradient = sums.x == nullptr ? nullptr : written.begin();
     for (int64_t o = 0; o < in.outputs(); ++o) {
@@ -183,8 +191,8 @@ void add_images(const Inputs& in, const float* weight, int64_t part, const Sums&
 
 // Adds all parts to the first one.
 template <typename T>
-void join(T* parts, int64_t size) {
-  for (int64_t part = 1; part < kParts; ++part) {
+void join(T* parts, int64_t count, int64_t size) {
+  for (int64_t part = 1; part < count; ++part) {
     for (int64_t i = 0; i < size; ++i) parts[i] += parts[part * size + i];
   }
 }
@@ -195,8 +203,8 @@ void add_all(const Inputs& in, const Sums& sums) {
   float* const rows = weight.mutable_data_ptr<float>();
   const float* const from = in.weight.const_data_ptr<float>();
   each_weight(in.weight, p, [&](int64_t w, int64_t i) { rows[i] = from[w]; });
-  const int64_t taps = in.gradient.numel() / kParts * p.rows * p.run;
-  at::parallel_for(0, kParts, kTapGrain / (taps + 1) + 1, [&](int64_t begin, int64_t end) {
+  const int64_t taps = in.gradient.numel() / in.parts() * p.rows * p.run;
+  at::parallel_for(0, in.parts(), kTapGrain / (taps + 1) + 1, [&](int64_t begin, int64_t end) {
     for (int64_t part = begin; part < end; ++part) add_images(in, rows, part, sums);
   });
 }
@@ -211,8 +219,8 @@ std::tuple<Tensor, Tensor, Tensor> pooled_convolution_backward(const Tensor& gra
   const Inputs in{gradient, where.contiguous(at::MemoryFormat::ChannelsLast), x, weight, padding};
   const Patches p = in.patches();
   const int64_t size = in.outputs() * p.rows * p.stride;
-  const Tensor weights = needed[1] ? zeros(kParts * size) : Tensor();
-  std::vector<double> biases(needed[2] ? kParts * in.outputs() : 0);
+  const Tensor weights = needed[1] ? zeros(in.parts() * size) : Tensor();
+  std::vector<double> biases(needed[2] ? in.parts() * in.outputs() : 0);
   Tensor of_x, of_weight, of_bias;
   if (needed[0]) {
     of_x = at::detail::empty_cpu(x.sizes(), at::kFloat, false, at::MemoryFormat::ChannelsLast);
@@ -222,13 +230,13 @@ std::tuple<Tensor, Tensor, Tensor> pooled_convolution_backward(const Tensor& gra
                   needed[2] ? biases.data() : nullptr};
   add_all(in, sums);
   if (needed[1]) {
-    join(sums.weight, size);
+    join(sums.weight, in.parts(), size);
     of_weight = at::detail::empty_cpu(weight.sizes(), at::kFloat);
     float* const to = of_weight.mutable_data_ptr<float>();
     each_weight(of_weight, p, [&](int64_t w, int64_t i) { to[w] = sums.weight[i]; });
   }
   if (needed[2]) {
-    join(sums.bias, in.outputs());
+    join(sums.bias, in.parts(), in.outputs());
     of_bias = at::detail::empty_cpu({in.outputs()}, at::kFloat);
     std::copy_n(sums.bias, in.outputs(), of_bias.mutable_data_ptr<float>());
   }

@@ -21,8 +21,8 @@ APART = (
 )
 
 
-# Input channels up to which a fused convolution is faster than torch's layers: forward and
-# backward, and forward alone. Measured per layer of the zoo, batches of 10 and 64: docs/kernels.md.
+# Input channels up to which a fused convolution is faster than torch's layers, with and without the
+# backward pass. Measured per layer of the zoo with batches of 10 and 64 (docs/kernels.md).
 MOST_TRAINED = 64
 MOST_UNTRAINED = 32
 
