@@ -20,7 +20,7 @@ from fededge.export.manifest import Manifest, Origin
 from fededge.export.registry_index import Answered, Event, Record
 from fededge.export.template import Template
 from fededge.flat import FlatModel
-from fededge.predictor.manifest import BAD, MANIFEST, MODEL
+from fededge.predictor.manifest import BAD, CURRENT, MANIFEST, MODEL
 from fededge.storage.files import disk_error, read_bounded, stream_sha256
 
 __all__ = ["Models"]
@@ -70,7 +70,7 @@ class Models:
     def number(self) -> int | None:
         """Where `current` leads."""
         try:
-            return int((self.folder / shelf.CURRENT).readlink().name)
+            return int((self.folder / CURRENT).readlink().name)
         except (OSError, ValueError):
             return None
 
