@@ -42,9 +42,8 @@ from fededge.models import build_for
 from fededge.storage.source import FileSource
 from fededge.wire import chunks, tensors
 from fededge.wire.messages import Report, State
-from fededge_agent.shell import Agent
-from fededge_agent.turn_runner import Work
-from fededge_agent.worker import Worker
+from fededge_agent.agent import Agent, Surroundings
+from fededge_agent.turn_runner import TurnRunner
 
 MOST_IN_A_PROCESS = 200
 """Agents: each has four open files, and paho's select takes none above number 1023."""
@@ -77,7 +76,7 @@ class Row:
     base_anonymous_mb: float
 
 
-class Light(Work):
+class Light(TurnRunner):
     """A device's work without the work: the network is shared, the update is what came."""
 
     shared: FlatModel | None = None
@@ -129,7 +128,7 @@ class Light(Work):
         )
         self.store.save_turn(now, update, Private(), report)
 
-    def follow_up(self, trained: object) -> None:
+    def follow_up(self, finished: object) -> None:
         """No personal model."""
 
 
@@ -140,9 +139,7 @@ def host(folder: Path, broker: BrokerConfig, names: Sequence[str]) -> None:
         config = AgentConfig(
             federation="fleet", device=name, state=str(folder / name), broker=broker
         )
-        agent = Agent(config)
-        agent.work = Light(config, agent.store)
-        agent.worker = Worker(agent.work, agent.inbox)
+        agent = Agent(config, Surroundings(runner=Light))
         threading.Thread(target=agent.run, name=name, daemon=True).start()
         time.sleep(APART)
     threading.Event().wait()

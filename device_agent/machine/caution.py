@@ -8,7 +8,7 @@ terms is believed when it has stood for a while: no message alone makes a device
 from __future__ import annotations
 
 from fededge.wire.messages import State
-from fededge_agent.machine.life import terms
+from fededge_agent.machine.terms import terms
 
 __all__ = ["Caution"]
 

@@ -14,7 +14,7 @@ import os
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 import msgspec
 import torch
@@ -37,10 +37,10 @@ from fededge.wire import container
 from fededge.wire.chunks import Payload
 from fededge.wire.container import Sink
 from fededge.wire.messages import Manifest, Report
-from fededge_agent.store.index import File, Index, Turn
+from fededge_agent.store.index import Index, SavedTurn, StoredFile
 from fededge_agent.store.private_file import dump, private_of
 
-__all__ = ["AgentStore", "Turn"]
+__all__ = ["AgentStore", "SavedTurn"]
 
 log = logging.getLogger("agent")
 
@@ -58,6 +58,7 @@ class AgentStore:
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "private"
         self.index = Index(instance="")
+        self._lock: IO[str] | None = None
         self._trusted = 0
         self._drafts: set[str] = set()  # files of the turn that is being saved
 
@@ -73,7 +74,9 @@ class AgentStore:
             raise
 
     def close(self) -> None:
-        self._lock.close()
+        """Release the folder; closing twice does no harm."""
+        if self._lock is not None:
+            self._lock.close()
 
     def _take_folder(self) -> None:
         try:
@@ -115,12 +118,16 @@ class AgentStore:
     def _recover(self) -> None:
         """Do without what can be had again; of private state, go back to the one before."""
         index = self.index
-        if index.held and not self._intact(File(self._model(index.held).name, index.held_sha256)):
+        if index.held and not self._intact(
+            StoredFile(self._model(index.held).name, index.held_sha256)
+        ):
             log.warning("%s: damaged; it is fetched again", self._model(index.held))
             self._change(held="", held_sha256="")
-        if index.settled is not None and not self._intact(index.settled.update):
-            log.warning("%s: damaged; it was accepted", self.folder / index.settled.update.name)
-            self._change(settled=None)
+        if index.last_accepted is not None and not self._intact(index.last_accepted.update):
+            log.warning(
+                "%s: damaged; it was accepted", self.folder / index.last_accepted.update.name
+            )
+            self._change(last_accepted=None)
         if self.index.private is not None and not self._intact(self.index.private):
             self._go_back()
 
@@ -180,7 +187,7 @@ class AgentStore:
     def model(self, version: str, read: Reader) -> dict[str, torch.Tensor]:
         """The held model; a WireError if its file is gone or damaged: it can be fetched again."""
         path, index = self._model(version), self.index
-        if version == index.held and not self._intact(File(path.name, index.held_sha256)):
+        if version == index.held and not self._intact(StoredFile(path.name, index.held_sha256)):
             raise WireError(f"{path}: missing or damaged, its SHA-256 does not fit")
         return self._read_vectors(path, read)
 
@@ -201,20 +208,20 @@ class AgentStore:
         return self._read_private(index.private, wanted)
 
     @property
-    def outgoing(self) -> Turn | None:
+    def outgoing(self) -> SavedTurn | None:
         """The turn whose update may be asked for: the undecided one, or the last accepted one."""
-        return self.index.turn or self.index.settled
+        return self.index.turn or self.index.last_accepted
 
-    def write_private(self, private: Private) -> File:
+    def write_private(self, private: Private) -> StoredFile:
         """Write the private state that the next turn leaves at once."""
         return self._written("private", lambda file: dump(private, file))
 
-    def write_update(self, write: Callable[[Sink], object]) -> tuple[File, Path]:
+    def write_update(self, write: Callable[[Sink], object]) -> tuple[StoredFile, Path]:
         """Write the update of the next turn; it is nobody's until `save_turn` names it."""
         file = self._written("update", write)
         return file, self.folder / file.name
 
-    def _written(self, kind: str, write: Callable[[Sink], object]) -> File:
+    def _written(self, kind: str, write: Callable[[Sink], object]) -> StoredFile:
         name = f"{self.index.count + 1}.{kind}"
         path = self.folder / name
         self._drafts.add(name)
@@ -226,9 +233,11 @@ class AgentStore:
             self._sweep()  # the disk may be full of them
             raise
         path.chmod(0o600)  # the folder's own mode keeps others out before that
-        return File(name, file.sha256)
+        return StoredFile(name, file.sha256)
 
-    def save_turn(self, now: File, update: File, if_accepted: Private, report: Report) -> None:
+    def save_turn(
+        self, now: StoredFile, update: StoredFile, if_accepted: Private, report: Report
+    ) -> None:
         """Keep a turn: what follows the training at once, the rest until it is decided on."""
         private = self._written("accepted", lambda file: dump(if_accepted, file))
         earlier = self.index.private if self.index.run == report.run else None
@@ -236,8 +245,8 @@ class AgentStore:
             run=report.run,
             private=now,
             earlier=earlier,
-            turn=Turn(report, update, private),
-            settled=None,
+            turn=SavedTurn(report, update, private),
+            last_accepted=None,
             count=self.index.count + 1,
         )
         self._drafts.clear()
@@ -250,9 +259,9 @@ class AgentStore:
             return
         if accepted:
             earlier = self.index.private
-            self._change(private=turn.private, earlier=earlier, turn=None, settled=turn)
+            self._change(private=turn.private, earlier=earlier, turn=None, last_accepted=turn)
         else:
-            self._change(turn=None, late=turn if late else self.index.late)
+            self._change(turn=None, missed=turn if late else self.index.missed)
         self._sweep()
 
     def update(self) -> Payload | None:
@@ -269,10 +278,10 @@ class AgentStore:
             if payload.facts.sha256 == turn.update.sha256:
                 return payload
         log.warning("%s: damaged; its turn is taken again", path)
-        self._change(private=self.index.earlier, settled=None)
+        self._change(private=self.index.earlier, last_accepted=None)
         return None
 
-    def _read_private(self, file: File, wanted: Callable[[str], bool]) -> Private:
+    def _read_private(self, file: StoredFile, wanted: Callable[[str], bool]) -> Private:
         path = self.folder / file.name
         try:
             with path.open("rb") as opened:
@@ -289,7 +298,7 @@ class AgentStore:
 
     # Files
 
-    def _intact(self, file: File) -> bool:
+    def _intact(self, file: StoredFile) -> bool:
         try:
             with (self.folder / file.name).open("rb") as opened:
                 return stream_sha256(opened) == file.sha256

@@ -251,7 +251,7 @@ def test_which_turn_was_late_is_remembered_through_the_next_ones(store: AgentSto
     store.settle(accepted=False, late=True)
     save(store, 3.0, 4.0, V1)
     store.settle(accepted=False)
-    late = reopened(store).index.late
+    late = reopened(store).index.missed
     assert late is not None
     assert late.report.version == V0
     assert store.outgoing is None
