@@ -16,7 +16,7 @@ from fededge.transport.session import Connected, Message, Session
 from fededge.wire.messages import Claim, Reply, Report, State, Status, TaskMessage, decode
 from fededge.wire.topics import Topics
 from fededge_agent.egress import Egress
-from fededge_agent.machine import events
+from fededge_agent.machine import commands, events
 from fededge_agent.machine.agent import AgentMachine
 from fededge_agent.machine.caution import Caution
 from fededge_agent.status import StatusWriter, one_line
@@ -53,7 +53,7 @@ class AgentParts:
     watch: Callable[[object], None] = unwatched
 
 
-class AgentShell(ServiceShell[events.Event, events.Command, Status]):
+class AgentShell(ServiceShell[events.Event, commands.Command, Status]):
     """One device's agent while it is connected."""
 
     def __init__(self, parts: AgentParts) -> None:
@@ -95,7 +95,7 @@ class AgentShell(ServiceShell[events.Event, events.Command, Status]):
         return self.clock() - self._announced >= lease / SIGNS_OF_LIFE
 
     def announce(self) -> None:
-        self.do(events.Announce())
+        self.do(commands.Announce())
 
     @property
     def rivalry(self) -> str:
@@ -174,43 +174,43 @@ class AgentShell(ServiceShell[events.Event, events.Command, Status]):
 
     # Commands
 
-    def carry_out(self, command: events.Command) -> None:
+    def carry_out(self, command: commands.Command) -> None:
         parts = self.parts
         match command:
-            case events.Announce(answers):
+            case commands.Announce(answers):
                 self._announced = self.clock()
                 said = parts.egress.status(parts.statuses.online(answers))
                 self.holder.says(said, self.clock())
-            case events.Prepare(state):
+            case commands.Prepare(state):
                 parts.worker.prepare(state)
-            case events.ExpectModel(version, manifest):
+            case commands.ExpectModel(version, manifest):
                 parts.store.expect(version, manifest)
-            case events.Follow(version, chunks):
+            case commands.Follow(version, chunks):
                 self.session.subscribe(*self._chunk_topics(version, chunks), lasting=False)
-            case events.Unfollow(version, chunks):
+            case commands.Unfollow(version, chunks):
                 self.session.unsubscribe(*self._chunk_topics(version, chunks))
-            case events.KeepModelChunk(version, offset, data):
+            case commands.KeepModelChunk(version, offset, data):
                 parts.store.keep(version, offset, data)
-            case events.CheckModel():
+            case commands.CheckModel():
                 self._check_model(command)
-            case events.Train(state):
+            case commands.Train(state):
                 parts.worker.train(state)
-            case events.Abandon():
+            case commands.Abandon():
                 parts.worker.abandon()
-            case events.SendUpdate(chunks):
+            case commands.SendUpdate(chunks):
                 self._send(chunks)
-            case events.Settle():
+            case commands.Settle():
                 self._settle(command)
-            case events.Note(text):
+            case commands.Note(text):
                 self.lines.note(text)
 
-    def on_full(self, command: events.Command, error: DiskFullError) -> None:
+    def on_full(self, command: commands.Command, error: DiskFullError) -> None:
         """A full disk ends nothing: the coordinator asks again later."""
         reason = one_line(str(error))
         match command:
-            case events.Settle():
+            case commands.Settle():
                 self.handle(events.Unsettled(reason))
-            case events.SendUpdate():
+            case commands.SendUpdate():
                 self.handle(events.Unsent(reason))
             case _:
                 self.handle(events.DownloadFailed(reason))
@@ -218,7 +218,7 @@ class AgentShell(ServiceShell[events.Event, events.Command, Status]):
     def _chunk_topics(self, version: str, chunks: Iterable[int]) -> list[str]:
         return [self.parts.topics.model(version, index) for index in chunks]
 
-    def _check_model(self, command: events.CheckModel) -> None:
+    def _check_model(self, command: commands.CheckModel) -> None:
         try:
             self.parts.runner.check_model(command.version, command.manifest)
         except WireError as error:
@@ -226,7 +226,7 @@ class AgentShell(ServiceShell[events.Event, events.Command, Status]):
         else:
             self.handle(events.Fetched(command.version))
 
-    def _settle(self, decision: events.Settle) -> None:
+    def _settle(self, decision: commands.Settle) -> None:
         """Save the decision; the machine begins nothing else before it is on disk."""
         self.parts.egress.drop()
         self.parts.store.settle(decision.accepted, decision.late)

@@ -11,24 +11,20 @@ from dataclasses import dataclass
 from fededge.errors import WireError
 from fededge.wire.messages import Reply, State, TaskMessage
 from fededge_agent.machine.assignment import Assignment
+from fededge_agent.machine.commands import Announce, Command, Note, SendUpdate, Settle, Unfollow
 from fededge_agent.machine.download import DOWNLOAD, Download, IncomingModel
 from fededge_agent.machine.events import (
     Abandoned,
     Activity,
-    Announce,
     ClaimCame,
-    Command,
     DownloadFailed,
     Event,
     Fetched,
     LinkUp,
     ModelChunkCame,
-    Note,
     Pending,
     Prepared,
     ReplyCame,
-    SendUpdate,
-    Settle,
     Settled,
     Spoiled,
     StateCame,
@@ -38,7 +34,6 @@ from fededge_agent.machine.events import (
     TurnFailed,
     TurnLost,
     Unable,
-    Unfollow,
     Unsent,
     Unsettled,
 )

@@ -9,17 +9,16 @@ from itertools import islice
 from fededge.errors import WireError
 from fededge.wire.chunks import Assembly, check_manifest
 from fededge.wire.messages import Manifest, State
-from fededge_agent.machine.events import (
+from fededge_agent.machine.commands import (
     CheckModel,
     Command,
     ExpectModel,
     Follow,
     KeepModelChunk,
-    ModelChunkCame,
     Note,
-    Spoiled,
     Unfollow,
 )
+from fededge_agent.machine.events import ModelChunkCame, Spoiled
 from fededge_agent.machine.transitions import Rows, StateMachine
 
 __all__ = ["DOWNLOAD", "Download", "DownloadState", "IncomingModel"]

@@ -1,47 +1,35 @@
-"""Events and commands of the agent's state machine: plain values, no behaviour."""
+"""Events that the agent's state machine takes: plain values, no behaviour."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-from fededge.service.events import Note, Tick
-from fededge.wire.messages import Manifest, Reply, State, TaskMessage
+from fededge.service.events import Tick
+from fededge.wire.messages import Reply, State, TaskMessage
+from fededge_agent.machine.commands import Settle
 
 __all__ = [
-    "Abandon",
     "Abandoned",
     "Activity",
-    "Announce",
-    "CheckModel",
     "ClaimCame",
-    "Command",
     "DownloadFailed",
     "Event",
-    "ExpectModel",
     "Fetched",
-    "Follow",
-    "KeepModelChunk",
     "LinkUp",
     "ModelChunkCame",
-    "Note",
     "Pending",
-    "Prepare",
     "Prepared",
     "ReplyCame",
-    "SendUpdate",
-    "Settle",
     "Settled",
     "Spoiled",
     "StateCame",
     "TaskCame",
     "Tick",
-    "Train",
     "Trained",
     "TurnFailed",
     "TurnLost",
     "Unable",
-    "Unfollow",
     "Unsent",
     "Unsettled",
 ]
@@ -58,9 +46,6 @@ class Pending:
 
     run: str
     version: str
-
-
-# Events
 
 
 @dataclass(frozen=True)
@@ -204,110 +189,4 @@ Event = (
     | Settled
     | Unsettled
     | Tick
-)
-
-
-# Commands
-
-
-@dataclass(frozen=True)
-class Announce:
-    """Publish the device's status."""
-
-    answers: str = ""
-
-
-@dataclass(frozen=True)
-class Prepare:
-    """Build the job of this state; the result is Prepared or Unable."""
-
-    state: State
-
-
-@dataclass(frozen=True)
-class ExpectModel:
-    """Save the manifest of a version whose chunks are about to come."""
-
-    version: str
-    manifest: Manifest
-
-
-@dataclass(frozen=True)
-class Follow:
-    """Subscribe to these chunks of a version."""
-
-    version: str
-    chunks: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Unfollow:
-    version: str
-    chunks: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class KeepModelChunk:
-    """Write a chunk of a model to disk."""
-
-    version: str
-    offset: int
-    data: bytes
-
-
-@dataclass(frozen=True)
-class CheckModel:
-    """Check a complete model and make it durable; the result is Fetched or Spoiled."""
-
-    version: str
-    manifest: Manifest
-
-
-@dataclass(frozen=True)
-class Train:
-    """Train from this state's version; the result is Trained, TurnFailed, Spoiled or Abandoned."""
-
-    state: State
-
-
-@dataclass(frozen=True)
-class SendUpdate:
-    """Send these chunks of the saved update; with none, its report, which asks for a decision."""
-
-    chunks: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
-class Settle:
-    """Save the coordinator's decision on the update; the result is Settled or Unsettled.
-
-    Accepted, the private state that depends on it becomes current; otherwise that is dropped.
-    `late`: the round is over, and the turn is not taken again.
-    """
-
-    accepted: bool
-    late: bool = False
-
-
-@dataclass(frozen=True)
-class Abandon:
-    """Stop the training: the federation trains something else now.
-
-    The result is Abandoned, or that of a training which was already over.
-    """
-
-
-Command = (
-    Announce
-    | Prepare
-    | ExpectModel
-    | Follow
-    | Unfollow
-    | KeepModelChunk
-    | CheckModel
-    | Train
-    | SendUpdate
-    | Settle
-    | Abandon
-    | Note
 )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from enum import Enum
 
 from fededge.wire.messages import State
-from fededge_agent.machine.events import Command, Note, Prepare, Prepared, Unable
+from fededge_agent.machine.commands import Command, Note, Prepare
+from fededge_agent.machine.events import Prepared, Unable
 from fededge_agent.machine.terms import same_job
 from fededge_agent.machine.transitions import Rows, StateMachine
 

@@ -6,7 +6,8 @@ import math
 from enum import Enum
 
 from fededge.wire.messages import Reply, State
-from fededge_agent.machine.events import Abandon, Command, Note, Pending, SendUpdate, Settle, Train
+from fededge_agent.machine.commands import Abandon, Command, Note, SendUpdate, Settle, Train
+from fededge_agent.machine.events import Pending
 from fededge_agent.machine.terms import terms
 from fededge_agent.machine.transitions import Rows, StateMachine
 

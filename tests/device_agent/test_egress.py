@@ -253,5 +253,5 @@ def test_a_ledger_that_is_gone_is_told(
     assert caplog.messages == []
     door.egress.open(begun=True)
     assert caplog.messages == [
-        f"{tmp_path / 'ledger.json'}: missing; it begins anew, without what has left before"
+        f"{tmp_path / 'ledger.json'}: missing; counting starts again from zero"
     ]

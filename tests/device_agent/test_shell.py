@@ -12,20 +12,22 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fededge.config import AgentConfig, DataConfig
 from fededge.credentials.signing_keys import make_keys, read_signing_key
-from fededge.errors import FedEdgeError
+from fededge.errors import DiskFullError, FedEdgeError
 from fededge.transport.session import Connected, Lost, Message
+from fededge.wire import chunks
 from fededge.wire.messages import Claim, Reply, State, Status, TaskMessage, decode, encode
 from fededge.wire.signing import sign
 from fededge.wire.topics import Topics
 from fededge_agent.agent import Agent, Surroundings
-from fededge_agent.machine import events
+from fededge_agent.egress import Egress
+from fededge_agent.machine import commands, events
 from fededge_agent.machine.caution import STANDS
 from fededge_agent.machine.download import Download
 from fededge_agent.machine.turn import DeviceTurn
-from fededge_agent.store import SavedTurn
+from fededge_agent.store import AgentStore, SavedTurn
 from fededge_agent.turn_runner import TurnRunner
 from fededge_agent.worker import Worker
-from tests.device_agent.machine.test_agent import STATE, V0
+from tests.device_agent.machine.test_agent import MODEL, STATE, V0
 from tests.device_agent.store.test_store import save
 from tests.faults.network import Broker, Link
 
@@ -310,11 +312,11 @@ def test_an_update_of_another_method_is_not_reported_and_ends_nothing(
     turn = pending(shell)
     turn.report.scalars["steps"] = 3.0
     before = len(shell.link.outgoing)
-    shell.shell.do(events.SendUpdate())
+    shell.shell.do(commands.SendUpdate())
     assert len(shell.link.outgoing) == before
     assert "scalar 'steps' is not in the method's contract" in caplog.text
     monkeypatch.setattr(TurnRunner, "scalars", frozenset({"examples", "steps"}))
-    shell.shell.do(events.SendUpdate())
+    shell.shell.do(commands.SendUpdate())
     assert shell.link.outgoing[-1].topic == TOPICS.device("box", "report")
 
 
@@ -350,3 +352,45 @@ def test_data_that_cannot_be_is_told_before_anything_begins(
     with pytest.raises(FedEdgeError, match=sentence):
         Agent(config).run()
     assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.parametrize("step", ["expect", "keep", "check_model"])
+def test_a_full_disk_drops_what_relies_on_the_failed_command(
+    make: Make, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Nobody subscribes to chunks that cannot be kept, nor checks a model that is not there."""
+
+    def full(*_: object, **__: object) -> None:
+        raise DiskFullError("the disk is full")
+
+    shell = make(False)
+    shell.hears("state", STATE)
+    monkeypatch.setattr(AgentStore, step, full)
+    shell.prepared(STATE)
+    for index in range(STATE.manifest.chunks):
+        payload = chunks.pack(MODEL, STATE.manifest, index)
+        shell.hear(TOPICS.model(V0, index), payload)
+    assert (shell.status.activity, shell.status.problem) == ("failed", "the disk is full")
+    followed = shell.broker.filters.get("box", {})
+    assert not [topic for topic in followed if "/model/" in topic]
+    monkeypatch.undo()
+
+
+def test_a_report_that_finds_the_disk_full_is_sent_again_and_ends_no_training(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell = ready(make(False))
+    pending(shell)
+    reported: list[bool] = []
+
+    def full(*_: object, **__: object) -> None:
+        reported.append(True)
+        raise DiskFullError("the disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Egress, "save", full)
+        shell.take(Connected())
+        assert reported
+        assert (shell.status.activity, shell.status.problem) == ("failed", "the disk is full")
+    shell.pass_time(20.0)
+    assert shell.link.outgoing[-1].topic == TOPICS.device("box", "report")

@@ -24,14 +24,14 @@ from fededge.flat import Vector, as_numpy
 from fededge.methods import Private
 from fededge.storage import pieces
 from fededge.transport.session import Message, Will
-from fededge.wire import container
 from fededge.wire.encoding import Encoding
 from fededge.wire.messages import Manifest, Report, State
 from fededge_agent.agent import Agent, Surroundings
+from fededge_agent.machine import commands as agent_commands
 from fededge_agent.machine import events as agent_events
 from fededge_agent.shell import AgentShell
 from fededge_agent.store import AgentStore
-from fededge_agent.store.private_file import private_of
+from fededge_agent.store.private_file import load
 from fededge_agent.turn_runner import FinishedTurn, TurnRunner
 from fededge_agent.worker import Worker
 from fededge_server import shell as server_app
@@ -433,11 +433,11 @@ class AgentService(Service):
     def watch(self, seen: object) -> None:
         """Each event before it is handled, each command before it is carried out."""
         world, name = self.process.world, self.process.name
-        if isinstance(seen, agent_events.Command):
+        if isinstance(seen, agent_commands.Command):
             world.boundary(self.process, seen)
         if isinstance(seen, agent_events.Spoiled):
             world.oracle.spoiled(name, seen.reason)
-        if isinstance(seen, agent_events.Follow):
+        if isinstance(seen, agent_commands.Follow):
             path = self.agent.store.folder / f"{seen.version}.part"
             facts = pieces.expected(path, Manifest)
             assert facts is not None
@@ -499,8 +499,8 @@ class SimulatedRunner(TurnRunner):
         finished = super().train(state)
         turn = self.store.index.turn
         assert turn is not None
-        with (self.store.folder / turn.private.name).open("rb") as file:
-            after = digest(private_of(container.read(file, bool)))
+        saved = turn.private
+        after = digest(load(self.store.folder / saved.name, saved.sha256, bool))
         self.service.saved.append((turn.report, before, after))
         return finished
 

@@ -14,37 +14,39 @@ from fededge.wire import chunks
 from fededge.wire.chunks import Assembly
 from fededge.wire.messages import Manifest, Reply, State, TaskMessage, Training
 from fededge_agent.machine.agent import AgentMachine
-from fededge_agent.machine.download import IncomingModel
-from fededge_agent.machine.events import (
+from fededge_agent.machine.commands import (
     Abandon,
-    Abandoned,
     Announce,
     CheckModel,
-    ClaimCame,
     Command,
     ExpectModel,
-    Fetched,
     Follow,
     KeepModelChunk,
-    LinkUp,
-    ModelChunkCame,
     Note,
-    Pending,
     Prepare,
-    Prepared,
-    ReplyCame,
     SendUpdate,
     Settle,
+    Train,
+    Unfollow,
+)
+from fededge_agent.machine.download import IncomingModel
+from fededge_agent.machine.events import (
+    Abandoned,
+    ClaimCame,
+    Fetched,
+    LinkUp,
+    ModelChunkCame,
+    Pending,
+    Prepared,
+    ReplyCame,
     Settled,
     Spoiled,
     StateCame,
     TaskCame,
     Tick,
-    Train,
     Trained,
     TurnLost,
     Unable,
-    Unfollow,
     Unsettled,
 )
 from fededge_agent.machine.turn import UNANSWERED
