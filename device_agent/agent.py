@@ -43,7 +43,7 @@ SESSION_KEPT = 24 * 3600
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What is around an agent: a test or a benchmark replaces a part of it.
+    """Everything outside the agent's own logic; tests and benchmarks replace parts of it.
 
     `watch` sees each event before it is handled, and each command before it is carried out.
     """

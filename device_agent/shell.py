@@ -35,7 +35,7 @@ SIGNS_OF_LIFE = 3
 
 @dataclass(frozen=True)
 class AgentParts:
-    """What the shell is made of, all of it open or ready to start."""
+    """The parts of the shell, all open or ready to start."""
 
     topics: Topics
     device: str

@@ -55,7 +55,7 @@ The status follows the report: the coordinator need not ask a device whose updat
 
 @dataclass(frozen=True)
 class AgentView:
-    """What the shell may know: `problem` is empty if there is none.
+    """A read-only view of the machine; `problem` is empty if there is none.
 
     `lease` is the number of seconds for which a status is valid; None before the first state.
     """

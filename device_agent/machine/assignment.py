@@ -1,4 +1,4 @@
-"""What the federation asks of this device: its newest state, and a task for that state."""
+"""The assignment of this device: the federation's newest state, and a task for that state."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ TICK = 0.5
 
 
 class Served(Protocol):
-    """What the loop drives; it ends when `done`."""
+    """A service that the loop drives; the loop ends when it is `done`."""
 
     @property
     def done(self) -> bool: ...

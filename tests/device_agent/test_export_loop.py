@@ -1,4 +1,4 @@
-"""Which of a device's samples an export is compared and calibrated on."""
+"""The samples on which an export is compared and calibrated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an agent makes of an announcement: its own files or none, and a sentence if it cannot."""
+"""The turn runner: it serves an announced job, or says in one sentence why it cannot."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def foreign(**fields: Any) -> dict[str, Any]:
 
 
 def answer(folder: Path, allowed: tuple[str, ...] = (), **announced: Any) -> Any:
-    """What the worker tells the loop after an announcement."""
+    """The worker's result after an announcement."""
     config = AgentConfig(
         federation="gates",
         device="box",

@@ -109,7 +109,7 @@ class Driven:
         return [command for event in events for command in self._led_to(event)]
 
     def _led_to(self, event: Any) -> list[Command]:
-        """What is decided is on disk at once."""
+        """Decisions are on disk at once."""
         done: list[Command] = []
         for command in self.machine.handle(event, self.now):
             done.append(command)
@@ -633,7 +633,7 @@ def test_a_reply_that_comes_twice_decides_once() -> None:
 
 
 def test_while_another_state_is_prepared_nothing_is_reported() -> None:
-    """Which scalars may leave, the method says: the one at hand is not that of the update."""
+    """The prepared method lists the scalars that may leave: it is not the update's method."""
     driven = trained()
     other = msgspec.structs.replace(STATE, method="fedprox(mu=0.1)")
     assert not only(driven(StateCame(other)), SendUpdate)

@@ -1,4 +1,4 @@
-"""Which states an agent without a key goes by, and when."""
+"""The states that an agent without a key believes, and when."""
 
 from __future__ import annotations
 

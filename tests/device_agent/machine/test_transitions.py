@@ -68,7 +68,7 @@ class Walk:
         return rng.choices(messages, [2, 3, 6, 2, 1, 1])[0]
 
     def results(self, batch: list[commands.Command]) -> Iterator[events.Event]:
-        """What the shell makes of a batch: a full disk drops the rest of it."""
+        """The events that a batch leads to; a full disk drops the rest of it."""
         for command in batch:
             full = self.rng.random() < 0.1
             match command:
