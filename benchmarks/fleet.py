@@ -41,9 +41,8 @@ from fededge.models import build_for
 from fededge.storage.source import FileSource
 from fededge.wire import chunks, tensors
 from fededge.wire.messages import Report, State
-from fededge_agent.shell import Agent
-from fededge_agent.turn_runner import Work
-from fededge_agent.worker import Worker
+from fededge_agent.agent import Agent, Surroundings
+from fededge_agent.turn_runner import TurnRunner
 
 MOST_IN_A_PROCESS = 200
 """Agents per process: each has four open files, and paho's select takes none above 1023."""
@@ -78,15 +77,15 @@ class Row:
     base_anonymous_mb: float
 
 
-class EchoWork(Work):
-    """A device's work without training: it sends back the model; all agents share one network."""
+class EchoRunner(TurnRunner):
+    """A device without training: it sends back the model; all agents share one network."""
 
     shared: FlatModel | None = None
     lock = threading.Lock()
 
     @property
     def layout_hash(self) -> str:
-        return EchoWork.shared.layout.hash if EchoWork.shared else ""
+        return EchoRunner.shared.layout.hash if EchoRunner.shared else ""
 
     @property
     def examples(self) -> int:
@@ -102,14 +101,14 @@ class EchoWork(Work):
 
     @property
     def net(self) -> FlatModel:
-        assert EchoWork.shared is not None, "not prepared"
-        return EchoWork.shared
+        assert EchoRunner.shared is not None, "not prepared"
+        return EchoRunner.shared
 
     def prepare(self, state: State) -> None:
         self.method = methods.announced(state.method, state.files, [])
-        with EchoWork.lock:
-            if EchoWork.shared is None:
-                EchoWork.shared = FlatModel(build_for(state.model, seed=0))
+        with EchoRunner.lock:
+            if EchoRunner.shared is None:
+                EchoRunner.shared = FlatModel(build_for(state.model, seed=0))
 
     def _read_model(self, file: BinaryIO) -> dict[str, Tensor]:
         return as_tensors(tensors.decode(self.net.layout, file, ("model",)))
@@ -130,18 +129,18 @@ class EchoWork(Work):
         )
         self.store.save_turn(now, update, Private(), report)
 
-    def follow_up(self, trained: object) -> None: ...  # there is no personal model
+    def follow_up(self, finished: object) -> None:
+        """No personal model."""
 
 
 def host(folder: Path, broker: BrokerConfig, names: Sequence[str]) -> None:
     """Run some of the agents in threads of this process, until it is terminated."""
     threading.stack_size(STACK)
     for name in names:
-        state = str(folder / name)
-        config = AgentConfig(federation="fleet", device=name, state=state, broker=broker)
-        agent = Agent(config)
-        agent.work = EchoWork(config, agent.store)
-        agent.worker = Worker(agent.work, agent.inbox)
+        config = AgentConfig(
+            federation="fleet", device=name, state=str(folder / name), broker=broker
+        )
+        agent = Agent(config, Surroundings(runner=EchoRunner))
         threading.Thread(target=agent.run, name=name, daemon=True).start()
         time.sleep(APART)
     threading.Event().wait()

@@ -1,8 +1,8 @@
-"""The one door through which anything leaves the device, and the ledger of what did.
+"""The egress contract: all outgoing data passes an allow-list, and a ledger counts its bytes.
 
-The contract: the device's status, claims to its name, the tensors of the layout, and the scalars
-that the method names. Anything else raises before it is sent. What is booked is on disk before an
-update leaves: after a crash the ledger may say too much, never too little.
+Allowed are the device's status, claims to its name, the tensors of the layout, and the scalars that
+the method lists. Anything else raises before it is sent. The ledger is on disk before an update
+leaves: after a crash it may count too much, never too little.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CHUNK_EXPIRY = 24 * 3600
 
 
 class Egress:
-    """Sends what the contract names, and counts its bytes by field."""
+    """Sends what the contract allows, and counts its bytes by field."""
 
     def __init__(self, session: Session, topics: Topics, device: str, ledger: Path) -> None:
         self.session = session
@@ -44,10 +44,10 @@ class Egress:
         self.ledger: Counter[str] = Counter()
 
     def open(self, begun: bool = False) -> None:
-        """Go on with the ledger where an earlier process left it; it must have, if `begun`."""
+        """Read the ledger of an earlier process; warn if `begun` and there is none."""
         if not self.path.exists():
             if begun:
-                log.warning("%s: missing; it begins anew, without what has left before", self.path)
+                log.warning("%s: missing; counting starts again from zero", self.path)
             return
         counts = read_sealed(self.path, dict[str, int])
         if counts is None:
@@ -58,33 +58,35 @@ class Egress:
         replace_file(self.path, sealed(self.ledger) + b"\n")
 
     def claimed(self, claim: Claim) -> None:
-        """Book the claim to our name, which goes out before there is a session to send it by."""
+        """Count the claim to our name, which is sent before the session starts."""
         self.ledger["claim"] += len(encode(claim))
 
     def status(self, status: Status) -> bytes:
-        """Publish the status; returns its bytes."""
+        """Publish the status, and return its bytes."""
         words = self._words(status)
         self.session.publish(words.topic, words.payload, retain=True)
         return words.payload
 
     def last_words(self, status: Status) -> Will:
-        """The status to leave behind, booked and saved: `Session.stop` sends it."""
+        """Count the last status; `Session.stop` sends it."""
         words = self._words(status)
         self.save()
         return words
 
     def report(self, report: Report, allowed: frozenset[str]) -> None:
-        """Say that there is an update; `allowed` are the method's scalars."""
+        """Report an update; `allowed` are the method's scalars."""
         words = self._report(report, allowed)
         self.save()
         self.session.publish(self.topics.device(self.device, "report"), words)
 
     def chunks(self, report: Report, payload: Payload, wanted: Iterable[int]) -> None:
-        """Send these chunks of an update, but for those that are on their way already."""
+        """Send these chunks of an update, except those that are already being sent."""
         manifest = report.manifest
         if payload.facts != manifest:
             size = payload.facts.bytes
-            raise EgressError(f"{size} bytes are not the update that the report describes")
+            raise EgressError(
+                f"the update ({size} bytes) does not match the manifest of its report"
+            )
         topics = {i: self.topics.update(self.device, report.version, i) for i in wanted}
         indices = sorted(
             index
@@ -98,7 +100,7 @@ class Egress:
             self.session.send(Parcel(topics[index], make, expiry=CHUNK_EXPIRY))
 
     def drop(self) -> None:
-        """No more chunks: the coordinator has decided."""
+        """Drop chunks that still wait: the coordinator has decided."""
         self.session.drop(self.topics.device(self.device, "update"))
 
     def _words(self, status: Status) -> Will:
@@ -122,7 +124,7 @@ class Egress:
     def _count(
         self, manifest: Manifest, indices: Iterable[int], fields: Mapping[str, tuple[int, int]]
     ) -> None:
-        """Book the bytes of chunks under the tensors that they carry a piece of."""
+        """Count the bytes of chunks by the tensors that they carry."""
         for index in indices:
             start = index * manifest.chunk_bytes
             end = min(start + manifest.chunk_bytes, manifest.bytes)
@@ -136,7 +138,7 @@ class Egress:
 
 
 def _chunk(payload: Payload, index: int) -> bytes | None:
-    """None if the file has changed or is gone: who still wants it asks again, and is told."""
+    """A chunk of the update; None if the file has changed: the coordinator asks again."""
     try:
         return payload.chunk(index)
     except StoreError as error:

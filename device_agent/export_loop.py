@@ -1,4 +1,4 @@
-"""The export loop: a personal model that is not worse than the current one replaces it, as ONNX."""
+"""The export loop: the personal model becomes an ONNX file, and is offered for promotion."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ __all__ = ["Exporting"]
 log = logging.getLogger("agent")
 
 LEAST_COMPARED, MOST_COMPARED = 16, 64
-"""Samples on which an exported model is compared with torch: the fewer, the larger it is."""
+"""Samples on which an exported model is compared with torch: fewer for larger models."""
 
 COMPARED_NUMBERS = 4_000_000
-"""Numbers of the model times samples, about: the comparison takes as long for every network."""
+"""Parameters times samples, about: the comparison takes equally long for every network."""
 
 CALIBRATED = 256
-"""Training samples on which the activations of an int8 model are measured."""
+"""Training samples that calibrate the activations of an int8 model."""
 
 
 def spread(inputs: Tensor, count: int) -> Tensor:
-    """So many of the inputs, evenly from first to last: a folder's come class after class."""
+    """`count` of the inputs, evenly spaced: a folder is read class after class."""
     if len(inputs) <= count:
         return inputs
     return inputs[torch.arange(count) * len(inputs) // count]
@@ -48,25 +48,17 @@ class Exporting:
     def __init__(
         self, config: AgentConfig, spec: ModelSpec, trainer: Trainer, promotion: Promotion
     ) -> None:
+        """Trace the network, which takes seconds, before the first round instead of in it."""
         self.config = config
-        self.spec = spec
         self.trainer = trainer
         self.promotion = promotion
         self.scores: dict[str, float | None] = {}
         signing_key = config.export.signing_key
         self.key = read_signing_key(Path(signing_key)) if signing_key else None
-
-    def warm_up(self) -> None:
-        """Trace the network, which takes seconds, before the first round instead of in it."""
-        folder = Path(self.config.state) / "templates"
-        deployed = self.trainer.deployed
+        deployed = trainer.deployed
         self.net = FlatModel(copy.deepcopy(deployed.module), trains=False)
-        self.net.swap(deployed.vector)  # between two exports it need not have a model of its own
-        try:
-            self.template: Template | None = Template.cached(folder, self.net.module, self.spec)
-        except ExportError as error:
-            self.template = None
-            log.warning("there will be no ONNX model: %s", error)
+        self.net.swap(deployed.vector)  # shares the trainer's vector between two exports
+        self.template = _template(Path(config.state) / "templates", self.net, spec)
 
     def publish(self, answer: Answer, state: State) -> None:
         """Export the personal model, and offer it for promotion."""
@@ -80,7 +72,7 @@ class Exporting:
         try:
             candidate = make_candidate(self.net, self.template, self._origin(answer, state), inputs)
             outcome = self.promotion.offer(candidate, self._complete)
-        except (ExportError, StoreError) as error:  # a full disk is one: the next turn tries again
+        except (ExportError, StoreError) as error:  # e.g. a full disk: the next turn tries again
             log.error("%s", error)
             return
         finally:
@@ -88,7 +80,7 @@ class Exporting:
         log.info("personal model %.1f%%: %s", 100 * answer.personal_accuracy, outcome)
 
     def score(self, number: int) -> float | None:
-        """The accuracy of a model on what is held out now; its manifest may tell of other data."""
+        """The accuracy of a model on the data that is held out now; its manifest may be older."""
         models, data = self.promotion.models, self.trainer.data
         weights = models.manifest(number).weights
         if weights not in self.scores and len(data.held_y):
@@ -101,7 +93,7 @@ class Exporting:
         return self.scores.get(weights)
 
     def _complete(self, candidate: Candidate) -> Candidate:
-        """The variants, the choice among them, and the signature."""
+        """Add the variants, choose among them, and sign."""
         assert self.template is not None
         config, data = self.config.export, self.trainer.data
         if config.made:
@@ -123,3 +115,11 @@ class Exporting:
             accuracy=None if math.isnan(accuracy) else accuracy,
             created=datetime.now(timezone.utc),
         )
+
+
+def _template(folder: Path, net: FlatModel, spec: ModelSpec) -> Template | None:
+    try:
+        return Template.cached(folder, net.module, spec)
+    except ExportError as error:
+        log.warning("no ONNX model can be made: %s", error)
+        return None

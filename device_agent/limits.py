@@ -1,4 +1,4 @@
-"""How much of a device a federation's state may claim: found out before anything is allocated."""
+"""Limits on the memory that an announced job may take, checked before anything is allocated."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ __all__ = ["Limits"]
 FLOAT, DOUBLE = 4, 8
 
 MODELS = 5
-"""Models that a training holds: the network, its gradient, and at most three beside it."""
+"""Copies of the model during training: the network, its gradient, and at most three more."""
 
 AT_ONCE = 256
-"""Inputs that an evaluation takes at a time, layer after layer."""
+"""Batch size of an evaluation."""
 
 
 class Limits:
-    """What the configuration allows; half of the machine's memory unless it says otherwise."""
+    """The configured limits; by default half of the machine's memory."""
 
     def __init__(self, config: AgentConfig) -> None:
         self.model = config.max_model_bytes
         self.memory = config.max_memory_bytes or _memory() // 2
 
     def check_network(self, spec: ModelSpec, layout: str) -> None:
-        """Refuse a network that is too large, or has another layout than the federation's."""
+        """Refuse a network that is too large, or whose layout is not the federation's."""
         found = Layout.of(models.meta_network(spec))
         size = FLOAT * found.size
         if size > self.model:
@@ -45,12 +45,12 @@ class Limits:
             )
 
     def check_training(self, spec: ModelSpec, batch: int, examples: int) -> None:
-        """Refuse inputs so large, or so many at a time, that no memory holds what becomes of them.
+        """Refuse a training whose activations do not fit into memory.
 
         Args:
-            spec: of the network and its inputs.
-            batch: how many of them the state trains on at a time.
-            examples: how many there are; no batch has more.
+            spec: the network and its inputs.
+            batch: the batch size that the state announces.
+            examples: the number of local examples; no batch is larger.
         """
         layers = models.activation_counts(spec)
         trained = layers.all * min(batch + 1, examples)
@@ -67,10 +67,10 @@ class Limits:
 
 
 def _fixed(spec: ModelSpec, size: int) -> int:
-    """Memory whatever the batch: models of so many bytes, and a number for each pair of labels."""
+    """Memory that does not depend on the batch: models, and a matrix of labels by labels."""
     return MODELS * size + DOUBLE * spec.classes**2
 
 
 def _memory() -> int:
-    """Bytes of memory that this machine has."""
+    """Bytes of physical memory."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

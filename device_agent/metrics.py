@@ -1,7 +1,7 @@
-"""What a device can tell of its own training, kept on the device: a row a turn in `metrics.csv`.
+"""Metrics of a device's own turns: one row a turn in `metrics.csv`, which never leaves the device.
 
-Nothing of it is sent. Metrics that need other devices' labels or a global test set (average risk,
-forgetting of absent classes) exist in simulation only.
+Metrics that need other devices' labels or a global test set (average risk, forgetting of absent
+classes) exist in simulation only.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ __all__ = ["Diary", "turn_metrics"]
 log = logging.getLogger("agent")
 
 MOST_BYTES = 1 << 20
-"""A longer diary is put aside as `metrics.1.csv`, in place of the last one put aside."""
+"""A longer file is rotated to `metrics.1.csv`."""
 
 
 def turn_metrics(trainer: Trainer, received: Tensor, answer: Answer) -> dict[str, float]:
     """The metrics of a turn, on the device's own data.
 
-    Accuracies are means over the held-out examples; `kl` is KL(P‖Q) of the model that is sent, on
-    the training examples; `learning_present` is the ratio of the accuracy by class after the
-    training to that before it. NaN where there is nothing held out.
+    Accuracies are means over the held-out examples; `kl` is KL(P‖Q) of the uploaded model on the
+    training examples; `learning_present` is the ratio of the accuracy by class after training to
+    the one before. NaN if nothing is held out.
     """
     data = trainer.data
     here = torch.bincount(data.held_y, minlength=data.classes)
@@ -71,7 +71,7 @@ def _mean(accuracies: Tensor, counts: Tensor) -> float:
 
 
 class Diary:
-    """The file of rows. A row that cannot be written is a warning: training matters more."""
+    """Appends rows to the file; a row that cannot be written is only a warning."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "metrics.csv"

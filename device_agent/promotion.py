@@ -1,6 +1,6 @@
-"""Which of a device's models is current: better ones take over, bad and withdrawn ones give way.
+"""Promotion of a device's models: decides which one `current` points to.
 
-Called from two threads, the loop's and the worker's: every change is made under the folder's lock.
+The loop's and the worker's threads call it: every change is made under the lock of the folder.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ __all__ = ["Promotion"]
 log = logging.getLogger("agent")
 
 Score = Callable[[int], float | None]
-"""The accuracy of a model on the data that is held out now; None if there is none."""
+"""The accuracy of a model on the data that is held out now; None without such data."""
 
 STATES = {"added": "held", "unpinned": "promoted", "rolled back": "rolled-back"}
 
 
 class Promotion:
-    """Decides what `current` leads to, by the device's own data, its apps and the coordinator."""
+    """Decides by the device's own data, by its apps, and by the coordinator's rollout."""
 
     def __init__(self, models: ModelRegistry, device: str, margin: float, score: Score) -> None:
         self.models = models
@@ -39,7 +39,7 @@ class Promotion:
     # The device's own data decides
 
     def worse(self, accuracy: float | None) -> str:
-        """Why a model of this accuracy must not replace the current one; empty if it may."""
+        """The reason why a model of this accuracy must not become current; empty if it may."""
         number = self.models.number() or 0
         manifest = self.models.manifests().get(number)
         if manifest is None or self.models.is_bad(manifest.weights):
@@ -50,7 +50,10 @@ class Promotion:
         return f"{accuracy:.1%} on held-out data, the current one has {current:.1%}"
 
     def offer(self, candidate: Candidate, complete: Callable[[Candidate], Candidate]) -> str:
-        """Take a new model in; what became of it. `complete` adds what only a kept one needs."""
+        """Add a new model, promote it if it may be, and return the outcome in words.
+
+        `complete` adds what only a model that is kept needs.
+        """
         manifest = candidate.manifest
         if self.models.is_bad(manifest.weights):
             return self._rejected(manifest, "these weights were reported bad")
@@ -77,7 +80,7 @@ class Promotion:
     # The apps decide
 
     def look(self) -> bool:
-        """Roll back from models that an app has reported bad; whether anything changed."""
+        """Roll back from models that an app has reported bad; True if there were any."""
         return self._carefully(self._look)
 
     def _look(self) -> bool:
@@ -94,7 +97,7 @@ class Promotion:
     # The coordinator decides
 
     def follow(self, state: State) -> bool:
-        """Go by the rollout of this state; whether models had to be withdrawn."""
+        """Apply the rollout of this state; True if models were withdrawn."""
         self.run, self.rollout = state.run, state.rollout
         return self._carefully(self._withdraw)
 
@@ -113,7 +116,7 @@ class Promotion:
         return bool(withdrawn)
 
     def _aborted(self, manifest: ModelManifest) -> bool:
-        """Whether a model lies in the gap that an aborted rollout leaves, and is not yet marked."""
+        """True if an aborted rollout covers this model, and it is not yet marked bad."""
         rollout = self.rollout
         return (
             rollout is not None
@@ -123,7 +126,7 @@ class Promotion:
         )
 
     def release(self) -> bool:
-        """Let the newest model that the rollout has reached take over; whether one was judged."""
+        """Promote the newest model that the rollout has reached; True if the answer changed."""
         return self._carefully(self._release)
 
     def _release(self) -> bool:
@@ -143,7 +146,7 @@ class Promotion:
         return True
 
     def _candidates(self, fits: Callable[[ModelManifest], bool]) -> Iterator[int]:
-        """The models of this run after the current one that fit and are not bad; newest first."""
+        """Models of this run that are newer than the current one, fit and not bad; newest first."""
         current = self.models.number() or 0
         for number, manifest in reversed(self.models.manifests().items()):
             ours = manifest.run == self.run and not self.models.is_bad(manifest.weights)
@@ -151,7 +154,7 @@ class Promotion:
                 yield number
 
     def _spared(self) -> list[int]:
-        """What a rollout may still lead to: forward to its candidate, or back to what is free."""
+        """Models to keep for the rollout: its candidate, and the one to roll back to."""
         rollout = self.rollout
         if rollout is None:
             return []
@@ -166,13 +169,13 @@ class Promotion:
         return rollout is None or manifest.run != self.run or manifest.round < rollout.released
 
     def _allowed(self, manifest: ModelManifest) -> bool:
-        """A model of another run was there before: no rollout of this run is about it."""
+        """True if the rollout allows this model; it does not concern models of other runs."""
         return manifest.run != self.run or may_use(
             self.rollout, self.run, self.device, manifest.round
         )
 
     def _carefully(self, work: Callable[[], bool]) -> bool:
-        """Models that cannot be read or written end no training: it is said once."""
+        """Log a damaged or full models folder once, instead of ending the agent."""
         try:
             done = work()
         except StoreError as error:
@@ -183,10 +186,10 @@ class Promotion:
         self.problem = ""
         return done
 
-    # What is said about it
+    # Answers and the status
 
     def _answered(self) -> str:
-        """What we have said to the rollout that is on; empty if nothing."""
+        """Our answer to the current rollout; empty if there is none."""
         answered, rollout = self.models.index().answered, self.rollout
         if rollout is None or answered is None:
             return ""
@@ -194,7 +197,7 @@ class Promotion:
         return answered.state if fits else ""
 
     def _answer(self, manifest: ModelManifest, state: str) -> None:
-        """Answer the rollout, if the model is one of those that it is about."""
+        """Answer the rollout, if it concerns this model."""
         rollout = self.rollout
         if rollout is None or manifest.run != self.run:
             return
@@ -202,7 +205,7 @@ class Promotion:
             self.models.answer(self.run, rollout.number, state)
 
     def describe(self) -> dict[str, Any]:
-        """For the status: three scalars, and nothing else leaves about the models."""
+        """The fields of the status about models; nothing else about them leaves the device."""
         try:
             record, current = self.models.index(), self.models.current()
         except StoreError as error:

@@ -1,15 +1,15 @@
-"""Which states of the federation a device believes: signed by a trusted key, and never older ones.
+"""The states of the federation that a device believes: signed by a trusted key, and not replayed.
 
-Without a key it believes what the broker delivers. With one, it also remembers across restarts
-when the newest state was issued: a copy of an older one, though signed, cannot take it back. The
-index of the agent's store remembers it too, if not always the very newest: a file that is lost or
-damaged does not open the door to every old state.
+Without a key it believes what the broker delivers. With one, it remembers across restarts when the
+newest state was issued, and refuses older ones, although they are signed. The index of the agent's
+store has a copy of that number, which may lag behind: if the file is lost, few old states pass.
 """
 
 from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 
@@ -28,27 +28,28 @@ log = logging.getLogger("agent")
 
 
 class Trusted(Struct, frozen=True):
-    """The file: when the newest state was issued."""
+    """Content of the file: when the newest state was issued."""
 
     newest: int
 
 
 class Trust:
-    """The constructor only stores; `open` reads the keys and what is remembered."""
+    """Checks signatures and issue numbers. The constructor only stores; `open` reads the files."""
 
     def __init__(self, config: AgentConfig, store: AgentStore) -> None:
         self.federation = config.federation
         self.key = config.trusted_key
         self.path = Path(config.state) / "trust.json"
         self.store = store
+        self.keys: tuple[Any, ...] = ()
         self.newest = 0
         self.problem = ""
 
     def open(self) -> None:
         """Read the keys and the newest number; the store is open already."""
-        self.keys = read_trusted_keys(Path(self.key)) if self.key else ()
         if not self.key:
             return
+        self.keys = read_trusted_keys(Path(self.key))
         found, known = read_sealed(self.path, Trusted), self.store.index.trusted
         if found is None and self.path.exists() and not known:
             raise StoreError(
@@ -65,23 +66,28 @@ class Trust:
 
     @property
     def fresh(self) -> bool:
-        """Whether a key is trusted that has not vouched for anything yet."""
+        """True if a key is trusted that has not signed any state yet."""
         return bool(self.key) and self.newest == 0
 
     def check(self, state: State) -> None:
-        """Return if the state is to be believed; `problem` says in one sentence why it is not."""
+        """Return if the state is to be believed; otherwise `problem` says why not.
+
+        Raises:
+            WireError: if it is not to be believed.
+            DiskFullError: if its issue number cannot be saved.
+        """
         try:
             self._check(state)
         except WireError as error:
             self.problem = f"the state of the federation is refused: {error}"
             raise WireError(self.problem) from None
-        except DiskFullError as error:  # believed but forgotten, it could be taken back
+        except DiskFullError as error:  # believed but not saved, it could be replayed
             self.problem = f"the state of the federation cannot be remembered: {error}"
             raise
         self.problem = ""
 
     def vouch(self, message: TaskMessage | Reply) -> None:
-        """Return if the message is to be believed; it names the run that the state tells."""
+        """Raise WireError unless a trusted key signed the message, if there is one."""
         if self.key:
             verify(message, self.keys)
 

@@ -1,4 +1,4 @@
-"""What an agent does between messages: build, fetch, train, save, export. No MQTT here."""
+"""Runs a device's turns: build the network, train, save, export. No MQTT here."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ from fededge_agent.metrics import Diary, turn_metrics
 from fededge_agent.promotion import Promotion
 from fededge_agent.store import AgentStore
 
-__all__ = ["StoppedError", "Trained", "Work"]
+__all__ = ["FinishedTurn", "StoppedError", "TurnRunner"]
 
 log = logging.getLogger("agent")
 
 
 @dataclass(frozen=True, eq=False)
-class Trained:
-    """A turn that was taken and saved: what it was for, what it began with, what it gave."""
+class FinishedTurn:
+    """A turn that was trained and saved: its state, the model received, and the answer."""
 
     state: State
     received: Tensor
@@ -55,7 +55,7 @@ class StoppedError(Exception):
     """A training was abandoned between two steps."""
 
 
-class Work:
+class TurnRunner:
     """A device's network, data and method, as the federation's state describes them."""
 
     def __init__(self, config: AgentConfig, store: AgentStore) -> None:
@@ -74,7 +74,7 @@ class Work:
 
     @property
     def layout_hash(self) -> str:
-        trainer = self.trainer  # the worker may take it away meanwhile
+        trainer = self.trainer  # read once: the worker thread may replace it
         return trainer.net.layout.hash if trainer else ""
 
     @property
@@ -88,7 +88,7 @@ class Work:
 
     @property
     def most_bytes(self) -> int:
-        """More than this cannot be a model of the federation."""
+        """The largest size that a model of the federation can have."""
         vectors = 1 + len(self._ready.method.sends)
         return tensors.payload_limit(self._ready.net.layout, vectors)
 
@@ -102,17 +102,18 @@ class Work:
         return self.trainer
 
     def load_methods(self) -> None:
-        """Import the files that the operator allows: before the federation has said a word."""
+        """Import the method files that the operator allows, before any message arrives."""
         self.own = [methods.own_method(reference) for reference in self.config.methods]
         for reference, kind in zip(self.config.methods, self.own, strict=True):
-            log.info("method %s is %s, SHA-256 %s", kind.name, reference, sha256_of(kind))
+            log.info("method %s: %s, SHA-256 %s", kind.name, reference, sha256_of(kind))
 
     def prepare(self, state: State) -> None:
-        """Build the network, load the data, and make everything warm before saying ready.
+        """Build the network, load the data and warm up the export.
 
-        What cannot be served is a FedEdgeError, before any memory is taken for it.
+        Raises:
+            FedEdgeError: if this device cannot serve the state; before memory is allocated for it.
         """
-        self.trainer = self.exporting = self.data = None  # two networks need not fit
+        self.trainer = self.exporting = self.data = None  # memory need not hold two networks
         encoding = Encoding.parse(state.encoding)
         method = methods.announced(state.method, state.files, self.own)
         spec, network, data = self._announced(state)
@@ -120,13 +121,12 @@ class Work:
         method.needs(net.module)
         trainer = Trainer(self.config.device, net, Preprocess(spec), data, method)
         exporting = Exporting(self.config, spec, trainer, self.promotion)
-        exporting.warm_up()
         self.encoding, self.data = encoding, data
         self.trainer, self.exporting = trainer, exporting
         log.info("ready: %d examples, network %s, method %s", self.examples, spec.name, method)
 
     def _announced(self, state: State) -> tuple[ModelSpec, Classifier, Examples]:
-        """The federation's network, and our examples for it, if this device can take both."""
+        """The federation's network and our examples for it, if this device has the memory."""
         spec = state.model
         if self.config.model is not None:
             spec = msgspec.structs.replace(spec, name=self.config.model.name)
@@ -142,7 +142,7 @@ class Work:
         self.store.check_model(version, manifest, functools.partial(self._read_version, version))
 
     def _read_version(self, version: str, file: BinaryIO) -> dict[str, Tensor]:
-        """The vectors of a version: its name is the hash of its numbers, whoever sent them."""
+        """The vectors of a version; its name must end with the hash of its numbers."""
         found = self._read_model(file)
         sha256 = self.net.layout.sha256(found["model"])
         if not version.endswith(sha256[:16]):
@@ -155,8 +155,8 @@ class Work:
             found = tensors.decode(trainer.net.layout, plain, ("model", *trainer.method.sends))
         return as_tensors(found)
 
-    def train(self, state: State) -> Trained:
-        """Take a turn, and save its update and private state together."""
+    def train(self, state: State) -> FinishedTurn:
+        """Train, and save the update and the private state together."""
         trainer = self._ready
         read = functools.partial(self._read_version, state.version)
         sent = self.store.model(state.version, read)
@@ -167,17 +167,17 @@ class Work:
         asked = Task(state.seed, state.round, hyper, received, sent, state.turns)
         answer = trainer.turn(asked, before, self._go_on)
         self._save(state, answer, received, before)
-        return Trained(state, received, answer, time.monotonic() - start)
+        return FinishedTurn(state, received, answer, time.monotonic() - start)
 
     def _go_on(self, *_: object) -> None:
-        """After every step: stop if what we do is of no use any more."""
+        """After every step: stop if the turn was abandoned."""
         if self.abandon.is_set():
             raise StoppedError
 
     def _save(self, state: State, answer: Answer, received: Tensor, before: Private) -> None:
-        """Private state, update and what follows it; the new residue takes the old one's place.
+        """Save private state and update; the new residue replaces the old one.
 
-        That is read only now: the training has no need of it, and of its memory much.
+        The residue is loaded late to keep peak memory low.
         """
         trainer = self._ready
         layout = trainer.net.layout
@@ -204,7 +204,7 @@ class Work:
     def _pack_(
         self, residue: Tensor | None, file: Sink, upload: Tensor, received: Tensor
     ) -> Tensor | None:
-        """Write the update; the residue that is left takes the place of the one before."""
+        """Write the update; the new residue overwrites the old one's memory."""
         before = None if residue is None else as_numpy(residue)
         left = self.encoding.write_(
             before, file, self._ready.net.layout, as_numpy(upload), as_numpy(received)
@@ -214,15 +214,15 @@ class Work:
     def _score(self, number: int) -> float | None:
         return None if self.exporting is None else self.exporting.score(number)
 
-    def follow_up(self, trained: Trained) -> None:
-        """What need not keep the update waiting: the personal model, and a row of metrics."""
-        state = trained.state
+    def follow_up(self, finished: FinishedTurn) -> None:
+        """Export the personal model and add a row of metrics, after the update is reported."""
+        state = finished.state
         if self.exporting is not None:
-            self.exporting.publish(trained.answer, state)
-        measured = turn_metrics(self._ready, trained.received, trained.answer)
+            self.exporting.publish(finished.answer, state)
+        measured = turn_metrics(self._ready, finished.received, finished.answer)
         turn = {
             "round": state.round,
             "version": state.version,
-            "seconds": round(trained.seconds, 3),
+            "seconds": round(finished.seconds, 3),
         }
         self.diary.add({**turn, **measured})

@@ -1,7 +1,7 @@
-"""The agent's worker: what takes long runs in one thread, and answers through the inbox.
+"""The agent's worker: one thread for long jobs; results go to the inbox.
 
-So the broker's messages are answered meanwhile. What a state announces may fail here in any way,
-and a method may be anybody's: that makes a sentence for the status, and ends nothing.
+The loop answers the broker meanwhile. An announced job may fail here in any way, and a method may
+be third-party code: a failure becomes one sentence in the status, and does not end the agent.
 """
 
 from __future__ import annotations
@@ -13,22 +13,19 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from fededge._internal.plain_text import plain
 from fededge.errors import DataError, DiskFullError, FedEdgeError, StoreError, WireError
 from fededge.wire.messages import State
 from fededge_agent.machine import events
 from fededge_agent.machine.events import Pending
-from fededge_agent.turn_runner import StoppedError, Work
+from fededge_agent.status import one_line
+from fededge_agent.turn_runner import StoppedError, TurnRunner
 
-__all__ = ["Changed", "Failure", "Worker", "line"]
+__all__ = ["StatusChanged", "Worker", "WorkerFailed"]
 
 log = logging.getLogger("agent")
 
-MOST_SAID = 1000
-"""Characters of a problem in the status."""
-
 LAST_JOB = 10.0
-"""Seconds that a stop waits for the worker: an export may finish, a long training may not."""
+"""Seconds that a stop waits for the worker: enough for an export, not for a long training."""
 
 UNFIT = (
     "the device's data does not fit the labels and inputs that the federation announces: its own "
@@ -38,17 +35,12 @@ UNFIT = (
 Job = Callable[[], None]
 
 
-def line(text: str) -> str:
-    """What a status can say: an announced method may be long and wrong, and we quote it."""
-    return plain(text, MOST_SAID)
+class StatusChanged:
+    """The worker changed something that the status shows: the loop publishes it."""
 
 
-class Changed:
-    """The worker changed what the status says: the loop says it."""
-
-
-class Failure:
-    """The worker met an error: the loop raises it."""
+class WorkerFailed:
+    """The worker met an error that the loop must raise."""
 
     def __init__(self, error: BaseException) -> None:
         self.error = error
@@ -57,8 +49,8 @@ class Failure:
 class Worker:
     """One thread and its jobs. The constructor only stores; `start` and `stop` do."""
 
-    def __init__(self, work: Work, inbox: queue.SimpleQueue[Any]) -> None:
-        self.work = work
+    def __init__(self, runner: TurnRunner, inbox: queue.SimpleQueue[Any]) -> None:
+        self.runner = runner
         self.inbox = inbox
         self._jobs: queue.Queue[Job | None] = queue.Queue()
         self._thread = threading.Thread(target=self._run, name="worker", daemon=True)
@@ -70,18 +62,18 @@ class Worker:
         self._jobs.put(None)
         self._thread.join(LAST_JOB)
 
-    # What the loop asks for
+    # Called by the loop
 
     def prepare(self, state: State) -> None:
         self.put(lambda: self._prepare(state))
 
     def train(self, state: State) -> None:
-        self.work.abandon.clear()
+        self.runner.abandon.clear()
         self.put(lambda: self._train(state))
 
     def abandon(self) -> None:
         """Stop the training that is under way, at its next step."""
-        self.work.abandon.set()
+        self.runner.abandon.set()
 
     def release(self) -> None:
         self.put(self._release)
@@ -96,51 +88,51 @@ class Worker:
             self.finish(job)
 
     def finish(self, job: Job) -> None:
-        """Do a job; an error that it lets through is the loop's."""
+        """Do a job; the loop raises any error that escapes it."""
         try:
             job()
         except FedEdgeError as error:
-            self.inbox.put(Failure(error))
+            self.inbox.put(WorkerFailed(error))
         except Exception as error:  # a bug in the worker must stop the agent, not hang it
             log.exception("the worker failed")
-            self.inbox.put(Failure(error))
+            self.inbox.put(WorkerFailed(error))
 
     @contextlib.contextmanager
     def _telling(self, what: str, tell: Callable[[str], None]) -> Iterator[None]:
-        """Tell what goes wrong in a sentence; the log has all about what nobody foresaw.
+        """Report a failure in one sentence; an unexpected one goes to the log with its traceback.
 
-        If a file of our own is damaged, a person must look at it.
+        A damaged file of our own is raised: a person must look at it.
         """
         try:
             yield
-        except DataError as error:  # it names files and labels, which nobody else need know
+        except DataError as error:  # names files and labels: for this device's log only
             log.error("%s: %s", what, error)
             tell(UNFIT)
         except FedEdgeError as error:
             if isinstance(error, StoreError) and not isinstance(error, DiskFullError):
                 raise
-            tell(line(str(error)))
+            tell(one_line(str(error)))
         except Exception as error:
             log.exception("%s", what)
-            tell(line(f"{what}: {type(error).__name__}: {error}"))
+            tell(one_line(f"{what}: {type(error).__name__}: {error}"))
 
     def _prepare(self, state: State) -> None:
         def unable(why: str) -> None:
             self.inbox.put(events.Unable(state, why))
 
         with self._telling("the preparation failed", unable):
-            self.work.prepare(state)
-            self.inbox.put(events.Prepared(state, self.work.most_bytes))
+            self.runner.prepare(state)
+            self.inbox.put(events.Prepared(state, self.runner.most_bytes))
 
     def _train(self, state: State) -> None:
         def failed(why: str) -> None:
-            self.inbox.put(events.TurnFailed(state.version, why))
+            self.inbox.put(events.TurnFailed(why))
 
         log.info("round %d: training from %s", state.round + 1, state.version)
         trained = None
         with self._telling("the training failed", failed):
             try:
-                trained = self.work.train(state)
+                trained = self.runner.train(state)
                 self.inbox.put(events.Trained(Pending(state.run, state.version)))
             except WireError as error:
                 self.inbox.put(events.Spoiled(state.version, str(error)))
@@ -148,11 +140,11 @@ class Worker:
                 self.inbox.put(events.Abandoned())
         if trained is None:
             return
-        with self._telling("the personal model is not made", log.error):
-            self.work.follow_up(trained)
-        if self.work.exporting is not None:
-            self.inbox.put(Changed())
+        with self._telling("no personal model was made", log.error):
+            self.runner.follow_up(trained)
+        if self.runner.exporting is not None:
+            self.inbox.put(StatusChanged())
 
     def _release(self) -> None:
-        if self.work.exporting is not None and self.work.promotion.release():
-            self.inbox.put(Changed())
+        if self.runner.exporting is not None and self.runner.promotion.release():
+            self.inbox.put(StatusChanged())

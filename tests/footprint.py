@@ -54,7 +54,7 @@ from fededge_server.store import Progress, Store
 
 if TYPE_CHECKING:  # what has torch: a coordinator is measured without
     from fededge_agent.store import AgentStore
-    from fededge_agent.turn_runner import Work
+    from fededge_agent.turn_runner import TurnRunner
 
 __all__ = ["FORGET", "Peaks"]
 
@@ -108,7 +108,7 @@ def pieces(path: Path, manifest: Manifest) -> Iterable[tuple[int, bytes]]:
 def agent(encoding: Encoding) -> Peaks:
     """A model comes, is trained from, and its update is sent; beside a network with a gradient."""
     from fededge_agent.store import AgentStore
-    from fededge_agent.turn_runner import Work
+    from fededge_agent.turn_runner import TurnRunner
 
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:
@@ -118,19 +118,19 @@ def agent(encoding: Encoding) -> Peaks:
         version = f"000000-{network(1).sha256()[:16]}"
         state = _state(manifest, version, layout, encoding)
         store = AgentStore(folder)
-        work = Work(AgentConfig(federation="f", device="box", state=name), store)
+        runner = TurnRunner(AgentConfig(federation="f", device="box", state=name), store)
         store.open()
         with mock.patch("fededge_agent.turn_runner.device_examples", return_value=_examples()):
-            work.prepare(state)
-        return _turns(Gauge(4 * layout.size), work, store, state, path)
+            runner.prepare(state)
+        return _turns(Gauge(4 * layout.size), runner, store, state, path)
 
 
-def _turns(gauge: Gauge, work: Work, store: AgentStore, state: State, path: Path) -> Peaks:
+def _turns(gauge: Gauge, runner: TurnRunner, store: AgentStore, state: State, path: Path) -> Peaks:
     def fetch() -> None:
         store.expect(state.version, state.manifest)
         for offset, data in pieces(path, state.manifest):
             store.keep(state.version, offset, data)
-        work.check_model(state.version, state.manifest)
+        runner.check_model(state.version, state.manifest)
 
     def send() -> None:
         update = store.update()
@@ -140,7 +140,7 @@ def _turns(gauge: Gauge, work: Work, store: AgentStore, state: State, path: Path
 
     for number in range(2):
         gauge("fetch", fetch)
-        gauge("train", partial(work.train, msgspec.structs.replace(state, round=number)))
+        gauge("train", partial(runner.train, msgspec.structs.replace(state, round=number)))
         gauge("send", send)
         store.settle(accepted=True)
     return gauge.peaks

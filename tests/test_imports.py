@@ -20,7 +20,7 @@ _C:
 _cuda:
 _internal.plain_text:
 _sums:
-service:
+service.events:
 errors: _internal.plain_text
 model_spec: _internal.plain_text
 _internal: _internal.plain_text errors
@@ -31,7 +31,7 @@ models: errors model_spec _internal ops
 wire: _internal.plain_text errors model_spec flat
 method: _internal.plain_text errors _internal flat ops models
 storage: errors wire
-fededge_agent.machine: service errors wire
+fededge_agent.machine: service.events errors wire
 broker: errors _internal wire storage
 credentials: errors storage
 federated: _sums errors _internal flat wire method storage
@@ -43,12 +43,13 @@ methods: errors _internal flat ops models method training
 config: errors _internal models wire storage credentials federated methods
 data: _internal.plain_text errors model_spec _internal inputs storage training config
 transport: errors wire credentials config
-fededge_server.machine: service errors wire federated config
+service: service.events errors _internal wire transport
+fededge_server.machine: service.events errors wire federated config
 simulation: errors model_spec _internal flat models wire method storage federated training methods
     config data
-fededge_agent: _internal.plain_text errors model_spec _internal flat models wire method storage
+fededge_agent: _internal.plain_text errors model_spec flat models wire method storage
     fededge_agent.machine credentials federated training fededge_agent.store export methods config
-    data transport
+    data transport service
 fededge_server.store: errors flat wire storage fededge_server.machine
 fededge_server: _internal.plain_text errors model_spec _internal flat models wire method storage
     credentials federated training methods config data transport fededge_server.machine
@@ -269,7 +270,7 @@ def test_the_source_keeps_the_rule(rule: Rule) -> None:
         (not_allowed, "fededge.training", "from fededge import _C"),
         (not_allowed, "fededge.data.folder", "import sqlite3"),
         (not_allowed, "fededge_agent.turn_runner", "async def f():\n    import onnxruntime"),
-        (too_early, "fededge.cli.agent", "from fededge_agent.shell import Agent"),
+        (too_early, "fededge.cli.agent", "from fededge_agent.agent import Agent"),
         (too_early, "fededge.data.formats.images", "class A:\n    import torchvision.io"),
         (too_early, "fededge.predictor.images", "import PIL.Image"),
         (forbidden, "fededge.predictor.model", "def f():\n    import torch"),

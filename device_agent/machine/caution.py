@@ -1,23 +1,23 @@
-"""Which states an agent without a trusted key goes by.
+"""The states that an agent without a trusted key believes.
 
-Nothing proves who said them. But the terms of a run do not change, and a coordinator that runs
-puts its own state back at once where somebody else's has taken its place. So a state with other
-terms is believed when it has stood for a while: no message alone makes a device give its run up.
+Their sender cannot be verified. But the terms of a run do not change, and a running coordinator
+replaces a forged state at once. So a state with other terms is believed only after it has stood for
+a while: no single message makes a device give up its run.
 """
 
 from __future__ import annotations
 
 from fededge.wire.messages import State
-from fededge_agent.machine.life import terms
+from fededge_agent.machine.terms import terms
 
 __all__ = ["Caution"]
 
 STANDS = 10.0
-"""Seconds for which other terms must stand; a coordinator contradicts within one."""
+"""Seconds for which other terms must stand; a coordinator replaces them within one."""
 
 
 class Caution:
-    """`run` is that of the private state at hand; empty if there is none."""
+    """Delays the belief in other terms. `run` is the run of our private state, empty without."""
 
     def __init__(self, run: str) -> None:
         self.run = run
@@ -26,7 +26,7 @@ class Caution:
         self.since = 0.0
 
     def weigh(self, state: State, now: float) -> bool:
-        """Whether to go by this state now; `tick` returns it later if it stands."""
+        """True if the state is believed now; otherwise `tick` returns it later, if it stands."""
         if self._agrees(state):
             self._believe(state)
             return True
@@ -36,7 +36,7 @@ class Caution:
         return False
 
     def tick(self, now: float) -> State | None:
-        """A state that has stood for long enough."""
+        """A state that has stood long enough, or None."""
         stood = self.doubted
         if stood is None or now - self.since < STANDS:
             return None

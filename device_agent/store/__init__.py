@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from fededge_agent.store.store import AgentStore, Turn
+from fededge_agent.store.store import AgentStore, SavedTurn
 
-__all__ = ["AgentStore", "Turn"]
+__all__ = ["AgentStore", "SavedTurn"]

@@ -1,4 +1,4 @@
-"""Where the agent's store stands: an index of its files."""
+"""The index of the agent's store: one small file that names all others."""
 
 from __future__ import annotations
 
@@ -6,40 +6,41 @@ from msgspec import Struct
 
 from fededge.wire.messages import Report
 
-__all__ = ["File", "Index", "Turn"]
+__all__ = ["Index", "SavedTurn", "StoredFile"]
 
 
-class File(Struct, frozen=True):
-    """A file of ours, by name and content."""
+class StoredFile(Struct, frozen=True):
+    """A file of the store: its name and the SHA-256 of its content."""
 
     name: str
     sha256: str
 
 
-class Turn(Struct, frozen=True):
-    """A turn: its report, its update, and the private state that follows its acceptance."""
+class SavedTurn(Struct, frozen=True):
+    """A turn on disk; `private` becomes the private state if the update is accepted."""
 
     report: Report
-    update: File
-    private: File
+    update: StoredFile
+    private: StoredFile
 
 
-class Index(Struct, frozen=True):
-    """What lies where. `turn` awaits the coordinator's word; `settled` was accepted, `late` not.
+class Index(Struct, frozen=True, rename={"last_accepted": "settled", "missed": "late"}):
+    """Where the store stands.
 
-    Of the late one the files are gone: what is left says which turn not to take again.
-    `earlier` is the private state before the present one: from there the turn can be taken again.
-    `trusted` is when the newest signed state was issued that the agent had believed by then.
+    `turn` awaits the coordinator's answer, `last_accepted` was accepted, `missed` came too late.
+    The files of `missed` are gone: it names the turn that is not taken again.
+    `earlier` is the private state before the current one: a damaged turn starts again from there.
+    `trusted` is the issue number of the newest signed state that the agent has believed.
     """
 
     instance: str
     held: str = ""
     held_sha256: str = ""
     run: str = ""
-    private: File | None = None
-    earlier: File | None = None
-    turn: Turn | None = None
-    settled: Turn | None = None
-    late: Turn | None = None
+    private: StoredFile | None = None
+    earlier: StoredFile | None = None
+    turn: SavedTurn | None = None
+    last_accepted: SavedTurn | None = None
+    missed: SavedTurn | None = None
     count: int = 0
     trusted: int = 0

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import torch
 
-from fededge.errors import MethodError
+from fededge.errors import MethodError, StoreError, WireError
 from fededge.method.private import Private, Value
+from fededge.storage.files import stream_sha256
 from fededge.wire import container
 from fededge.wire.container import RawTensor, Sink, TensorSpec
 
-__all__ = ["dump", "private_of"]
+__all__ = ["dump", "load"]
 
 DTYPES: dict[str, torch.dtype] = {
     code: getattr(torch, name) for code, name in container.DTYPES.items()
@@ -20,7 +22,7 @@ CODES = {dtype: code for code, dtype in DTYPES.items()}
 
 
 def dump(private: Private, file: Sink) -> None:
-    """Tensors under their names, numbers as `#name`: whole ones as int64, others as float64."""
+    """Write private state: integers as int64, other numbers as float64."""
     values: dict[str, RawTensor] = {}
     for name, value in private.items():
         if not isinstance(value, torch.Tensor):
@@ -43,8 +45,23 @@ def _plain(tensor: torch.Tensor) -> RawTensor:
     )
 
 
-def private_of(values: Mapping[str, RawTensor]) -> Private:
-    """What `dump` wrote."""
+def load(path: Path, sha256: str, wanted: Callable[[str], bool]) -> Private:
+    """The wanted pieces of the private state in a file; StoreError if the file is damaged."""
+    try:
+        with path.open("rb") as file:
+            if stream_sha256(file) != sha256:
+                raise StoreError(
+                    f"{path}: damaged, its SHA-256 does not fit; start the agent again"
+                )
+            return _private_of(container.read(file, lambda name: wanted(name.removeprefix("#"))))
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be read ({error.strerror})") from None
+    except WireError as error:
+        raise StoreError(f"{path}: unreadable ({error})") from None
+
+
+def _private_of(values: Mapping[str, RawTensor]) -> Private:
+    """The private state that `dump` wrote."""
     found: dict[str, Value] = {}
     for name, plain in values.items():
         tensor = _tensor(plain)

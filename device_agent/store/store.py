@@ -1,9 +1,9 @@
-"""What the agent keeps on disk: who it is, the held model, private state, and the last update.
+"""The agent's files: its identity, the held model, private state, and the last update.
 
-One small index file names the others and is replaced atomically, so private state and update
-change together or not at all. Each file is checked by its SHA-256 when it is read; the index and
-the private state before the present ones are kept too, and serve when those are damaged. All lie
-in a folder of their own that only the agent's user can enter: the models for apps are elsewhere.
+One small index names the others and is replaced atomically, so private state and update change
+together or not at all. Every file is checked by its SHA-256 when it is read. The previous index and
+the previous private state are kept, in case the current ones are damaged. Only the agent's user can
+enter the folder; the models for apps are elsewhere.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ import os
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, BinaryIO
 
-import msgspec
 import torch
 
 from fededge.errors import FedEdgeError, StoreError, WireError
@@ -27,29 +26,27 @@ from fededge.storage.files import (
     fsync_folder,
     lock_folder,
     make_folder,
-    replace_file,
     replacing,
     stream_sha256,
 )
-from fededge.storage.sealed import read_sealed, sealed
 from fededge.storage.source import FileSource
-from fededge.wire import container
 from fededge.wire.chunks import Payload
 from fededge.wire.container import Sink
 from fededge.wire.messages import Manifest, Report
-from fededge_agent.store.index import File, Index, Turn
-from fededge_agent.store.private_file import dump, private_of
+from fededge_agent.store.index import Index, SavedTurn, StoredFile
+from fededge_agent.store.index_file import IndexFile
+from fededge_agent.store.private_file import dump, load
 
-__all__ = ["AgentStore", "Turn"]
+__all__ = ["AgentStore", "SavedTurn"]
 
 log = logging.getLogger("agent")
 
 SUFFIXES = frozenset({".update", ".accepted", ".private", ".safetensors", ".new"})
-"""Files that are removed once nothing names them."""
+"""Files that are removed once the index does not name them."""
 
 
 Reader = Callable[[BinaryIO], dict[str, torch.Tensor]]
-"""From the file of a model to its vectors; a WireError if there are none."""
+"""Reads the vectors of a model's file; raises WireError if it is invalid."""
 
 
 class AgentStore:
@@ -57,15 +54,20 @@ class AgentStore:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "private"
-        self.index = Index(instance="")
-        self._trusted = 0
+        self._index = IndexFile(self.folder)
+        self._lock: IO[str] | None = None
         self._drafts: set[str] = set()  # files of the turn that is being saved
 
+    @property
+    def index(self) -> Index:
+        return self._index.current
+
     def open(self) -> None:
-        """Take the folder for this process alone, and read where we stand."""
+        """Lock the folder for this process, read the index and repair what is damaged."""
         self._take_folder()
         try:
-            self._read_index()
+            if not self._index.read():
+                self._begin()
             self._recover()
             self._sweep()
         except StoreError:
@@ -73,7 +75,9 @@ class AgentStore:
             raise
 
     def close(self) -> None:
-        self._lock.close()
+        """Release the folder; closing twice does no harm."""
+        if self._lock is not None:
+            self._lock.close()
 
     def _take_folder(self) -> None:
         try:
@@ -84,48 +88,35 @@ class AgentStore:
             raise disk_error(self.folder, error) from None
         self._lock = lock_folder(self.folder, "another agent")
 
-    def _read_index(self) -> None:
-        """Read where we stand, or where we stood one change earlier; begin if nothing is there."""
-        for path in (self._index, self._before):
-            index = read_sealed(path, Index)
-            if index is not None:
-                self.index = index
-                break
-        else:
-            self._begin()
-            return
-        if path == self._before:
-            log.warning("%s: damaged; going on from the one before", self._index)
-            self._write(index)
-        elif read_sealed(self._before, Index) is None:
-            log.warning("%s: missing or damaged; it is written anew", self._before)
-            self._replace(self._before.name, sealed(index))
-
     def _begin(self) -> None:
-        """A new identity: only where there is nothing that belonged to another one."""
+        """Make a new identity, but only in a folder without files of another one."""
         ours = SUFFIXES - {".new"}
         left = [p for p in self.folder.iterdir() if p.suffix in ours or p.match("agent*.json")]
         if left:
             raise StoreError(
-                f"{self._index}: unreadable, and so is the one before; restore a backup, or remove "
-                f"{self.folder} to begin as a new device without its private state"
+                f"{self._index.path}: unreadable, and so is the one before; restore a backup, or "
+                f"remove {self.folder} to begin as a new device without its private state"
             )
-        self._write(Index(instance=uuid.uuid4().hex))
+        self._index.begin(Index(instance=uuid.uuid4().hex))
 
     def _recover(self) -> None:
-        """Do without what can be had again; of private state, go back to the one before."""
+        """Forget damaged files that can be had again; replace private state by the one before."""
         index = self.index
-        if index.held and not self._intact(File(self._model(index.held).name, index.held_sha256)):
-            log.warning("%s: damaged; it is fetched again", self._model(index.held))
-            self._change(held="", held_sha256="")
-        if index.settled is not None and not self._intact(index.settled.update):
-            log.warning("%s: damaged; it was accepted", self.folder / index.settled.update.name)
-            self._change(settled=None)
+        if index.held and not self._intact(
+            StoredFile(self._model(index.held).name, index.held_sha256)
+        ):
+            log.warning("%s: damaged; downloading it again", self._model(index.held))
+            self._index.change(held="", held_sha256="")
+        if index.last_accepted is not None and not self._intact(index.last_accepted.update):
+            log.warning(
+                "%s: damaged; it was accepted", self.folder / index.last_accepted.update.name
+            )
+            self._index.change(last_accepted=None)
         if self.index.private is not None and not self._intact(self.index.private):
             self._go_back()
 
     def _go_back(self) -> None:
-        """Never to nothing: what a device has learnt would be gone without a word."""
+        """Use the private state before; without one, stop rather than lose what was learnt."""
         index = self.index
         assert index.private is not None
         lost = self.folder / index.private.name
@@ -134,19 +125,19 @@ class AgentStore:
                 f"{lost}: damaged, its SHA-256 does not fit, and there is none before it; "
                 f"restore a backup, or remove {self.folder} to begin as a new device"
             )
-        log.warning("%s: damaged; going on from the private state before it", lost)
-        self._change(private=index.earlier, earlier=None)
+        log.warning("%s: damaged; using the private state before it", lost)
+        self._index.change(private=index.earlier, earlier=None)
 
     # The global model
 
     def expect(self, version: str, manifest: Manifest) -> None:
-        """A model is to come, and no other: what had come of one is not needed any more."""
+        """Expect the chunks of this model, and discard those of any other."""
         for part in self.folder.glob("*.coming"):
             pieces.forget(part.with_suffix(".part"))
         pieces.expect(self._part(version), manifest)
 
     def coming(self) -> tuple[str, Manifest, frozenset[int]] | None:
-        """The model that was on its way when the process before this one ended."""
+        """The model that an earlier process was downloading, and the chunks that it has."""
         for listed in self.folder.glob("*.coming"):
             part = listed.with_suffix(".part")
             manifest = pieces.expected(part, Manifest)
@@ -156,11 +147,11 @@ class AgentStore:
         return None
 
     def keep(self, version: str, offset: int, data: bytes) -> None:
-        """Write a piece of a model that is coming in."""
+        """Write a chunk of the model that is expected."""
         pieces.write_piece(self._part(version), offset, data)
 
     def check_model(self, version: str, manifest: Manifest, read: Reader) -> None:
-        """Take a complete model as the held one, if it is what its manifest says."""
+        """Make a complete model the held one, if it matches its manifest."""
         part = self._part(version)
         try:
             pieces.check_whole(part, manifest)
@@ -173,14 +164,14 @@ class AgentStore:
             fsync_folder(self.folder)
         except OSError as error:
             raise disk_error(part, error) from None
-        self._change(held=version, held_sha256=manifest.sha256)
+        self._index.change(held=version, held_sha256=manifest.sha256)
         pieces.forget(part)
         self._sweep()
 
     def model(self, version: str, read: Reader) -> dict[str, torch.Tensor]:
-        """The held model; a WireError if its file is gone or damaged: it can be fetched again."""
+        """The held model; WireError if its file is missing or damaged: it can be had again."""
         path, index = self._model(version), self.index
-        if version == index.held and not self._intact(File(path.name, index.held_sha256)):
+        if version == index.held and not self._intact(StoredFile(path.name, index.held_sha256)):
             raise WireError(f"{path}: missing or damaged, its SHA-256 does not fit")
         return self._read_vectors(path, read)
 
@@ -194,27 +185,28 @@ class AgentStore:
     # Private state and the outbox
 
     def private(self, run: str = "", wanted: Callable[[str], bool] = bool) -> Private:
-        """The private state, or the pieces of it that are wanted; empty if it is of another run."""
+        """The wanted pieces of the private state; empty if it is of another run."""
         index = self.index
         if index.private is None or (run and index.run != run):
             return Private()
-        return self._read_private(index.private, wanted)
+        file = index.private
+        return load(self.folder / file.name, file.sha256, wanted)
 
     @property
-    def outgoing(self) -> Turn | None:
-        """The turn whose update may be asked for: the undecided one, or the last accepted one."""
-        return self.index.turn or self.index.settled
+    def outgoing(self) -> SavedTurn | None:
+        """The turn whose update the coordinator may ask for: pending, or accepted last."""
+        return self.index.turn or self.index.last_accepted
 
-    def write_private(self, private: Private) -> File:
-        """Write the private state that the next turn leaves at once."""
+    def write_private(self, private: Private) -> StoredFile:
+        """Write the private state that follows the training, accepted or not."""
         return self._written("private", lambda file: dump(private, file))
 
-    def write_update(self, write: Callable[[Sink], object]) -> tuple[File, Path]:
-        """Write the update of the next turn; it is nobody's until `save_turn` names it."""
+    def write_update(self, write: Callable[[Sink], object]) -> tuple[StoredFile, Path]:
+        """Write the update of the next turn; `save_turn` puts it into the index."""
         file = self._written("update", write)
         return file, self.folder / file.name
 
-    def _written(self, kind: str, write: Callable[[Sink], object]) -> File:
+    def _written(self, kind: str, write: Callable[[Sink], object]) -> StoredFile:
         name = f"{self.index.count + 1}.{kind}"
         path = self.folder / name
         self._drafts.add(name)
@@ -223,43 +215,45 @@ class AgentStore:
                 write(file)
         except FedEdgeError:
             self._drafts.clear()
-            self._sweep()  # the disk may be full of them
+            self._sweep()  # they may fill the disk
             raise
-        path.chmod(0o600)  # the folder's own mode keeps others out before that
-        return File(name, file.sha256)
+        path.chmod(0o600)  # until then the mode of the folder keeps others out
+        return StoredFile(name, file.sha256)
 
-    def save_turn(self, now: File, update: File, if_accepted: Private, report: Report) -> None:
-        """Keep a turn: what follows the training at once, the rest until it is decided on."""
+    def save_turn(
+        self, now: StoredFile, update: StoredFile, if_accepted: Private, report: Report
+    ) -> None:
+        """Save a turn; `if_accepted` becomes the private state when the update is accepted."""
         private = self._written("accepted", lambda file: dump(if_accepted, file))
         earlier = self.index.private if self.index.run == report.run else None
-        self._change(
+        self._index.change(
             run=report.run,
             private=now,
             earlier=earlier,
-            turn=Turn(report, update, private),
-            settled=None,
+            turn=SavedTurn(report, update, private),
+            last_accepted=None,
             count=self.index.count + 1,
         )
         self._drafts.clear()
         self._sweep()
 
     def settle(self, accepted: bool, late: bool = False) -> None:
-        """Close the turn: its private state becomes ours if the update was accepted."""
+        """Save the coordinator's decision on the pending turn."""
         turn = self.index.turn
         if turn is None:
             return
         if accepted:
             earlier = self.index.private
-            self._change(private=turn.private, earlier=earlier, turn=None, settled=turn)
+            self._index.change(private=turn.private, earlier=earlier, turn=None, last_accepted=turn)
         else:
-            self._change(turn=None, late=turn if late else self.index.late)
+            self._index.change(turn=None, missed=turn if late else self.index.missed)
         self._sweep()
 
     def update(self) -> Payload | None:
-        """The update of the outgoing turn; None if it is damaged, and the turn to be taken again.
+        """The update of the outgoing turn; None if it is damaged, and its turn must be taken again.
 
-        The private state is then again the one that the turn began with, so that the same comes of
-        it; what follows the update is kept, for the coordinator may have it already.
+        The private state is then reset to the one that the turn began with, so that training gives
+        the same update. `turn.private` is kept: the coordinator may have the update already.
         """
         turn = self.outgoing
         assert turn is not None
@@ -268,28 +262,13 @@ class AgentStore:
             payload = Payload.of(FileSource(path), turn.report.manifest.chunk_bytes)
             if payload.facts.sha256 == turn.update.sha256:
                 return payload
-        log.warning("%s: damaged; its turn is taken again", path)
-        self._change(private=self.index.earlier, settled=None)
+        log.warning("%s: damaged; taking its turn again", path)
+        self._index.change(private=self.index.earlier, last_accepted=None)
         return None
-
-    def _read_private(self, file: File, wanted: Callable[[str], bool]) -> Private:
-        path = self.folder / file.name
-        try:
-            with path.open("rb") as opened:
-                if stream_sha256(opened) != file.sha256:
-                    raise StoreError(
-                        f"{path}: damaged, its SHA-256 does not fit; start the agent again"
-                    )
-                values = container.read(opened, lambda name: wanted(name.removeprefix("#")))
-        except OSError as error:
-            raise StoreError(f"{path}: cannot be read ({error.strerror})") from None
-        except WireError as error:
-            raise StoreError(f"{path}: unreadable ({error})") from None
-        return private_of(values)
 
     # Files
 
-    def _intact(self, file: File) -> bool:
+    def _intact(self, file: StoredFile) -> bool:
         try:
             with (self.folder / file.name).open("rb") as opened:
                 return stream_sha256(opened) == file.sha256
@@ -297,7 +276,7 @@ class AgentStore:
             return False
 
     def _sweep(self) -> None:
-        """Remove what the index does not name: files of old turns, and models of old versions."""
+        """Remove files that the index does not name: of old turns and old versions."""
         index = self.index
         files = [index.private, index.earlier]
         if self.outgoing is not None:
@@ -310,35 +289,8 @@ class AgentStore:
                 path.unlink(missing_ok=True)
 
     def trust(self, issued: int) -> None:
-        """Remember when the newest signed state was issued: with the next change of the index.
-
-        The first time at once: the index must know that there was one.
-        """
-        self._trusted = issued
-        if not self.index.trusted:
-            self._change()
-
-    def _change(self, **fields: Any) -> None:
-        trusted = max(self._trusted, self.index.trusted)
-        self._write(msgspec.structs.replace(self.index, trusted=trusted, **fields))
-
-    def _write(self, index: Index) -> None:
-        self._replace(self._before.name, sealed(self.index if self.index.instance else index))
-        self._replace(self._index.name, sealed(index))
-        self.index = index
-
-    def _replace(self, name: str, data: bytes) -> None:
-        path = self.folder / name
-        replace_file(path, data)
-        path.chmod(0o600)  # the folder's own mode keeps others out before that
-
-    @property
-    def _index(self) -> Path:
-        return self.folder / "agent.json"
-
-    @property
-    def _before(self) -> Path:
-        return self.folder / "agent.before.json"
+        """Remember when the newest signed state was issued."""
+        self._index.trust(issued)
 
     def _model(self, version: str) -> Path:
         return self.folder / f"{version}.safetensors"

@@ -40,7 +40,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     config = _allowing(load(options.config, AgentConfig), options.method)
-    from fededge_agent.shell import Agent
+    from fededge_agent.agent import Agent
 
     run_until_signal(Agent(config), options.verbose)
 

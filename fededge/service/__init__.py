@@ -1,1 +1,1 @@
-"""What the coordinator and the agent share as services."""
+"""The shell that the coordinator and the agent share: inbox, loop, command queue, name."""

@@ -1,9 +1,9 @@
-"""One holder per name: a starting coordinator or agent first asks whether its name is taken.
+"""One holder per name: a coordinator or agent that starts first asks whether its name is taken.
 
-The holder of a name keeps a retained presence beside it (`…/status`, with a last will) and
-answers claims (`…/claim`) by repeating their nonce. A presence that answers nothing is a leftover
-of a lost broker. Once a process runs, nothing that is said in its name ends it: `Holder` has it
-said again who it is, and names the rival.
+The holder of a name keeps a retained presence (`…/status`, with a last will) and answers claims
+(`…/claim`) by repeating their nonce. A presence that answers no claim is left over from a process
+that is gone. No message in its name ends a running process: `Holder` says when to publish our
+presence again, and who the rival is.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ P = TypeVar("P", Presence, Status)
 AWAIT_ANSWER = 3.0
 
 REPEATED = 5.0
-"""Seconds between two repetitions of our presence, however often others overwrite it."""
+"""Shortest time in seconds between two repetitions of our presence."""
 
 FORGOTTEN = 60.0
-"""Seconds after which a rival that is silent is not named any more."""
+"""Seconds of silence after which a rival is forgotten."""
 
 
 @dataclass
 class Holder:
-    """Our hold on a name: what was last said under it, by us and by others.
+    """Our hold on a name: the last presence under it, ours and a rival's.
 
-    `contested`: the last word that the broker has is not ours. `rival` is the instance of another
-    process that says it holds the name.
+    `contested`: the presence that the broker retains is not ours. `rival` is the instance of
+    another process that claims to hold the name.
     """
 
     instance: str
@@ -55,10 +55,10 @@ class Holder:
         self.said, self.said_at = payload, now
 
     def hears(self, payload: bytes, presence: Presence | Status | None, now: float) -> None:
-        """Note what was said under our name, by whomever; None: it is no presence at all.
+        """Note what was published under our name, by anybody; `presence` is None if it is garbage.
 
-        A rival that speaks before the first echo of our own presence is a leftover: retained, or
-        kept by the broker for a process of ours that was killed.
+        A presence that comes before the first echo of our own is stale: retained, or the will of an
+        earlier process of ours.
         """
         self.contested = payload != self.said
         if presence is not None and presence.instance == self.instance:
@@ -67,11 +67,11 @@ class Holder:
             self.rival, self.rival_at = presence.instance, now
 
     def lost(self) -> None:
-        """The connection is gone: with the next one we say who we are anyway."""
+        """The connection is gone: the next one begins with our presence anyway."""
         self.contested = False
 
     def due(self, now: float) -> bool:
-        """Whether our presence is to be said again now; forgets a rival that has fallen silent."""
+        """True if our presence must be published again; forgets a rival that has fallen silent."""
         gone = bool(self.rival) and now - self.rival_at >= FORGOTTEN
         if gone:
             self.rival = ""
@@ -79,7 +79,7 @@ class Holder:
 
 
 def new_claim() -> Claim:
-    """A claim that nobody can have answered before."""
+    """A claim with a fresh nonce."""
     return Claim(uuid.uuid4().hex)
 
 
@@ -101,13 +101,13 @@ def claim_name(
     Asks under a client id of its own, so that the holder's session is not disturbed.
 
     Args:
-        broker: where to ask.
+        broker: the broker to ask.
         base: the topic above `status` and `claim`.
-        claim: what to ask with.
-        instance: ours: a presence of an earlier process of ours is no obstacle.
-        what: the name, for the sentence.
-        kind: of the holder's presence.
-        believed: whether an answer counts; for presences that must be signed.
+        claim: the claim to publish.
+        instance: our own; a presence of an earlier process with it is ignored.
+        what: the name, for the error.
+        kind: the type of the holder's presence.
+        believed: decides whether an answer counts; for presences that must be signed.
     """
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
     session = Session(broker, f"claim-{uuid.uuid4().hex[:16]}", inbox)
@@ -133,10 +133,10 @@ def claim_name(
 def _await_answer(
     inbox: queue.SimpleQueue[Any], claim: Claim, others: Callable[[bytes], P | None]
 ) -> str:
-    """The instance that answers our claim; empty if nobody does.
+    """The instance that answers our claim; empty if none does.
 
-    The broker sends us the retained presence before the echo of our own claim: once that is back,
-    a name without a presence is free.
+    The broker sends the retained presence before the echo of our claim: if only the echo comes, the
+    name is free.
     """
     held, deadline = False, time.monotonic() + AWAIT_ANSWER
     while (left := deadline - time.monotonic()) > 0:

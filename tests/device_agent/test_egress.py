@@ -204,7 +204,7 @@ def test_an_update_is_on_the_ledger_before_it_leaves(door: Door) -> None:
 
 
 def test_a_chunk_whose_file_is_gone_or_damaged_is_not_sent(door: Door, tmp_path: Path) -> None:
-    """Who wants it asks again, and then the whole file is looked at."""
+    """The coordinator asks again, and then the whole file is checked."""
     path = tmp_path / "update"
     path.write_bytes(PAYLOAD)
     update = Payload.of(FileSource(path), 1024)
@@ -253,5 +253,5 @@ def test_a_ledger_that_is_gone_is_told(
     assert caplog.messages == []
     door.egress.open(begun=True)
     assert caplog.messages == [
-        f"{tmp_path / 'ledger.json'}: missing; it begins anew, without what has left before"
+        f"{tmp_path / 'ledger.json'}: missing; counting starts again from zero"
     ]

@@ -1,4 +1,4 @@
-"""Which of a device's samples an export is compared and calibrated on."""
+"""The samples on which an export is compared and calibrated."""
 
 from __future__ import annotations
 
@@ -46,7 +46,6 @@ def test_int8_is_calibrated_on_all_classes_though_a_folder_is_read_class_after_c
     trainer = Trainer("box", net, Preprocess(spec), data, method("fedavg"))
     promotion = Promotion(ModelRegistry(tmp_path / "models"), "box", 0.0, lambda _: None)
     exporting, asked = Exporting(config, spec, trainer, promotion), Asked()
-    exporting.warm_up()
     exporting._complete(cast(Candidate, asked))
     counts = asked.samples.training[:, 0, 0, 0].long().bincount(minlength=CLASSES)
     assert counts.sum() == 256

@@ -1,4 +1,4 @@
-"""How much of a device a state may claim, found out without claiming it."""
+"""Memory limits for announced jobs, checked without allocating it."""
 
 from __future__ import annotations
 

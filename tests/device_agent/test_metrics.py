@@ -1,4 +1,4 @@
-"""What a device tells of its own training, against plain computations on the same data."""
+"""A device's own metrics, against plain computations on the same data."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def trainer() -> Trainer:
 
 
 def plain_accuracy(weights: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> float:
-    """Of the linear layer that a vector of 3x4 weights and 3 biases is."""
+    """The accuracy of a linear layer whose vector has 3x4 weights and 3 biases."""
     logits = x.flatten(1).double() @ weights[:12].view(3, 4).double().T + weights[12:].double()
     return float((logits.argmax(1) == y).double().mean())
 

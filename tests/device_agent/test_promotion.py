@@ -1,4 +1,4 @@
-"""Which model an agent makes current: by its data, its apps, and the coordinator's rollout."""
+"""Promotion of models: by the device's data, its apps, and the coordinator's rollout."""
 
 from __future__ import annotations
 

@@ -12,18 +12,22 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fededge.config import AgentConfig, DataConfig
 from fededge.credentials.signing_keys import make_keys, read_signing_key
-from fededge.errors import FedEdgeError
-from fededge.transport.session import Connected, Incoming, Lost, Will
+from fededge.errors import DiskFullError, FedEdgeError
+from fededge.transport.session import Connected, Incoming, Lost
+from fededge.wire import chunks
 from fededge.wire.messages import Claim, Reply, State, Status, TaskMessage, decode, encode
 from fededge.wire.signing import sign
 from fededge.wire.topics import Topics
-from fededge_agent import shell as app
-from fededge_agent.machine import events
+from fededge_agent.agent import Agent, Surroundings
+from fededge_agent.egress import Egress
+from fededge_agent.machine import commands, events
 from fededge_agent.machine.caution import STANDS
-from fededge_agent.store import Turn
-from fededge_agent.turn_runner import Work
+from fededge_agent.machine.download import Download
+from fededge_agent.machine.turn import DeviceTurn
+from fededge_agent.store import AgentStore, SavedTurn
+from fededge_agent.turn_runner import TurnRunner
 from fededge_agent.worker import Worker
-from tests.device_agent.machine.test_life import STATE, V0
+from tests.device_agent.machine.test_agent import MODEL, STATE, V0
 from tests.device_agent.store.test_store import save
 from tests.faults.network import Broker, Link
 
@@ -47,11 +51,13 @@ class Idle(Worker):
         """Nothing is exported here."""
 
 
-class Shell(app.Agent):
-    """An agent on a broker in memory, with the time in hand."""
+class Shell:
+    """An agent on a broker in memory; the test sets its clock."""
 
     def __init__(self, folder: Path, key: bool) -> None:
         self.now = 1000.0
+        self.asked: list[str] = []
+        self.broker = Broker(lambda sender, packet: None)
         make_keys(folder / "a.key", folder / "a.pub")
         self.signing = read_signing_key(folder / "a.key") if key else None
         config = AgentConfig(
@@ -60,25 +66,26 @@ class Shell(app.Agent):
             state=str(folder / "state"),
             trusted_key=str(folder / "a.pub") if key else "",
         )
-        super().__init__(config, lambda: self.now)
-        self.asked: list[str] = []
-        self.worker = Idle(self.asked)
-        self.broker = Broker(lambda sender, packet: None)
+        around = Surroundings(
+            clock=lambda: self.now,
+            session=self.connection,
+            claim=lambda *_: None,
+            worker=lambda *_: Idle(self.asked),
+        )
+        self.agent = Agent(config, around)
+        self.store = self.agent.store
+        self.shell = self.agent.open()
+        self.machine = self.shell.parts.machine
+        self.take(self.link.connect())
+        self.hear(TOPICS.device("box", "status"), self.said().payload)  # the echo
 
-    def _session(self, name: str, will: Will) -> Any:
+    def connection(self, broker: Any, name: str, inbox: Any, will: Any, keep: int) -> Link:
         self.client_id = name
         self.link = Link(self.broker, "box", will)
         return self.link
 
-    def _claim(self) -> None:
-        """Nobody to ask."""
-
-    def begin(self) -> None:
-        self.store.open()
-        self.trust.open()
-        self._connect()
-        self._take(self.link.connect())
-        self.hear(TOPICS.device("box", "status"), self.said().payload)  # the echo
+    def take(self, event: Any) -> None:
+        self.shell.take(event)
 
     def said(self) -> Any:
         return [p for p in self.link.outgoing if p.topic.endswith("/status")][-1]
@@ -88,7 +95,7 @@ class Shell(app.Agent):
         return decode(self.said().payload, Status)
 
     def hear(self, topic: str, payload: bytes) -> None:
-        self._take(Incoming(topic, payload, False, lambda: None))
+        self.take(Incoming(topic, payload, False, lambda: None))
 
     def signed(self, message: Any) -> Any:
         return message if self.signing is None else sign(message, self.signing)
@@ -100,10 +107,10 @@ class Shell(app.Agent):
     def pass_time(self, seconds: float) -> None:
         for _ in range(round(2 * seconds)):
             self.now += 0.5
-            self._tick()
+            self.shell.tick()
 
     def prepared(self, state: State) -> None:
-        self._take(events.Prepared(state))
+        self.take(events.Prepared(state))
 
 
 Make = Callable[[bool], Shell]
@@ -111,17 +118,16 @@ Make = Callable[[bool], Shell]
 
 @pytest.fixture
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
-    monkeypatch.setattr(Work, "scalars", frozenset({"examples"}))
+    monkeypatch.setattr(TurnRunner, "scalars", frozenset({"examples"}))
     made: list[Shell] = []
 
     def shell(key: bool) -> Shell:
         made.append(Shell(tmp_path, key))
-        made[-1].begin()
         return made[-1]
 
     yield shell
     for each in made:
-        each.store.close()
+        each.agent.close()
 
 
 with_and_without_a_key = pytest.mark.parametrize("key", [True, False], ids=["key", "no key"])
@@ -130,7 +136,7 @@ TASK = TaskMessage("box", STATE.run, V0)
 
 def ready(shell: Shell) -> Shell:
     shell.hears("state", msgspec.structs.replace(STATE, issued=1))
-    shell.life.held = V0
+    shell.machine.download = Download(held=V0)
     shell.prepared(STATE)
     return shell
 
@@ -169,10 +175,10 @@ def test_with_a_key_no_other_task_is(make: Make, odd: Callable[[Shell], TaskMess
     assert not [asked for asked in shell.asked if asked.startswith("train")]
 
 
-def pending(shell: Shell) -> Turn:
+def pending(shell: Shell) -> SavedTurn:
     """A turn that awaits its answer."""
     save(shell.store, now=1.0, later=2.0, version=V0)
-    shell.life.pending = events.Pending("run", V0)
+    shell.machine.turn = DeviceTurn(events.Pending("run", V0))
     turn = shell.store.index.turn
     assert turn is not None
     return turn
@@ -257,11 +263,11 @@ def test_nothing_piles_up_while_there_is_no_connection(make: Make) -> None:
     shell = make(False)
     shell.pass_time(10.0)
     shell.hear(TOPICS.device("box", "status"), forged())
-    shell._take(Lost("gone"))
+    shell.take(Lost("gone"))
     before = len(shell.link.outgoing)
     shell.pass_time(30.0)
     assert len(shell.link.outgoing) == before
-    shell._take(Connected())
+    shell.take(Connected())
     assert len(shell.link.outgoing) == before + 1
 
 
@@ -306,11 +312,11 @@ def test_an_update_of_another_method_is_not_reported_and_ends_nothing(
     turn = pending(shell)
     turn.report.scalars["steps"] = 3.0
     before = len(shell.link.outgoing)
-    shell._do(events.SendUpdate())
+    shell.shell.do(commands.SendUpdate())
     assert len(shell.link.outgoing) == before
     assert "scalar 'steps' is not in the method's contract" in caplog.text
-    monkeypatch.setattr(Work, "scalars", frozenset({"examples", "steps"}))
-    shell._do(events.SendUpdate())
+    monkeypatch.setattr(TurnRunner, "scalars", frozenset({"examples", "steps"}))
+    shell.shell.do(commands.SendUpdate())
     assert shell.link.outgoing[-1].topic == TOPICS.device("box", "report")
 
 
@@ -344,5 +350,47 @@ def test_data_that_cannot_be_is_told_before_anything_begins(
     """A person is there then; later, what is wrong with the data ends nothing."""
     config = AgentConfig(federation="f", device="box", state=str(tmp_path / "state"), data=data)
     with pytest.raises(FedEdgeError, match=sentence):
-        app.Agent(config).run()
+        Agent(config).run()
     assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.parametrize("step", ["expect", "keep", "check_model"])
+def test_a_full_disk_drops_what_relies_on_the_failed_command(
+    make: Make, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Nobody subscribes to chunks that cannot be kept, nor checks a model that is not there."""
+
+    def full(*_: object, **__: object) -> None:
+        raise DiskFullError("the disk is full")
+
+    shell = make(False)
+    shell.hears("state", STATE)
+    monkeypatch.setattr(AgentStore, step, full)
+    shell.prepared(STATE)
+    for index in range(STATE.manifest.chunks):
+        payload = chunks.pack(MODEL, STATE.manifest, index)
+        shell.hear(TOPICS.model(V0, index), payload)
+    assert (shell.status.activity, shell.status.problem) == ("failed", "the disk is full")
+    followed = shell.broker.filters.get("box", {})
+    assert not [topic for topic in followed if "/model/" in topic]
+    monkeypatch.undo()
+
+
+def test_a_report_that_finds_the_disk_full_is_sent_again_and_ends_no_training(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell = ready(make(False))
+    pending(shell)
+    reported: list[bool] = []
+
+    def full(*_: object, **__: object) -> None:
+        reported.append(True)
+        raise DiskFullError("the disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Egress, "save", full)
+        shell.take(Connected())
+        assert reported
+        assert (shell.status.activity, shell.status.problem) == ("failed", "the disk is full")
+    shell.pass_time(20.0)
+    assert shell.link.outgoing[-1].topic == TOPICS.device("box", "report")

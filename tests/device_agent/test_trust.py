@@ -1,4 +1,4 @@
-"""Which states a device believes, across restarts."""
+"""The states that a device believes, across restarts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an agent makes of an announcement: its own files or none, and a sentence if it cannot."""
+"""The turn runner: it serves an announced job, or says in one sentence why it cannot."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from fededge.model_spec import ModelSpec
 from fededge.models import build_for, meta_network
 from fededge.wire import chunks, tensors
 from fededge.wire.messages import Manifest, State, Status, Training, decode, encode
+from fededge_agent.agent import Agent
 from fededge_agent.machine.events import Abandoned, Prepared, Trained, TurnFailed, Unable
-from fededge_agent.shell import Agent
 from fededge_agent.worker import UNFIT
 from tests.pages import write_example
 
@@ -57,7 +57,7 @@ def foreign(**fields: Any) -> dict[str, Any]:
 
 
 def answer(folder: Path, allowed: tuple[str, ...] = (), **announced: Any) -> Any:
-    """What the worker tells the loop after an announcement."""
+    """The worker's result after an announcement."""
     config = AgentConfig(
         federation="gates",
         device="box",
@@ -66,9 +66,9 @@ def answer(folder: Path, allowed: tuple[str, ...] = (), **announced: Any) -> Any
         max_memory_bytes=2**30,
     )
     agent = Agent(config)
-    agent.work.load_methods()
+    agent.runner.load_methods()
     agent.worker._prepare(msgspec.structs.replace(STATE, **announced))
-    return agent.inbox.get_nowait()
+    return agent.loop.inbox.get_nowait()
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ class Device:
     def __init__(self, folder: Path, **announced: Any) -> None:
         config = AgentConfig(federation="gates", device="box", state=str(folder), data=FEW)
         self.agent = Agent(config)
-        self.work, self.store = self.agent.work, self.agent.store
+        self.runner, self.store = self.agent.runner, self.agent.store
         self.store.open()
         self.net = FlatModel(build_for(MODEL, 1))
         version = f"000000-{self.net.sha256()[:16]}"
@@ -149,13 +149,13 @@ class Device:
         assert isinstance(self.answer(), Prepared)
 
     def answer(self) -> Any:
-        return self.agent.inbox.get_nowait()
+        return self.agent.loop.inbox.get_nowait()
 
     def receive(self, data: bytes, version: str) -> None:
         manifest = chunks.manifest(data)
         self.store.expect(version, manifest)
         self.store.keep(version, 0, data)
-        self.work.check_model(version, manifest)
+        self.runner.check_model(version, manifest)
 
 
 @pytest.fixture

@@ -112,7 +112,7 @@ class HostileService(Service):
 
     def begin(self) -> None:
         last_word = self.rng.choice((encode(self._status(online=False)), garbage(self.rng)))
-        link = self._session("", Will(self._topic("status"), last_word))
+        link = self.link_with(Will(self._topic("status"), last_word))
         link.subscribe(self.topics.state, self._topic("task"), self._topic("reply"))
 
     def take(self, event: Any) -> None:

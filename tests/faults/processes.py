@@ -26,9 +26,13 @@ from fededge.storage import pieces
 from fededge.transport.session import Incoming, Will
 from fededge.wire.encoding import Encoding
 from fededge.wire.messages import Manifest, Report, State
-from fededge_agent import shell as agent_app
-from fededge_agent.machine import events as life
-from fededge_agent.turn_runner import Trained, Work
+from fededge_agent.agent import Agent, Surroundings
+from fededge_agent.machine import commands as agent_commands
+from fededge_agent.machine import events as agent_events
+from fededge_agent.shell import AgentShell
+from fededge_agent.store import AgentStore
+from fededge_agent.store.private_file import load
+from fededge_agent.turn_runner import FinishedTurn, TurnRunner
 from fededge_agent.worker import Worker
 from fededge_server import shell as server_app
 from fededge_server.machine import events as rounds
@@ -197,12 +201,10 @@ class Service:
     link: Link | None
     waiting: list[Callable[[], None]]
 
-    def _session(self, name: str, will: Will) -> Any:
+    def link_with(self, will: Will) -> Link:
+        """A new link to the world's broker."""
         self.link = Link(self.process.world.broker, self.process.name, will)
         return self.link
-
-    def _claim(self) -> None:
-        """One process has each name here: nobody to ask."""
 
     def begin(self) -> None:
         raise NotImplementedError
@@ -247,6 +249,12 @@ class CoordinatorService(Service, server_app.Coordinator):
         self.link = None
         self.waiting = []
         self.read: dict[str, tuple[str, bytes]] = {}
+
+    def _session(self, name: str, will: Will) -> Any:
+        return self.link_with(will)
+
+    def _claim(self) -> None:
+        """One process has each name here: nobody to ask."""
 
     def begin(self) -> None:
         self._prepare()
@@ -392,55 +400,73 @@ class SimulatedAgent(Process):
         self.busy_until = self.world.now + self.world.rng.uniform(*self.world.kind.turn)
 
 
-class AgentService(Service, agent_app.Agent):
+class AgentService(Service):
+    """The real agent, in surroundings that belong to the world."""
+
     def __init__(self, process: SimulatedAgent) -> None:
-        agent_app.Agent.__init__(self, process.config, process.clock)
         self.process: SimulatedAgent = process
-        self.work: SimulatedWork = SimulatedWork(self)
-        self.worker = SimulatedWorker(self)
         self.link = None
         self.waiting = []
+        self.saved: list[tuple[Report, str, str]] = []
+        around = Surroundings(
+            clock=process.clock,
+            session=lambda broker, name, inbox, will, keep: self.link_with(will),
+            claim=unclaimed,
+            runner=lambda config, store: SimulatedRunner(self, config, store),
+            worker=lambda runner, inbox: SimulatedWorker(self, runner, inbox),
+            watch=self.watch,
+        )
+        self.agent = Agent(process.config, around)
+        self.shell: AgentShell | None = None
 
     def begin(self) -> None:
-        self.store.open()
-        self.trust.open()
-        self._connect()
+        self.shell = self.agent.open()
 
     def take(self, event: Any) -> None:
-        self._take(event)
+        assert self.shell is not None
+        self.shell.take(event)
 
     def tick(self) -> None:
-        self._tick()
+        assert self.shell is not None
+        self.shell.tick()
 
-    def _handle(self, event: life.Event) -> None:
-        if isinstance(event, life.Spoiled):
-            self.process.world.oracle.spoiled(self.process.name, event.reason)
-        super()._handle(event)
+    def watch(self, seen: object) -> None:
+        """Each event before it is handled, each command before it is carried out."""
+        world, name = self.process.world, self.process.name
+        if isinstance(seen, agent_commands.Command):
+            world.boundary(self.process, seen)
+        if isinstance(seen, agent_events.Spoiled):
+            world.oracle.spoiled(name, seen.reason)
+        if isinstance(seen, agent_commands.Follow):
+            path = self.agent.store.folder / f"{seen.version}.part"
+            facts = pieces.expected(path, Manifest)
+            assert facts is not None
+            world.oracle.wanted(name, seen.chunks, on_disk(path, facts))
 
     def finish(self, job: Callable[[], None]) -> None:
-        self.worker.finish(job)
-        self.work.tell()
-        while not self.inbox.empty():
-            self._take(self.inbox.get())
+        self.agent.worker.finish(job)
+        self.tell()
+        while not self.agent.loop.inbox.empty():
+            self.take(self.agent.loop.inbox.get())
 
-    def _do(self, command: life.Command) -> None:
-        world = self.process.world
-        world.boundary(self.process, command)
-        if isinstance(command, life.Follow) and self.life.fetch is not None:
-            path, facts = self.store._part(command.version), self.life.fetch.assembly.facts
-            world.oracle.wanted(self.process.name, command.chunks, on_disk(path, facts))
-        super()._do(command)
+    def tell(self) -> None:
+        """Not from within the job: the agent would take an exception for a bug of a method."""
+        while self.saved:
+            self.process.world.oracle.trained(*self.saved.pop())
 
     def abandon(self) -> None:
-        if hasattr(self.store, "_lock"):
-            self.store.close()
+        self.agent.close()
+
+
+def unclaimed(*_: object) -> None:
+    """One process has each name here: there is nobody to ask."""
 
 
 class SimulatedWorker(Worker):
-    """The agent's worker; the world says when it finds the time."""
+    """The agent's worker; the world decides when it runs."""
 
-    def __init__(self, service: AgentService) -> None:
-        super().__init__(service.work, service.inbox)
+    def __init__(self, service: AgentService, runner: TurnRunner, inbox: Any) -> None:
+        super().__init__(runner, inbox)
         self.service = service
 
     def put(self, job: Callable[[], None]) -> None:
@@ -451,38 +477,34 @@ class SimulatedWorker(Worker):
         super().train(state)
 
 
-class SimulatedWork(Work):
-    """The agent's work with the training replaced; what is saved and sent is the real thing."""
+class SimulatedRunner(TurnRunner):
+    """The agent's turn runner with a fake training; what is saved and sent is the real thing."""
 
-    def __init__(self, service: AgentService) -> None:
-        super().__init__(service.config, service.store)
-        self.process = service.process
-        self.saved: list[tuple[Report, str, str]] = []
+    def __init__(self, service: AgentService, config: AgentConfig, store: AgentStore) -> None:
+        super().__init__(config, store)
+        self.service = service
 
     @property
     def examples(self) -> int:
         return EXAMPLES
 
     def prepare(self, state: State) -> None:
+        process = self.service.process
         self.encoding = Encoding.parse(state.encoding)
-        judges = bool(self.process.world.kind.hostile)
-        self.trainer = FakeTrainer(self.process.name, state.method, judges)  # type: ignore[assignment]
+        judges = bool(process.world.kind.hostile)
+        self.trainer = FakeTrainer(process.name, state.method, judges)  # type: ignore[assignment]
 
-    def train(self, state: State) -> Trained:
+    def train(self, state: State) -> FinishedTurn:
         before = digest(self.store.private(state.run))
-        trained = super().train(state)
+        finished = super().train(state)
         turn = self.store.index.turn
         assert turn is not None
-        after = digest(self.store._read_private(turn.private, bool))
-        self.saved.append((turn.report, before, after))
-        return trained
+        saved = turn.private
+        after = digest(load(self.store.folder / saved.name, saved.sha256, bool))
+        self.service.saved.append((turn.report, before, after))
+        return finished
 
-    def tell(self) -> None:
-        """Not from within the job: the agent takes what is raised there for a bug of a method."""
-        while self.saved:
-            self.process.world.oracle.trained(*self.saved.pop())
-
-    def follow_up(self, trained: Trained) -> None:
+    def follow_up(self, finished: FinishedTurn) -> None:
         """No export, no metrics."""
 
 

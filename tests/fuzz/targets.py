@@ -50,7 +50,7 @@ from fededge.wire.messages import (
 )
 from fededge.wire.signing import signed_by
 from fededge.wire.topics import Topics
-from fededge_agent.store.index import File, Index, Turn
+from fededge_agent.store.index import Index, SavedTurn, StoredFile
 
 __all__ = ["TARGETS", "Target"]
 
@@ -242,8 +242,8 @@ INDEX = Index(
     instance="i",
     held=VERSION,
     run="run",
-    private=File("3.private", "ab" * 32),
-    turn=Turn(REPORT, File("3.update", "ab" * 32), File("3.accepted", "cd" * 32)),
+    private=StoredFile("3.private", "ab" * 32),
+    turn=SavedTurn(REPORT, StoredFile("3.update", "ab" * 32), StoredFile("3.accepted", "cd" * 32)),
 )
 
 

@@ -86,7 +86,9 @@ COORDINATOR = {
 }
 
 AGENT = {
-    "index": Case(flipped("private/agent.json"), "agent.json: damaged; going on from the", True),
+    "index": Case(
+        flipped("private/agent.json"), "agent.json: damaged; using the index before", True
+    ),
     "no index": Case(
         removed("private/agent.json", "private/agent.before.json"),
         "private/agent.json: unreadable, and so is the one before; restore a backup",
@@ -94,9 +96,9 @@ AGENT = {
     "no trust": Case(removed("trust.json"), "trust.json: missing, damaged or older than it", True),
     "trust": Case(flipped("trust.json"), "trust.json: missing, damaged or older than it was", True),
     "ledger": Case(flipped("ledger.json"), "ledger.json: unreadable or damaged; restore or remove"),
-    "no ledger": Case(removed("ledger.json"), "ledger.json: missing; it begins anew", True),
-    "private": Case(private_state, "damaged; going on from the private state before it", True),
-    "held model": Case(flipped("private/000*.safetensors"), "damaged; it is fetched again", True),
+    "no ledger": Case(removed("ledger.json"), "ledger.json: missing; counting starts again", True),
+    "private": Case(private_state, "damaged; using the private state before it", True),
+    "held model": Case(flipped("private/000*.safetensors"), "damaged; downloading it again", True),
 }
 
 

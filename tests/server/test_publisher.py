@@ -17,7 +17,7 @@ from fededge.wire.signing import sign
 from fededge.wire.topics import Topics
 from fededge_server.publisher import Board
 from fededge_server.store import Store
-from tests.device_agent.machine.test_life import MODEL, STATE
+from tests.device_agent.machine.test_agent import MODEL, STATE
 
 Make = Callable[[], Board]
 

@@ -15,9 +15,8 @@ from fededge.model_spec import ModelSpec
 from fededge.wire import chunks, messages
 from fededge.wire.messages import Message
 from fededge.wire.topics import DEVICE_KINDS, Topics
-from fededge_agent import egress
-from fededge_agent import shell as agent
-from fededge_agent.machine import life
+from fededge_agent import agent, egress
+from fededge_agent.machine import turn
 from fededge_server import publisher as board
 from fededge_server import shell as server
 
@@ -156,8 +155,8 @@ def test_the_times_are_those_that_hold() -> None:
     lost = f"After {chunks.STALLED:.0f} seconds without one"
     assert lost in round_
     assert f"up to {chunks.MAX_STALLED:.0f}" in round_
-    assert f"After {life.UNANSWERED:.0f} seconds (then" in round_
-    assert f"up to {life.MOST_PATIENCE:.0f}" in round_
+    assert f"After {turn.UNANSWERED:.0f} seconds (then" in round_
+    assert f"up to {turn.MOST_PATIENCE:.0f}" in round_
     kept = " ".join(section("What is retained, and until when").split())
     assert f"expires after {board.CHUNK_EXPIRY // 86_400} days" in kept
     assert f"Chunks of an update expire after {egress.CHUNK_EXPIRY // 3600} hours" in kept

@@ -1,4 +1,4 @@
-"""Which states an agent without a key goes by, and when."""
+"""The states that an agent without a key believes, and when."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from fededge.wire.messages import State
 from fededge_agent.machine.caution import STANDS, Caution
-from tests.device_agent.machine.test_life import NEXT, STATE
+from tests.device_agent.machine.test_agent import NEXT, STATE
 
 
 def other(**fields: Any) -> State:

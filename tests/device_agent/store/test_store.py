@@ -20,6 +20,7 @@ from fededge.method.private import Private, Value
 from fededge.wire import chunks, tensors
 from fededge.wire.messages import Report
 from fededge_agent.store import AgentStore
+from fededge_agent.store.index_file import IndexFile
 
 LAYOUT = Layout.of(nn.Linear(20, 30))
 
@@ -77,7 +78,7 @@ def store(tmp_path: Path) -> Iterator[AgentStore]:
 
 def reopened(store: AgentStore) -> AgentStore:
     store.close()
-    store.index = type(store.index)(instance="")
+    store._index = IndexFile(store.folder)
     store.open()
     return store
 
@@ -251,7 +252,7 @@ def test_which_turn_was_late_is_remembered_through_the_next_ones(store: AgentSto
     store.settle(accepted=False, late=True)
     save(store, 3.0, 4.0, V1)
     store.settle(accepted=False)
-    late = reopened(store).index.late
+    late = reopened(store).index.missed
     assert late is not None
     assert late.report.version == V0
     assert store.outgoing is None
@@ -423,10 +424,10 @@ def cut(path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("agent.json", "damaged; going on from the one before"),
-        ("agent.before.json", "missing or damaged; it is written anew"),
-        (f"{V1}.safetensors", "damaged; it is fetched again"),
-        ("2.accepted", "damaged; going on from the private state before it"),
+        ("agent.json", "damaged; using the index before it"),
+        ("agent.before.json", "missing or damaged; writing it again"),
+        (f"{V1}.safetensors", "damaged; downloading it again"),
+        ("2.accepted", "damaged; using the private state before it"),
         ("2.update", "damaged; it was accepted"),
     ],
 )

@@ -1,4 +1,4 @@
-"""An agent's life, event by event."""
+"""The agent's state machine, event by event."""
 
 from __future__ import annotations
 
@@ -13,39 +13,43 @@ from fededge.model_spec import ModelSpec
 from fededge.wire import chunks
 from fededge.wire.chunks import Assembly
 from fededge.wire.messages import Manifest, Reply, State, TaskMessage, Training
-from fededge_agent.machine.events import (
+from fededge_agent.machine.agent import AgentMachine
+from fededge_agent.machine.commands import (
     Abandon,
-    Abandoned,
     Announce,
     CheckModel,
-    ChunkCame,
-    ClaimCame,
     Command,
-    Connected,
-    Expect,
-    Fetched,
+    ExpectModel,
     Follow,
-    Keep,
+    KeepModelChunk,
     Note,
-    Pending,
     Prepare,
-    Prepared,
-    ReplyCame,
     SendUpdate,
     Settle,
+    Train,
+    Unfollow,
+)
+from fededge_agent.machine.download import IncomingModel
+from fededge_agent.machine.events import (
+    Abandoned,
+    ClaimCame,
+    Fetched,
+    LinkUp,
+    ModelChunkCame,
+    Pending,
+    Prepared,
+    ReplyCame,
     Settled,
     Spoiled,
     StateCame,
     TaskCame,
     Tick,
-    Train,
     Trained,
     TurnLost,
     Unable,
-    Unfollow,
     Unsettled,
 )
-from fededge_agent.machine.life import UNANSWERED, Fetch, Life
+from fededge_agent.machine.turn import UNANSWERED
 
 OLD, V0, V1 = "000000-ffffffffffffffff", "000000-0123456789abcdef", "000001-fedcba9876543210"
 V2 = "000002-0123456789abcdef"
@@ -82,8 +86,8 @@ def task(version: str = V0, run: str = "run") -> TaskCame:
     return TaskCame(TaskMessage("box", run, version))
 
 
-def chunk(index: int, version: str = V0) -> ChunkCame:
-    return ChunkCame(version, chunks.pack(MODEL, STATE.manifest, index))
+def chunk(index: int, version: str = V0) -> ModelChunkCame:
+    return ModelChunkCame(version, chunks.pack(MODEL, STATE.manifest, index))
 
 
 def reply(kind: Any, version: str = V0, **fields: Any) -> ReplyCame:
@@ -91,23 +95,23 @@ def reply(kind: Any, version: str = V0, **fields: Any) -> ReplyCame:
 
 
 class Driven:
-    """A life with the time in hand."""
+    """A machine whose clock the test sets."""
 
     def __init__(self, **fields: Any) -> None:
-        self.life = Life("box", **fields)
+        self.machine = AgentMachine(**fields)
         self.now = 100.0
 
     def doing(self) -> str:
-        return self.life.activity
+        return self.machine.view.activity
 
     def __call__(self, *events: Any, at: float | None = None) -> list[Command]:
         self.now = self.now if at is None else at
         return [command for event in events for command in self._led_to(event)]
 
     def _led_to(self, event: Any) -> list[Command]:
-        """What is decided is on disk at once."""
+        """Decisions are on disk at once."""
         done: list[Command] = []
-        for command in self.life.handle(event, self.now):
+        for command in self.machine.handle(event, self.now):
             done.append(command)
             if isinstance(command, Settle):
                 done += self._led_to(Settled(command))
@@ -115,9 +119,9 @@ class Driven:
 
 
 def ready(**fields: Any) -> Driven:
-    """Connected and prepared, with nothing to do: it holds a model, if an old one."""
+    """LinkUp and prepared, with nothing to do: it holds a model, if an old one."""
     driven = Driven(**{"held": OLD, **fields})
-    driven(Connected(), StateCame(STATE), Prepared(STATE))
+    driven(LinkUp(), StateCame(STATE), Prepared(STATE))
     return driven
 
 
@@ -135,15 +139,22 @@ def trained(**fields: Any) -> Driven:
 
 def test_a_whole_turn() -> None:
     driven = Driven()
-    assert driven(Connected()) == [Announce()]
+    assert driven(LinkUp()) == [Announce()]
     assert driven(StateCame(STATE)) == [Prepare(STATE)]
     assert driven.doing() == "starting"
-    fetch = [Expect(V0, STATE.manifest), Follow(V0, ALL)]
+    fetch = [ExpectModel(V0, STATE.manifest), Follow(V0, ALL)]
     assert driven(Prepared(STATE)) == [*fetch, Announce()]  # it has no model yet: no task needed
     assert driven.doing() == "fetching"
     assert driven(task()) == []
-    assert driven(chunk(2), chunk(0)) == [Keep(V0, 2048, MODEL[2048:]), Keep(V0, 0, MODEL[:1024])]
-    last = [Keep(V0, 1024, MODEL[1024:2048]), Unfollow(V0, ALL), CheckModel(V0, STATE.manifest)]
+    assert driven(chunk(2), chunk(0)) == [
+        KeepModelChunk(V0, 2048, MODEL[2048:]),
+        KeepModelChunk(V0, 0, MODEL[:1024]),
+    ]
+    last = [
+        Unfollow(V0, ALL),
+        KeepModelChunk(V0, 1024, MODEL[1024:2048]),
+        CheckModel(V0, STATE.manifest),
+    ]
     assert driven(chunk(1)) == last
     assert driven.doing() == "fetching"
     assert driven(Fetched(V0)) == [Train(STATE), Announce()]
@@ -159,7 +170,7 @@ def test_a_held_version_is_not_fetched_again() -> None:
 
 def test_a_task_before_its_state_waits_for_it() -> None:
     driven = Driven(held=V0)
-    assert driven(Connected(), task()) == [Announce()]
+    assert driven(LinkUp(), task()) == [Announce()]
     assert driven(StateCame(STATE)) == [Prepare(STATE)]
     assert only(driven(Prepared(STATE)), Train) == [Train(STATE)]
 
@@ -174,7 +185,7 @@ def test_a_late_copy_of_an_old_task_does_not_replace_the_one_at_hand() -> None:
     driven = ready()
     driven(StateCame(NEXT), task(V1), task(V0))
     assert driven.doing() == "fetching"
-    assert only(driven(chunk(0, V1)), Keep)
+    assert only(driven(chunk(0, V1)), KeepModelChunk)
 
 
 def test_a_task_of_another_run_waits_for_its_state() -> None:
@@ -206,7 +217,7 @@ def test_a_claim_to_our_name_is_answered_whatever_we_do() -> None:
 
 def test_two_states_while_preparing_prepare_the_last_one_once() -> None:
     driven = Driven(held=OLD)
-    driven(Connected(), StateCame(STATE))
+    driven(LinkUp(), StateCame(STATE))
     other = msgspec.structs.replace(STATE, method="scaffold")
     assert driven(StateCame(OTHER_METHOD), StateCame(other)) == []
     assert driven(Prepared(STATE)) == [Prepare(other)]
@@ -221,14 +232,14 @@ def test_a_new_version_of_the_same_job_needs_no_new_preparation() -> None:
 def test_a_device_that_cannot_run_the_method_says_so_and_stays() -> None:
     """No task, chunk or repeated state moves it; another method does."""
     driven = Driven(held=V0)
-    driven(Connected(), StateCame(STATE))
+    driven(LinkUp(), StateCame(STATE))
     said = driven(Unable(STATE, "no such method"))
     assert said == [Note("cannot take part: no such method"), Announce()]
-    assert (driven.doing(), driven.life.problem) == ("unable", "no such method")
+    assert (driven.doing(), driven.machine.view.problem) == ("unable", "no such method")
     assert driven(task(), StateCame(NEXT), task(V1), chunk(0), Tick(), at=1e6) == []
-    assert driven(Connected()) == [Announce()]
+    assert driven(LinkUp()) == [Announce()]
     assert driven(StateCame(OTHER_METHOD)) == [Prepare(OTHER_METHOD), Announce()]
-    assert (driven.doing(), driven.life.problem) == ("starting", "")
+    assert (driven.doing(), driven.machine.view.problem) == ("starting", "")
     assert driven(Prepared(OTHER_METHOD)) == [Announce()]
     assert driven.doing() == "ready"
 
@@ -315,9 +326,9 @@ def test_a_new_task_and_then_its_state_while_fetching_moves_on_at_once() -> None
     driven = ready()
     driven(task(), chunk(0))
     assert driven(task(V1)) == []
-    moved = [Unfollow(V0, ALL), Expect(V1, NEXT.manifest), Follow(V1, ALL)]
+    moved = [Unfollow(V0, ALL), ExpectModel(V1, NEXT.manifest), Follow(V1, ALL)]
     assert driven(StateCame(NEXT)) == moved
-    assert [k.offset for k in only(driven(*(chunk(i, V1) for i in range(3))), Keep)] == [
+    assert [k.offset for k in only(driven(*(chunk(i, V1) for i in range(3))), KeepModelChunk)] == [
         0,
         1024,
         2048,
@@ -351,23 +362,25 @@ def test_only_what_is_missing_is_asked_for_after_a_stall_or_by_a_broker_that_for
     driven(task(), chunk(1))
     assert driven(Tick(), at=driven.now + 5.0) == [Unfollow(V0, ALL), Follow(V0, (0, 2))]
     driven(chunk(2))
-    assert driven(Connected(resumed=True)) == [Announce()], "the broker sends what it has queued"
-    assert driven(Connected()) == [Follow(V0, (0,)), Announce()]
+    assert driven(LinkUp(resumed=True)) == [Announce()], "the broker sends what it has queued"
+    assert driven(LinkUp()) == [Follow(V0, (0,)), Announce()]
 
 
 def test_a_restarted_agent_goes_on_with_what_had_come() -> None:
     """Chunks that waited in the broker come before the state and the preparation; none is lost."""
-    fetch = Fetch(V0, Assembly(STATE.manifest, 100.0, have={0}))
-    driven = Driven(fetch=fetch)
-    assert only(driven(Connected(resumed=True), chunk(2)), Keep) == [Keep(V0, 2048, MODEL[2048:])]
+    incoming = IncomingModel(V0, Assembly(STATE.manifest, 100.0, have={0}))
+    driven = Driven(incoming=incoming)
+    assert only(driven(LinkUp(resumed=True), chunk(2)), KeepModelChunk) == [
+        KeepModelChunk(V0, 2048, MODEL[2048:])
+    ]
     assert driven(StateCame(STATE)) == [Prepare(STATE)]
-    assert only(driven(chunk(1)), Keep) == [Keep(V0, 1024, MODEL[1024:2048])]
+    assert only(driven(chunk(1)), KeepModelChunk) == [KeepModelChunk(V0, 1024, MODEL[1024:2048])]
     assert only(driven(Prepared(STATE)), CheckModel) == [CheckModel(V0, STATE.manifest)]
 
 
 def test_what_had_come_of_another_version_is_of_no_use() -> None:
-    driven = Driven(fetch=Fetch(V0, Assembly(STATE.manifest, 100.0, have={0})))
-    driven(Connected(), StateCame(NEXT))
+    driven = Driven(incoming=IncomingModel(V0, Assembly(STATE.manifest, 100.0, have={0})))
+    driven(LinkUp(), StateCame(NEXT))
     assert Follow(V1, ALL) in driven(Prepared(NEXT))
 
 
@@ -376,9 +389,9 @@ def test_a_large_model_is_asked_for_in_parts() -> None:
     data = bytes(40 * 1024)
     state = msgspec.structs.replace(STATE, manifest=chunks.manifest(data, 1024))
     driven = Driven()
-    driven(Connected(), StateCame(state), Prepared(state))
+    driven(LinkUp(), StateCame(state), Prepared(state))
     parts = [tuple(range(16)), tuple(range(16, 32)), tuple(range(32, 40))]
-    come = [ChunkCame(V0, chunks.pack(data, state.manifest, index)) for index in range(40)]
+    come = [ModelChunkCame(V0, chunks.pack(data, state.manifest, index)) for index in range(40)]
     commands = driven(*come)
     assert only(commands, Follow) == [Follow(V0, part) for part in parts[1:]]
     assert only(commands, Unfollow) == [Unfollow(V0, part) for part in parts]
@@ -390,7 +403,7 @@ def test_a_spoiled_model_is_fetched_again_after_a_while() -> None:
     driven(task(), *map(chunk, range(3)))
     note, expect = driven(Spoiled(V0, "its SHA-256 does not fit"))
     assert isinstance(note, Note)
-    assert expect == Expect(V0, STATE.manifest)
+    assert expect == ExpectModel(V0, STATE.manifest)
     assert driven(Tick(), at=driven.now + 4.9) == []
     assert driven(Tick(), at=driven.now + 0.1) == [Follow(V0, ALL)]
     assert only(driven(*map(chunk, range(3))), CheckModel) == [CheckModel(V0, STATE.manifest)]
@@ -407,11 +420,11 @@ def test_a_held_model_whose_file_is_gone_is_fetched_again() -> None:
 def test_a_damaged_or_foreign_chunk_costs_a_line_in_the_log() -> None:
     driven = ready()
     driven(task())
-    foreign = ChunkCame(V0, chunks.pack(bytes(2500), chunks.manifest(bytes(2500), 1024), 0))
-    for odd in (ChunkCame(V0, b"torn"), foreign):
+    foreign = ModelChunkCame(V0, chunks.pack(bytes(2500), chunks.manifest(bytes(2500), 1024), 0))
+    for odd in (ModelChunkCame(V0, b"torn"), foreign):
         with pytest.raises(WireError):
             driven(odd)
-    assert only(driven(chunk(0)), Keep)
+    assert only(driven(chunk(0)), KeepModelChunk)
 
 
 @pytest.mark.parametrize(
@@ -426,7 +439,7 @@ def test_a_damaged_or_foreign_chunk_costs_a_line_in_the_log() -> None:
 def test_a_manifest_that_cannot_be_honest_is_not_followed(manifest: Manifest) -> None:
     state = msgspec.structs.replace(STATE, manifest=manifest)
     driven = Driven()
-    driven(Connected(), StateCame(state))
+    driven(LinkUp(), StateCame(state))
     note, _ = driven(Prepared(state, most_bytes=2999))
     assert isinstance(note, Note)
     assert driven.doing() == "ready"
@@ -439,7 +452,7 @@ def test_a_manifest_that_cannot_be_honest_is_not_followed(manifest: Manifest) ->
 def test_a_restarted_agent_sends_its_pending_update_before_it_says_ready() -> None:
     """Not before it is prepared: which scalars may leave is the method's to say."""
     driven = Driven(held=V0, pending=MINE)
-    assert driven(Connected()) == [Announce()]
+    assert driven(LinkUp()) == [Announce()]
     assert driven(StateCame(STATE)) == [Prepare(STATE)]
     assert driven(Prepared(STATE)) == [SendUpdate(), Announce()]
     assert driven(task()) == [SendUpdate()]
@@ -448,17 +461,17 @@ def test_a_restarted_agent_sends_its_pending_update_before_it_says_ready() -> No
 
 def test_a_restarted_agent_asks_what_became_of_an_outdated_update() -> None:
     driven = Driven(held=V0, pending=MINE)
-    commands = driven(Connected(), StateCame(NEXT), task(V1), Prepared(NEXT))
+    commands = driven(LinkUp(), StateCame(NEXT), task(V1), Prepared(NEXT))
     assert only(commands, SendUpdate) == [SendUpdate()]
     assert not only(commands, Follow), "the next turn begins from what this one left"
     commands = driven(reply("accepted"))
-    fetch = [Expect(V1, NEXT.manifest), Follow(V1, ALL)]
+    fetch = [ExpectModel(V1, NEXT.manifest), Follow(V1, ALL)]
     assert commands == [Settle(accepted=True), *fetch, Announce()]
 
 
 def test_an_update_of_another_run_is_dropped() -> None:
     driven = Driven(held=V0, pending=Pending("old run", V0))
-    commands = driven(Connected(), StateCame(STATE), Prepared(STATE))
+    commands = driven(LinkUp(), StateCame(STATE), Prepared(STATE))
     assert only(commands, Settle) == [Settle(accepted=False)]
     assert not only(commands, SendUpdate)
 
@@ -483,7 +496,7 @@ def test_a_day_without_a_connection_does_not_pile_up_reports() -> None:
     assert len(asked) < 300
 
 
-@pytest.mark.parametrize("event", [Connected(), StateCame(STATE)])
+@pytest.mark.parametrize("event", [LinkUp(), StateCame(STATE)])
 def test_after_a_new_connection_or_state_the_coordinator_is_asked(event: Any) -> None:
     assert SendUpdate() in trained()(event)
 
@@ -519,7 +532,7 @@ def test_nothing_is_settled_while_a_turn_is_taken_again(kind: str) -> None:
 def test_nothing_is_settled_while_the_turn_after_a_lost_one_is_taken() -> None:
     """The worker has read private state, and is about to write it."""
     driven = trained()
-    driven.life.held = V1
+    driven.machine.download.held = V1
     driven(StateCame(NEXT), task(V1))
     assert only(driven(TurnLost()), Train) == [Train(NEXT)]
     assert driven(reply("accepted"), reply("resend", chunks=(0,)), reply("late")) == []
@@ -548,7 +561,7 @@ def test_a_late_turn_is_not_taken_again_for_a_task_that_was_on_its_way() -> None
 
 
 def test_a_late_turn_is_not_taken_again_after_a_restart_either() -> None:
-    driven = ready(held=V0, late=MINE)
+    driven = ready(held=V0, missed=MINE)
     assert not only(driven(task()), Train)
     other = msgspec.structs.replace(STATE, run="other")
     driven(StateCame(other))
@@ -559,19 +572,19 @@ def test_a_reply_to_an_earlier_update_decides_nothing() -> None:
     driven = ready(held=V1)
     driven(StateCame(NEXT), task(V1), Trained(Pending("run", V1)))
     assert driven(reply("late", V0), reply("accepted", V0)) == []
-    assert driven.life.pending == Pending("run", V1)
-    assert driven.life.task is not None
+    assert driven.machine.turn.pending == Pending("run", V1)
+    assert driven.machine.assignment.task is not None
 
 
 def test_no_turn_begins_before_the_answer_to_the_last_one_is_on_disk() -> None:
     """The next one would begin from the private state before it: it is asked for once more."""
     driven = ready(held=V1, pending=MINE)
     driven(StateCame(NEXT), task(V1))
-    assert driven.life.handle(reply("accepted"), driven.now) == [Settle(accepted=True)]
+    assert driven.machine.handle(reply("accepted"), driven.now) == [Settle(accepted=True)]
     said = driven(Unsettled("the disk is full"))
     assert not only(said, Train)
-    assert (driven.doing(), driven.life.problem) == ("failed", "the disk is full")
-    assert driven.life.pending == MINE
+    assert (driven.doing(), driven.machine.view.problem) == ("failed", "the disk is full")
+    assert driven.machine.turn.pending == MINE
     assert driven(Tick(), at=driven.now + UNANSWERED) == [SendUpdate()]
     assert only(driven(reply("accepted")), Train) == [Train(NEXT)]
     assert driven.doing() == "training"
@@ -593,12 +606,12 @@ def test_an_accepted_update_is_sent_again_rather_than_trained_again() -> None:
 
 
 def test_an_accepted_update_is_sent_again_after_a_restart() -> None:
-    driven = ready(held=V0, settled=MINE)
+    driven = ready(held=V0, last_accepted=MINE)
     assert driven(task()) == [SendUpdate()]
 
 
 def test_an_accepted_update_of_another_run_with_the_same_version_is_not_taken_for_ours() -> None:
-    driven = ready(held=V0, settled=Pending("old run", V0))
+    driven = ready(held=V0, last_accepted=Pending("old run", V0))
     assert only(driven(task()), Train)
 
 
@@ -609,18 +622,18 @@ def test_an_accepted_update_of_another_run_with_the_same_version_is_not_taken_fo
 def test_a_reply_of_another_run_decides_nothing(kind: str) -> None:
     driven = trained()
     assert driven(reply(kind, run="other", chunks=(0,))) == []
-    assert driven.life.pending == MINE
+    assert driven.machine.turn.pending == MINE
 
 
 def test_a_reply_that_comes_twice_decides_once() -> None:
     driven = trained()
     assert driven(reply("accepted")) == [Settle(accepted=True)]
     assert driven(reply("accepted"), reply("refused"), reply("late")) == []
-    assert driven.life.settled == MINE
+    assert driven.machine.turn.last_accepted == MINE
 
 
 def test_while_another_state_is_prepared_nothing_is_reported() -> None:
-    """Which scalars may leave, the method says: the one at hand is not that of the update."""
+    """The prepared method lists the scalars that may leave: it is not the update's method."""
     driven = trained()
     other = msgspec.structs.replace(STATE, method="fedprox(mu=0.1)")
     assert not only(driven(StateCame(other)), SendUpdate)

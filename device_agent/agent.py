@@ -1,0 +1,184 @@
+"""The agent of one device: builds its parts, runs them until stopped, and closes them."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import queue
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fededge.config import AgentConfig
+from fededge.data.local import check_device_data
+from fededge.service.commands import unwatched
+from fededge.service.inbox import InboxLoop
+from fededge.training import prepare_training
+from fededge.transport.presence import Holder, claim_name, new_claim
+from fededge.transport.session import Session, Will
+from fededge.wire.chunks import Assembly
+from fededge.wire.messages import Status, encode
+from fededge.wire.topics import Topics
+from fededge_agent.egress import Egress
+from fededge_agent.machine.agent import AgentMachine
+from fededge_agent.machine.caution import Caution
+from fededge_agent.machine.download import IncomingModel
+from fededge_agent.machine.events import Pending
+from fededge_agent.shell import AgentParts, AgentShell
+from fededge_agent.status import StatusWriter
+from fededge_agent.store import AgentStore, SavedTurn
+from fededge_agent.trust import Trust
+from fededge_agent.turn_runner import TurnRunner
+from fededge_agent.worker import Worker
+
+__all__ = ["Agent", "Surroundings"]
+
+log = logging.getLogger("agent")
+
+SESSION_KEPT = 24 * 3600
+"""Seconds for which the broker keeps our session while we are away."""
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """Everything outside the agent's own logic; tests and benchmarks replace parts of it.
+
+    `watch` sees each event before it is handled, and each command before it is carried out.
+    """
+
+    clock: Callable[[], float] = time.monotonic
+    session: Callable[..., Any] = Session
+    claim: Callable[..., None] = claim_name
+    runner: Callable[[AgentConfig, AgentStore], TurnRunner] = TurnRunner
+    worker: Callable[[TurnRunner, queue.SimpleQueue[Any]], Worker] = Worker
+    watch: Callable[[object], None] = unwatched
+
+
+SURROUNDINGS = Surroundings()
+
+
+class Agent:
+    """One device's agent. The constructor only stores; `run` does."""
+
+    def __init__(self, config: AgentConfig, around: Surroundings = SURROUNDINGS) -> None:
+        self.config = config
+        self.around = around
+        self.topics = Topics(config.federation)
+        self.loop = InboxLoop(around.clock)
+        self.store = AgentStore(Path(config.state))
+        self.runner = around.runner(config, self.store)
+        self.worker = around.worker(self.runner, self.loop.inbox)
+        self.trust = Trust(config, self.store)
+
+    def stop(self) -> None:
+        """Ask `run` to return; safe from a signal handler."""
+        self.loop.stop()
+
+    def run(self) -> None:
+        """Take part in the federation until stopped."""
+        prepare_training()
+        check_device_data(self.config.data)  # at the start a person is there to read the error
+        self.runner.load_methods()
+        try:
+            self._run(self.open())
+        finally:
+            self.close()
+
+    def _run(self, shell: AgentShell) -> None:
+        self.worker.start()
+        try:
+            self.loop.run(shell)
+        finally:
+            self.worker.stop()
+            shell.stop()
+
+    def open(self) -> AgentShell:
+        """Open the store, claim our name and connect."""
+        self.store.open()
+        self.trust.open()
+        shell = self._shell()
+        self._claim(shell)
+        self._subscribe(shell.session)
+        shell.session.start()
+        log.info("connected to %s as device '%s'", shell.session.address, self.config.device)
+        return shell
+
+    def close(self) -> None:
+        self.store.close()
+
+    def _shell(self) -> AgentShell:
+        config, index = self.config, self.store.index
+        machine, holder = self._machine(), Holder(_public(index.instance))
+        statuses = StatusWriter(config.device, machine, self.runner, self.trust, holder)
+        session = self._session(statuses.offline())
+        egress = Egress(session, self.topics, config.device, Path(config.state) / "ledger.json")
+        egress.open(begun=index.last_accepted is not None or index.count > 1)
+        return AgentShell(
+            AgentParts(
+                topics=self.topics,
+                device=config.device,
+                store=self.store,
+                trust=self.trust,
+                runner=self.runner,
+                worker=self.worker,
+                machine=machine,
+                caution=Caution(index.run),
+                session=session,
+                egress=egress,
+                holder=holder,
+                statuses=statuses,
+                clock=self.around.clock,
+                watch=self.around.watch,
+            )
+        )
+
+    def _machine(self) -> AgentMachine:
+        index, fresh = self.store.index, self.trust.fresh
+        return AgentMachine(
+            held="" if fresh else index.held,  # it came before we trusted a key
+            pending=_pending(index.turn),
+            last_accepted=_pending(index.last_accepted),
+            missed=_pending(index.missed),
+            incoming=None if fresh else self._incoming(),
+        )
+
+    def _incoming(self) -> IncomingModel | None:
+        """The model that an earlier process was downloading."""
+        coming = self.store.coming()
+        if coming is None:
+            return None
+        version, manifest, have = coming
+        return IncomingModel(version, Assembly(manifest, self.around.clock(), have=set(have)))
+
+    def _session(self, offline: Status) -> Session:
+        config = self.config
+        # The instance is secret: whoever knew our client id could disconnect us.
+        name = f"fededge-{config.federation}-{config.device}-{self.store.index.instance[:16]}"
+        will = Will(self.topics.device(config.device, "status"), encode(offline))
+        made: Session = self.around.session(
+            config.broker, name, self.loop.inbox, will, SESSION_KEPT
+        )
+        return made
+
+    def _claim(self, shell: AgentShell) -> None:
+        config, claim = self.config, new_claim()
+        shell.parts.egress.claimed(claim)
+        what = f"device '{config.device}' of federation '{config.federation}'"
+        base = self.topics.device(config.device)
+        self.around.claim(config.broker, base, claim, shell.holder.instance, what, Status)
+
+    def _subscribe(self, session: Session) -> None:
+        session.subscribe(self.topics.state)
+        for kind in ("task", "reply", "claim", "status"):
+            session.subscribe(self.topics.device(self.config.device, kind))
+
+
+def _pending(turn: SavedTurn | None) -> Pending | None:
+    return None if turn is None else Pending(turn.report.run, turn.report.version)
+
+
+def _public(secret: str) -> str:
+    """The instance that we publish: the secret itself is part of our client id."""
+    return hashlib.sha256(f"fededge instance {secret}".encode()).hexdigest()[:32]

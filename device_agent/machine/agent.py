@@ -1,0 +1,272 @@
+"""The agent's state machine: preparation, download and turn behind one `handle`.
+
+It does no I/O and reads no clock: events and the time come in, commands go out. The MQTT shell and
+the fault simulation drive the same machine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fededge.errors import WireError
+from fededge.wire.messages import Reply, State, TaskMessage
+from fededge_agent.machine.assignment import Assignment
+from fededge_agent.machine.commands import Announce, Command, Note, SendUpdate, Settle, Unfollow
+from fededge_agent.machine.download import DOWNLOAD, Download, IncomingModel
+from fededge_agent.machine.events import (
+    Abandoned,
+    Activity,
+    ClaimCame,
+    DownloadFailed,
+    Event,
+    Fetched,
+    LinkUp,
+    ModelChunkCame,
+    Pending,
+    Prepared,
+    ReplyCame,
+    Settled,
+    Spoiled,
+    StateCame,
+    TaskCame,
+    Tick,
+    Trained,
+    TurnFailed,
+    TurnLost,
+    Unable,
+    Unsent,
+    Unsettled,
+)
+from fededge_agent.machine.preparation import PREPARATION, Preparation
+from fededge_agent.machine.transitions import markdown
+from fededge_agent.machine.turn import TURN, DeviceTurn
+
+__all__ = ["AgentMachine", "AgentView", "transitions_table"]
+
+FAILURES = (DownloadFailed, TurnFailed, Unsent, Unsettled)
+
+PLACES: dict[type[Command], int] = {Unfollow: -1, SendUpdate: 1, Announce: 2, Settle: 3}
+"""The order within a batch; 0 for all others.
+
+A command that finds the disk full drops those behind it: only commands that rely on it come later.
+The status follows the report: the coordinator need not ask a device whose update is on its way.
+"""
+
+
+@dataclass(frozen=True)
+class AgentView:
+    """A read-only view of the machine; `problem` is empty if there is none.
+
+    `lease` is the number of seconds for which a status is valid; None before the first state.
+    """
+
+    activity: Activity
+    problem: str
+    lease: float | None
+
+
+class AgentMachine:
+    """Takes events, returns commands. `failure` says why the last attempt failed."""
+
+    def __init__(
+        self,
+        held: str = "",
+        pending: Pending | None = None,
+        last_accepted: Pending | None = None,
+        missed: Pending | None = None,
+        incoming: IncomingModel | None = None,
+    ) -> None:
+        self.assignment = Assignment()
+        self.preparation = Preparation()
+        self.download = Download(held, incoming)
+        self.turn = DeviceTurn(pending, last_accepted, missed)
+        self.failure = ""
+
+    @property
+    def view(self) -> AgentView:
+        state = self.assignment.state
+        problem = self.preparation.reason if self.preparation.unable else self.failure
+        return AgentView(self._activity, problem, None if state is None else state.lease)
+
+    @property
+    def _activity(self) -> Activity:
+        if self.turn.training:
+            return "training"
+        if self.preparation.unable:
+            return "unable"
+        if not self.preparation.prepared:
+            return "starting"
+        if self.failure:
+            return "failed"
+        return "fetching" if self.download.busy else "ready"
+
+    def handle(self, event: Event, now: float) -> list[Command]:
+        """The commands that this event leads to.
+
+        Raises:
+            WireError: if it is an invalid chunk; nothing has changed then.
+        """
+        before = self._activity
+        commands = [*self._take(event, now), *self._next(now)]
+        if self._activity != before or isinstance(event, (LinkUp, *FAILURES)):
+            commands.append(Announce())
+        return sorted(commands, key=lambda command: PLACES.get(type(command), 0))
+
+    def _take(self, event: Event, now: float) -> list[Command]:
+        match event:
+            case LinkUp(resumed):
+                report = self._report(now)
+                return report if resumed else [*report, *self.download.follow_again(now)]
+            case ClaimCame(instance):
+                return [Announce(instance)]
+            case StateCame(state):
+                return self._state_came(state, now)
+            case TaskCame(task):
+                return self._task_came(task, now)
+            case ModelChunkCame():
+                return self.download.take(event, now)
+            case ReplyCame(reply):
+                return self._reply_came(reply, now)
+            case Tick():
+                return self.download.tick(now) or self._report_overdue(now)
+            case DownloadFailed() | TurnFailed() | Unsent() | Unsettled():
+                return self._failed(event)
+            case _:
+                return self._done(event, now)
+
+    def _done(
+        self,
+        event: Prepared | Unable | Fetched | Spoiled | Trained | TurnLost | Abandoned | Settled,
+        now: float,
+    ) -> list[Command]:
+        """The result of a command."""
+        match event:
+            case Prepared():
+                self.preparation.succeeded(event)
+                return self._report(now)
+            case Unable():
+                return self.preparation.failed(event)
+            case Fetched(version):
+                self.download.fetched(version)
+            case Spoiled():
+                self.turn.stop()
+                return self.download.spoiled(event, self.assignment.state, now)
+            case Trained(pending):
+                self.turn.trained(pending)
+                return self._leave_other_run() or self._report(now)
+            case TurnLost():
+                self.turn.lost()
+            case Abandoned():
+                self.turn.stop()
+                return [Note("training abandoned: the federation trains something else now")]
+            case Settled(decision):
+                self.turn.settled(decision)
+                self.failure = ""
+        return []
+
+    def _failed(self, event: DownloadFailed | TurnFailed | Unsent | Unsettled) -> list[Command]:
+        """Wait to be asked again: the coordinator sees in the status that this device failed."""
+        self.failure = event.reason
+        match event:
+            case Unsettled():
+                self.turn.unsettled()
+                return [Note(f"the answer cannot be saved: {event.reason}")]
+            case TurnFailed():
+                self.turn.stop()
+        self.assignment.drop_task()
+        stop = self.download.stop() if isinstance(event, DownloadFailed) else []
+        return [*stop, Note(f"the turn failed: {event.reason}")]
+
+    # Messages of the coordinator
+
+    def _state_came(self, state: State, now: float) -> list[Command]:
+        self.assignment.follow(state)
+        abandon = self.turn.abandon_other(state)
+        return [*abandon, *(self._leave_other_run() or self._report(now))]
+
+    def _task_came(self, task: TaskMessage, now: float) -> list[Command]:
+        if not self.assignment.take(task):
+            return []
+        self.failure = ""
+        asked_again = self.turn.last_accepted == Pending(task.run, task.version)
+        return self._send(now) if asked_again or self.turn.pending is not None else []
+
+    def _reply_came(self, reply: Reply, now: float) -> list[Command]:
+        if not self.turn.expects(reply):
+            return []
+        if reply.kind == "resend":
+            return self._send(now, reply.chunks) if reply.chunks else []
+        self.assignment.drop_task(reply.version)
+        return self.turn.answered(reply)
+
+    # The update
+
+    def _leave_other_run(self) -> list[Command]:
+        state = self.assignment.state
+        return [] if state is None else self.turn.leave_other_run(state.run)
+
+    def _report(self, now: float) -> list[Command]:
+        """Report the pending update: the answer is a decision, or the chunks that are missing."""
+        return self._send(now) if self.turn.pending is not None else []
+
+    def _send(self, now: float, chunks: tuple[int, ...] = ()) -> list[Command]:
+        return self.turn.send(chunks, now) if self._may_send else []
+
+    def _report_overdue(self, now: float) -> list[Command]:
+        state = self.assignment.state
+        over = state is None or state.phase == "done"  # no coordinator is left to answer
+        if over or not self.turn.overdue(now) or not self._may_send:
+            return []
+        return self.turn.send_again(now)
+
+    @property
+    def _may_send(self) -> bool:
+        """True if the method is loaded that lists the scalars which may leave the device."""
+        return self.preparation.serves(self.assignment.state)
+
+    # The next step
+
+    def _next(self, now: float) -> list[Command]:
+        """The next step from all that is known; nothing while the worker is busy."""
+        state = self.assignment.state
+        if state is None or self.preparation.preparing or self.turn.training:
+            return []
+        if self.preparation.refuses(state):
+            return []
+        stop = self.download.leave_outdated(state)
+        if not self.preparation.serves(state):
+            self.failure = ""
+            return [*stop, *self.preparation.begin(state)]
+        return [*stop, *self._step(state, now)]
+
+    def _step(self, state: State, now: float) -> list[Command]:
+        if self.download.complete:
+            return self.download.check()
+        if self.turn.undecided or self.download.busy:
+            return []
+        if self.assignment.task is not None:
+            return self._begin(state, now)
+        return [] if self.download.held or self.failure else self._download(state, now)
+
+    def _begin(self, state: State, now: float) -> list[Command]:
+        """Take the turn of this state: train if its version is held, download it if not."""
+        if self.turn.is_over(Pending(state.run, state.version)):
+            return []
+        if self.download.held == state.version:
+            return self.turn.train(state)
+        return self._download(state, now)
+
+    def _download(self, state: State, now: float) -> list[Command]:
+        if self.download.refused == state.manifest:
+            return []
+        try:
+            return self.download.begin(state, self.preparation.most_bytes, now)
+        except WireError as error:
+            self.assignment.drop_task()
+            return [Note(f"model {state.version} is not downloaded: {error}")]
+
+
+def transitions_table() -> str:
+    """The transitions of the three machines as Markdown tables."""
+    tables = {"preparation": PREPARATION, "download": DOWNLOAD, "turn": TURN}
+    return "\n\n".join(markdown(title, rows) for title, rows in tables.items()) + "\n"

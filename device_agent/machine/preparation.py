@@ -1,0 +1,81 @@
+"""The preparation: network, data and method for the job that the federation describes."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from fededge.wire.messages import State
+from fededge_agent.machine.commands import Command, Note, Prepare
+from fededge_agent.machine.events import Prepared, Unable
+from fededge_agent.machine.terms import same_job
+from fededge_agent.machine.transitions import Rows, StateMachine
+
+__all__ = ["PREPARATION", "Preparation", "PreparationState"]
+
+
+class PreparationState(Enum):
+    UNPREPARED = "unprepared"
+    PREPARING = "preparing"
+    PREPARED = "prepared"
+    UNABLE = "unable"
+
+
+NEW_JOB = "a state with a new job"
+
+PREPARATION: Rows[PreparationState] = (
+    (PreparationState.UNPREPARED, NEW_JOB, PreparationState.PREPARING),
+    (PreparationState.PREPARING, "Prepared", PreparationState.PREPARED),
+    (PreparationState.PREPARING, "Unable", PreparationState.UNABLE),
+    (PreparationState.PREPARED, NEW_JOB, PreparationState.PREPARING),
+    (PreparationState.UNABLE, NEW_JOB, PreparationState.PREPARING),
+)
+
+
+class Preparation(StateMachine[PreparationState]):
+    """Prepares one job at a time. `reason` says why the device is unable to run it.
+
+    `most_bytes` is the largest size that a model of the prepared job can have.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(PreparationState.UNPREPARED, PREPARATION)
+        self.most_bytes = 0
+        self.reason = ""
+        self._job: State | None = None
+
+    @property
+    def preparing(self) -> bool:
+        return self.state is PreparationState.PREPARING
+
+    @property
+    def unable(self) -> bool:
+        return self.state is PreparationState.UNABLE
+
+    @property
+    def prepared(self) -> bool:
+        return self.state is PreparationState.PREPARED
+
+    def serves(self, state: State | None) -> bool:
+        """True if this state can be trained for."""
+        return self.prepared and self._is_for(state)
+
+    def refuses(self, state: State) -> bool:
+        """True if the device is known to be unable to train for this state."""
+        return self.unable and self._is_for(state)
+
+    def _is_for(self, state: State | None) -> bool:
+        return state is not None and self._job is not None and same_job(self._job, state)
+
+    def begin(self, state: State) -> list[Command]:
+        self._move(NEW_JOB, PreparationState.PREPARING)
+        self._job, self.reason = state, ""
+        return [Prepare(state)]
+
+    def succeeded(self, event: Prepared) -> None:
+        self._move("Prepared", PreparationState.PREPARED)
+        self._job, self.most_bytes = event.state, event.most_bytes
+
+    def failed(self, event: Unable) -> list[Command]:
+        self._move("Unable", PreparationState.UNABLE)
+        self._job, self.reason = event.state, event.reason
+        return [Note(f"cannot take part: {event.reason}")]

@@ -1,0 +1,179 @@
+"""The shell of a service: MQTT events and ticks go to its machine, commands to the outside.
+
+The coordinator and the agent subclass `ServiceShell`, and are whole after their constructors.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from fededge.errors import DiskFullError, TransportError, WireError
+from fededge.service.commands import CommandQueue, Machine, unwatched
+from fededge.service.events import Tick
+from fededge.service.log_lines import LogLines
+from fededge.transport.presence import Holder
+from fededge.transport.session import Connected, Delivered, Failed, Incoming, Lost, Session
+from fededge.wire.messages import Presence, Status, decode
+
+__all__ = ["ServiceShell"]
+
+E = TypeVar("E")
+C = TypeVar("C")
+P = TypeVar("P", Presence, Status)
+
+
+class ServiceShell(ABC, Generic[E, C, P]):
+    """Drives one state machine over one MQTT session, and defends the name of the service.
+
+    Args:
+        machine: asked for `handle` alone.
+        session: connected by the owner, which also subscribes.
+        holder: our hold on the name.
+        presence: the kind of message that is retained under the name.
+        log: where lines go.
+        clock: the time.
+        devices: how many devices may cause log lines of their own.
+        watch: sees each event before it is handled, and each command before it is carried out.
+    """
+
+    def __init__(
+        self,
+        machine: Machine[E | Tick, C],
+        session: Session,
+        holder: Holder,
+        presence: type[P],
+        log: logging.Logger,
+        clock: Callable[[], float],
+        devices: int = 1,
+        watch: Callable[[object], None] = unwatched,
+    ) -> None:
+        self.session = session
+        self.holder = holder
+        self.clock = clock
+        self.connected = False
+        self.lines = LogLines(log, clock, devices)
+        self._presence: type[P] = presence
+        self._log = log
+        self._commands: CommandQueue[E | Tick, C] = CommandQueue(
+            machine, self.carry_out, self.on_full, clock, watch
+        )
+
+    # For subclasses to fill in
+
+    @abstractmethod
+    def carry_out(self, command: C) -> None:
+        """Do one command; DiskFullError drops the rest of its batch and leads to `on_full`."""
+
+    @abstractmethod
+    def on_full(self, command: C, error: DiskFullError) -> None:
+        """A command found the disk full; no command is being carried out now."""
+
+    @abstractmethod
+    def on_message(self, message: Incoming) -> None:
+        """Handle a message; WireError drops it with a line in the log."""
+
+    @abstractmethod
+    def on_connected(self, event: Connected) -> None:
+        """The broker accepted us: announce, and resend what the broker may have lost."""
+
+    @abstractmethod
+    def announce(self) -> None:
+        """Publish our presence, and tell `holder.says` its bytes."""
+
+    @property
+    @abstractmethod
+    def rivalry(self) -> str:
+        """One sentence that names the rival for our name."""
+
+    @property
+    def done(self) -> bool:
+        """True if the loop should end by itself."""
+        return False
+
+    def on_tick(self) -> None:
+        """Called at every tick, before the machine hears of it."""
+
+    def on_lost(self) -> None:
+        """The connection is gone; the session is reconnecting."""
+
+    def on_delivered(self, event: Delivered) -> None:
+        """The broker has one of our messages."""
+        self.session.delivered(event)
+
+    def on_rival(self) -> None:
+        """A rival was named in the log, and our presence was repeated."""
+
+    def on_event(self, event: Any) -> None:
+        """Handle an event of our own threads."""
+        self.handle(event)
+
+    # For subclasses to call
+
+    def handle(self, event: E | Tick) -> None:
+        """Have the machine decide on an event: now, or after the current batch of commands."""
+        self._commands.handle(event)
+
+    def do(self, *commands: C) -> None:
+        """Carry out a batch of our own: now, or after the current batch."""
+        self._commands.do(*commands)
+
+    def hear_name(self, payload: bytes) -> P | None:
+        """Note a presence under our name; `tick` overwrites it if it is not ours."""
+        presence = None
+        with contextlib.suppress(WireError):
+            presence = decode(payload, self._presence)
+        self.holder.hears(payload, presence, self.clock())
+        return presence
+
+    # For the loop to call
+
+    def take(self, event: Any) -> None:
+        """Handle one event of the inbox."""
+        match event:
+            case Incoming():
+                self._take_message(event)
+            case Connected():
+                self.connected = True
+                self.on_connected(event)
+            case Delivered():
+                self.on_delivered(event)
+            case Lost(reason):
+                self.connected = False
+                self.holder.lost()
+                self.on_lost()
+                self._log.warning("connection to %s lost (%s)", self.session.address, reason)
+            case Failed(reason):
+                raise TransportError(reason)
+            case _:
+                self.on_event(event)
+
+    def _take_message(self, message: Incoming) -> None:
+        try:
+            self.on_message(message)
+        except WireError as error:
+            self.lines.drop(message.topic, self.device_of(message.topic), error)
+        message.ack()
+
+    def device_of(self, topic: str) -> str:
+        """The device that a message is from, for the log; empty if that says nothing."""
+        return ""
+
+    def tick(self) -> None:
+        """Do what is due by time."""
+        self.lines.tick()
+        self.on_tick()
+        self._keep_name()
+        self.handle(Tick())
+
+    def _keep_name(self) -> None:
+        """Repeat our presence, at a bounded rate, if somebody overwrote it."""
+        if not self.holder.due(self.clock()):
+            return
+        self.announce()
+        if self.holder.rival:
+            self.lines.warn(self.rivalry)
+            self.on_rival()
