@@ -20,7 +20,6 @@ _C:
 _cuda:
 _internal.plain_text:
 _sums:
-service.events:
 errors: _internal.plain_text
 model_spec: _internal.plain_text
 _internal: _internal.plain_text errors
@@ -31,7 +30,6 @@ models: errors model_spec _internal ops
 wire: _internal.plain_text errors model_spec flat
 method: _internal.plain_text errors _internal flat ops models
 storage: errors wire
-fededge_agent.machine: service.events errors wire
 broker: errors _internal wire storage
 credentials: errors storage
 federated: _sums errors _internal flat wire method storage
@@ -43,13 +41,14 @@ methods: errors _internal flat ops models method training
 config: errors _internal models wire storage credentials federated methods
 data: _internal.plain_text errors model_spec _internal inputs storage training config
 transport: errors wire credentials config
-service: service.events errors _internal wire transport
-fededge_server.machine: service.events errors wire federated config
+service: errors _internal wire transport
 simulation: errors model_spec _internal flat models wire method storage federated training methods
     config data
-fededge_agent: _internal.plain_text errors model_spec flat models wire method storage
-    fededge_agent.machine credentials federated training fededge_agent.store export methods config
-    data transport service
+fededge_agent.machine: errors wire service
+fededge_server.machine: errors wire federated config service
+fededge_agent: _internal.plain_text errors model_spec flat models wire method storage credentials
+    federated training fededge_agent.store export methods config data transport service
+    fededge_agent.machine
 fededge_server.store: errors flat wire storage fededge_server.machine
 fededge_server: _internal.plain_text errors model_spec _internal flat models wire method storage
     credentials federated training methods config data transport fededge_server.machine
