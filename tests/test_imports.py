@@ -29,7 +29,7 @@ flat: errors _internal
 ops: _C _cuda errors _internal
 models: errors model_spec _internal ops
 wire: _internal.plain_text errors model_spec flat
-method: errors _internal flat ops models
+method: _internal.plain_text errors _internal flat ops models
 storage: errors wire
 fededge_agent.machine: service errors wire
 broker: errors _internal wire storage
