@@ -177,11 +177,7 @@ HIDDEN = b"GET /hidden HTTP/1.1\r\n\r\n...."
         (b"POST / HTTP/1.1\r\nHost: x\r\n\r\n", b" 411 ", b"needs a Content-Length"),
         (b"POST / HTTP/1.1\r\nContent-Length: -5\r\n\r\n", b" 411 ", b"needs a Content-Length"),
         (b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\nxx", b" 400 ", b"announced 9 bytes"),
-        (
-            b"POST / HTTP/1.1\r\nContent-Length: 9" + b"9" * 99 + b"\r\n\r\n",
-            b" 413 ",
-            b"bytes, the limit is",
-        ),
+        (b"POST / HTTP/1.1\r\nContent-Length: 9" + b"9" * 99 + b"\r\n\r\n", b" 413 ", b"limit is"),
         (b"nonsense\r\n\r\n", b" 400 ", b"Bad request syntax"),
         (b"GET / HTTP/2.0\r\n\r\n", b" 505 ", b"Invalid HTTP version"),
         (b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n\r\n", b" 414 ", b"URI Too Long"),
