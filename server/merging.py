@@ -25,7 +25,7 @@ from fededge.wire.messages import Report, round_of
 from fededge_server.culprits import sift
 from fededge_server.store import Store
 
-__all__ = ["Current", "Merging", "Outcome"]
+__all__ = ["Current", "MergeResult", "Merging"]
 
 BLOCK = 1 << 20
 """Bytes that are decompressed at a time."""
@@ -81,7 +81,7 @@ class Merging:
         norms: Mapping[str, float],
         devices: int,
         current: Current,
-    ) -> Outcome:
+    ) -> MergeResult:
         """The next model, of all updates that one can be made of.
 
         Args:
@@ -95,10 +95,10 @@ class Merging:
 
         sifted = sift(suspects(facts), attempt)
         if sifted.result is None:
-            return Outcome(current.model, current.memory, (), problem=sifted.reason)
+            return MergeResult(current.model, current.state, (), problem=sifted.reason)
         merged = tuple(sorted(reports.keys() - {*sifted.culprits}))
         refused = dict.fromkeys(sorted(sifted.culprits), sifted.reason)
-        return Outcome(*sifted.result, merged, refused)
+        return MergeResult(*sifted.result, merged, refused)
 
     def _merge(
         self, reports: Mapping[str, Report], devices: int, current: Current
@@ -144,10 +144,10 @@ class Merging:
         update: Callable[[str], Update],
         mean: Vector | None = None,
     ) -> tuple[Vector, State]:
-        model, memory = aggregate(
+        model, state = aggregate(
             self.method,
             current.model,
-            current.memory,
+            current.state,
             self._fair(reports),
             update,
             devices=devices,
@@ -159,7 +159,7 @@ class Merging:
             self._check_values(model)
         except WireError as error:
             raise MethodError(f"{self.method}: the next model is of no use: {error}") from None
-        return model, memory
+        return model, state
 
     def _fair(self, reports: Mapping[str, Report]) -> dict[str, dict[str, float]]:
         """The scalars of each device; nobody has more examples than its share of all.
@@ -221,18 +221,18 @@ class Current:
     round: int
     version: str
     model: Vector
-    memory: State
+    state: State
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
+class MergeResult:
     """A merge: the next model, whose updates are in it, and whose had to be left out and why.
 
-    With a `problem` none could be made: the model and the memory are those of before.
+    With a `problem` none could be made: the model and the state are those of before.
     """
 
     model: Vector
-    memory: State
+    state: State
     merged: tuple[str, ...]
     refused: Mapping[str, str] = field(default_factory=dict)
     problem: str = ""

@@ -41,7 +41,7 @@ class Founded(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Wanted:
+class NetworkRequest:
     """What the configuration says of the network, and of the data to evaluate it on."""
 
     model: ModelConfig
@@ -58,7 +58,7 @@ class Network:
     """The network wherever it is. The constructor only stores; `start` and `stop` do."""
 
     def __init__(self, model: ModelConfig, data: DataConfig, method: str, seed: int) -> None:
-        self.wanted = Wanted(model, data, method, seed)
+        self.wanted = NetworkRequest(model, data, method, seed)
         self._here: Built | None = None
         self._there: Connection | None = None
 
@@ -134,7 +134,7 @@ class Network:
 class Built:
     """The network where torch is."""
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, wanted: NetworkRequest) -> None:
         spec = model_spec(wanted.model, wanted.data)
         self.net = FlatModel(models.build_for(spec, wanted.seed), trains=False)
         methods.method(wanted.method).needs(self.net.module)
@@ -160,7 +160,7 @@ def serve(descriptor: int) -> None:
     end = Connection(descriptor)
     with contextlib.suppress(EOFError, OSError):
         try:
-            wanted: Wanted = end.recv()
+            wanted: NetworkRequest = end.recv()
             prepare_threads()
             built = Built(wanted)
             end.send(built.founded)

@@ -25,7 +25,7 @@ from fededge.wire.source import Source
 from fededge.wire.topics import Topics
 from fededge_server.store import Store
 
-__all__ = ["Board"]
+__all__ = ["Publisher"]
 
 log = logging.getLogger("coordinator")
 
@@ -35,7 +35,7 @@ REFRESHED = CHUNK_EXPIRY / 2
 
 
 @dataclass
-class Board:
+class Publisher:
     """`describe` says where the federation stands, `payload` where the bytes of its model are.
 
     A version has at most `most_chunks`, whatever a state that somebody else wrote says.

@@ -15,14 +15,14 @@ from fededge.errors import RefusedError, StoreError
 from fededge.storage.files import lock_folder, replace_file
 from fededge_server.store import Store
 
-__all__ = ["Wish", "go_back", "versions"]
+__all__ = ["RollbackRequest", "go_back", "versions"]
 
 MOST_BYTES = 4096
 PATIENCE = 60.0
 """Seconds that a coordinator may take: a merge may be on."""
 
 
-class Wish:
+class RollbackRequest:
     """The wish, and the coordinator's refusal of one that it cannot fulfil."""
 
     def __init__(self, folder: Path) -> None:
@@ -30,7 +30,7 @@ class Wish:
         self.refusal = folder / "rollback.refused"
 
     def make(self, version: str) -> None:
-        """Wish for a version; empty: the last good one."""
+        """Ask for a version; empty: the last good one."""
         self.refusal.unlink(missing_ok=True)
         replace_file(self.path, json.dumps({"version": version}).encode())
 
@@ -76,7 +76,7 @@ def go_back(folder: Path, version: str) -> str:
     store = _store(folder)
     if version and version not in {progress.version for progress in store.history()}:
         raise StoreError(f"{store.path}: there is no version '{version}'; --list shows them")
-    wish = Wish(folder)
+    wish = RollbackRequest(folder)
     wish.make(version)
     if not _running(folder):
         return "The coordinator does not run: it goes back when it starts."
@@ -100,7 +100,7 @@ def _running(folder: Path) -> bool:
     return False
 
 
-def _wait(wish: Wish) -> None:
+def _wait(wish: RollbackRequest) -> None:
     deadline = time.monotonic() + PATIENCE
     while wish.open:
         if time.monotonic() > deadline:

@@ -39,12 +39,12 @@ from fededge_server.machine import events
 from fededge_server.machine.health import Health
 from fededge_server.machine.rollout import Plan, Planned, RoundsDone, Staging
 from fededge_server.machine.rounds import Rounds
-from fededge_server.merging import Merging, Outcome
-from fededge_server.publisher import Board
-from fededge_server.retained import Sweeper
-from fededge_server.rollback import Wish
+from fededge_server.merging import MergeResult, Merging
+from fededge_server.publisher import Publisher
+from fededge_server.rollback import RollbackRequest
 from fededge_server.state_message import describe
 from fededge_server.store import Progress, Store
+from fededge_server.sweeper import Sweeper
 from fededge_server.versions import Versions
 
 __all__ = ["Coordinator"]
@@ -78,7 +78,7 @@ class Coordinator:
         self.store = Store(Path(config.state))
         self.versions = Versions(config, self.store)
         self.health = Health(config.robust.max_drop)
-        self.wish = Wish(Path(config.state))
+        self.request = RollbackRequest(Path(config.state))
         self.problem = ""
         self.opened: dict[int, float] = {}
         self.unmerged: events.Merge | None = None
@@ -129,7 +129,7 @@ class Coordinator:
         store.agree({**versions.facts(run), "session": session})
         versions.resume()
         layout, method = versions.layout, versions.method
-        facts = events.Facts(
+        facts = events.RunFacts(
             run=run,
             seed=config.seed,
             layout=layout.hash,
@@ -146,10 +146,10 @@ class Coordinator:
             self.health.evaluate(version, accuracy)
             self.health.hear(events.Judge(version, 0, 0, accuracies))
         done, version = versions.progress.rounds_done, versions.progress.version
-        self.rounds = Rounds(facts, config.rounds, done, version, store.memory())
+        self.rounds = Rounds(facts, config.rounds, done, version, store.recall())
         self.staging = None
         if config.rollout is not None:
-            plan, known = store.plan() or Plan.initial(done), {*store.memory().known}
+            plan, known = store.plan() or Plan.initial(done), {*store.recall().known}
             self.staging = Staging(config.rollout, run, plan, known, done)
         self._clear_spool({report.version for report in self.rounds.stored.values()})
 
@@ -179,8 +179,8 @@ class Coordinator:
         self.session.start()
         self._clear_previous()
 
-    def _board(self) -> Board:
-        board = Board(
+    def _board(self) -> Publisher:
+        board = Publisher(
             session=self.session,
             topics=self.topics,
             store=self.store,
@@ -227,7 +227,7 @@ class Coordinator:
     def _settled(self) -> bool:
         """Whether all is said, and nothing is wished for: a finished run can go back too."""
         staged = self.staging is None or self.staging.settled
-        return self.board.settled and staged and not self.wish.open
+        return self.board.settled and staged and not self.request.open
 
     def _tick(self) -> None:
         for limit in (self.dropped, self.notes):
@@ -281,7 +281,7 @@ class Coordinator:
             report = decode(message.payload, Report)
             self._handle(events.ReportCame(address.device, report))
         elif address.kind == "update":
-            self._handle(events.ChunkCame(address.device, address.version, message.payload))
+            self._handle(events.UpdateChunkCame(address.device, address.version, message.payload))
 
     def _state_came(self, message: Message) -> None:
         try:
@@ -365,7 +365,7 @@ class Coordinator:
             case events.Remember(number, version, asked, known):
                 with self._unless_full():
                     self.store.remember(number, version, asked, known)
-            case events.Open():
+            case events.RoundOpened():
                 self.opened.setdefault(command.round, self.clock())
                 log.info("round %d: asking %s", command.round + 1, ", ".join(command.devices))
                 self.board.put_state()
@@ -374,15 +374,15 @@ class Coordinator:
             case events.Invite(device, _, version):
                 task = TaskMessage(device, self.rounds.facts.run, version)
                 self._tell(device, "task", task)
-            case events.Answer(device, reply):
+            case events.SendReply(device, reply):
                 run = self.rounds.facts.run
                 reason = plain(reply.reason)
                 said = msgspec.structs.replace(reply, device=device, run=run, reason=reason)
                 self._tell(device, "reply", said)
-            case events.Expect(device, report):
+            case events.ExpectUpdate(device, report):
                 with self._unless_full():
                     self.store.expect(device, report)
-            case events.Keep(device, version, offset, data):
+            case events.KeepUpdateChunk(device, version, offset, data):
                 with self._unless_full():
                     self.store.keep(version, device, offset, data)
             case events.Check(device, report):
@@ -398,7 +398,7 @@ class Coordinator:
             case events.Merge():
                 if self.rounds.phase == "merging":  # not if the run has just gone back
                     self._merge(command)
-            case events.Finish():
+            case events.RunFinished():
                 log.info("all %d rounds are done", self.config.rounds.count)
             case events.Note(text, device):
                 self.notes.say(logging.INFO, device, text, self.clock())
@@ -449,15 +449,15 @@ class Coordinator:
             merged = outcome.merged
             scalars = {device: dict(command.reports[device].scalars) for device in merged}
             seconds = self.clock() - self.opened.get(command.round, self.clock())
-            versions.advance(command.round + 1, outcome.model, outcome.memory, scalars, seconds)
+            versions.advance(command.round + 1, outcome.model, outcome.state, scalars, seconds)
             self.opened.clear()
             self.unmerged = None
         if self.unmerged is None:
-            self._go_on(old, events.Merged(versions.progress.version, merged), command.reports)
+            self._go_on(old, events.MergeDone(versions.progress.version, merged), command.reports)
             progress = versions.progress
             self._worry(progress.version, self.health.evaluate(progress.version, progress.accuracy))
 
-    def _merged(self, command: events.Merge) -> Outcome:
+    def _merged(self, command: events.Merge) -> MergeResult:
         """The next model; who has to be left out for it is refused, and goes into quarantine."""
         current = self.versions.current(self.rounds.round)
         outcome = self.merging.merge(command.reports, command.norms, command.devices, current)
@@ -470,7 +470,7 @@ class Coordinator:
         return outcome
 
     def _go_on(
-        self, old: str, event: events.Merged | events.RolledBack, reports: Mapping[str, Report]
+        self, old: str, event: events.MergeDone | events.RolledBack, reports: Mapping[str, Report]
     ) -> None:
         """From one version to the next."""
         commands = self.rounds.handle(event, self.clock())
@@ -501,17 +501,17 @@ class Coordinator:
 
     def _look_for_wish(self) -> None:
         """Do what an operator asked for with `fededge rollback`."""
-        if not self.wish.open or self.rounds.full or self.unmerged is not None:
+        if not self.request.open or self.rounds.full or self.unmerged is not None:
             return
         try:
-            wanted = self.wish.read() or self.health.last_good
+            wanted = self.request.read() or self.health.last_good
             if not wanted:
                 raise StoreError("no version is known to be good; name one with --to")
             if self._go_back(wanted, "the operator asked for it"):
-                self.wish.fulfil()
+                self.request.fulfil()
         except StoreError as error:
             log.error("the run cannot go back: %s", error)
-            self.wish.refuse(str(error))
+            self.request.refuse(str(error))
 
     def _go_back(self, version: str, why: str) -> bool:
         """Go on from an earlier version's model; what the open round has is given up.

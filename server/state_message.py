@@ -49,6 +49,6 @@ def describe(
         turns=config.rounds.expected_turns,
         rollout=None if staging is None else staging.rollout,
         problem=FULL if machine.full else plain(problem),
-        quarantined=len(machine.fitness.quarantined),
+        quarantined=len(machine.eligibility.quarantined),
         restored=versions.progress.restored,
     )

@@ -68,14 +68,14 @@ class Versions:
             return
         self.progress = progress
         del self.model  # before there is another one
-        self.model, memory = self.store.load(progress.version, self.layout)
-        self.memory: MethodState = memory
+        self.model, state = self.store.load(progress.version, self.layout)
+        self.state: MethodState = state
         log.info("resuming after round %d", progress.rounds_done)
 
     def go_back(self, version: str) -> None:
         """Make a version of an earlier one's model, with what the method remembered then."""
-        model, memory = self.store.load(version, self.layout)
-        self.advance(self.progress.rounds_done + 1, model, memory, {}, None, version)
+        model, state = self.store.load(version, self.layout)
+        self.advance(self.progress.rounds_done + 1, model, state, {}, None, version)
 
     @property
     def norm(self) -> float:
@@ -86,13 +86,13 @@ class Versions:
         return self._norm[1]
 
     def current(self, number: int) -> Current:
-        return Current(number, self.progress.version, self.model, self.memory)
+        return Current(number, self.progress.version, self.model, self.state)
 
     def advance(
         self,
         done: int,
         model: Vector,
-        memory: MethodState,
+        state: MethodState,
         reports: Mapping[str, Mapping[str, float]],
         seconds: float | None,
         restored: str = "",
@@ -106,8 +106,8 @@ class Versions:
         version = f"{done:06d}-{sha256[:16]}"
         score = self.network.accuracy(model)
         progress = Progress(done, version, sha256, score, restored)
-        self.store.advance(progress, self.layout, model, memory, reports, seconds)
-        self.progress, self.model, self.memory = progress, model, memory
+        self.store.advance(progress, self.layout, model, state, reports, seconds)
+        self.progress, self.model, self.state = progress, model, state
         shown = "" if score is None else f", global accuracy {score:.1%}"
         log.info("version %s from %d updates%s", version, len(reports), shown)
 
@@ -115,7 +115,7 @@ class Versions:
 
     def payload(self) -> Source:
         """The file of the bytes that every device gets; if the disk is full, the bytes."""
-        sent = self.method.send(self.memory)
+        sent = self.method.send(self.state)
         if not sent and not self.encoding.zstd:
             return FileSource(self.store.model(self.progress.version))
         vectors = {"model": self.model, **sent}
@@ -123,9 +123,9 @@ class Versions:
             with replacing(self.store.published, synced=False) as file:
                 self.encoding.send(file, self.layout, vectors)
         except DiskFullError:
-            memory = io.BytesIO()
-            self.encoding.send(memory, self.layout, vectors)
-            return memory.getvalue()
+            buffer = io.BytesIO()
+            self.encoding.send(buffer, self.layout, vectors)
+            return buffer.getvalue()
         return FileSource(self.store.published)
 
     @property

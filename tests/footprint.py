@@ -211,7 +211,7 @@ def _round(
     def merge() -> None:
         merged = merging.merge(reports, {}, len(DEVICES), current)
         assert list(merged.merged) == DEVICES, merged
-        store.advance(progress, layout, merged.model, merged.memory, {}, None)
+        store.advance(progress, layout, merged.model, merged.state, {}, None)
 
     gauge("merge", merge)
     gauge("publish", lambda: chunks.Payload.of(FileSource(store.model(progress.version))).chunk(0))

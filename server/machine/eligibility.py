@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from fededge.config import RoundsConfig
 from fededge.wire.messages import Status
 
-__all__ = ["Fitness"]
+__all__ = ["Eligibility"]
 
 LONGEST_REST = 3600.0
 LONGEST_SILENCE = 24 * 3600.0
@@ -16,7 +16,7 @@ LONGEST_SILENCE = 24 * 3600.0
 
 
 @dataclass
-class Fitness:
+class Eligibility:
     """A memory of devices that failed, kept silent, or sent updates that had to be refused.
 
     `tries` are failed turns in a row, `silent` unanswered ones; `refusals` are the last verdicts on

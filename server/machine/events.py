@@ -10,33 +10,33 @@ from fededge.wire.messages import Reply, Report, Status
 
 __all__ = [
     "ACCURACY",
-    "Answer",
     "Bad",
     "Check",
-    "ChunkCame",
     "Command",
     "Discard",
     "Event",
-    "Expect",
-    "Facts",
-    "Finish",
+    "ExpectUpdate",
     "Full",
     "Invite",
     "Judge",
-    "Keep",
-    "Memory",
+    "KeepUpdateChunk",
     "Merge",
-    "Merged",
+    "MergeDone",
     "Note",
-    "Open",
+    "Recalled",
     "Refuse",
     "Remember",
     "ReportCame",
     "Revoked",
     "RolledBack",
+    "RoundOpened",
+    "RunFacts",
+    "RunFinished",
+    "SendReply",
     "StatusCame",
     "Stored",
     "Tick",
+    "UpdateChunkCame",
 ]
 
 
@@ -63,7 +63,7 @@ class ReportCame:
 
 
 @dataclass(frozen=True)
-class ChunkCame:
+class UpdateChunkCame:
     device: str
     version: str
     message: bytes
@@ -103,7 +103,7 @@ class Full:
 
 
 @dataclass(frozen=True)
-class Merged:
+class MergeDone:
     """The round ended with this version, which is on disk, made of these devices' updates."""
 
     version: str
@@ -119,7 +119,16 @@ class RolledBack:
 
 
 Event = (
-    StatusCame | ReportCame | ChunkCame | Stored | Bad | Revoked | Merged | RolledBack | Full | Tick
+    StatusCame
+    | ReportCame
+    | UpdateChunkCame
+    | Stored
+    | Bad
+    | Revoked
+    | MergeDone
+    | RolledBack
+    | Full
+    | Tick
 )
 
 
@@ -140,7 +149,7 @@ class Remember:
 
 
 @dataclass(frozen=True)
-class Open:
+class RoundOpened:
     """Tell the world that a round is open, or stays open longer."""
 
     round: int
@@ -155,13 +164,13 @@ class Invite:
 
 
 @dataclass(frozen=True)
-class Answer:
+class SendReply:
     device: str
     reply: Reply
 
 
 @dataclass(frozen=True)
-class Expect:
+class ExpectUpdate:
     """The chunks of an update are to come: write down its report, and that none has come."""
 
     device: str
@@ -169,7 +178,7 @@ class Expect:
 
 
 @dataclass(frozen=True)
-class Keep:
+class KeepUpdateChunk:
     """Write a piece of an update to the spool."""
 
     device: str
@@ -206,7 +215,7 @@ class Discard:
 
 @dataclass(frozen=True)
 class Merge:
-    """Make the next version of these updates, and answer with Merged.
+    """Make the next version of these updates, and answer with MergeDone.
 
     A report that names an earlier version than the current one is of a late update.
     `norms` are those of the changes. `devices` is how many the federation has, taking part or not.
@@ -232,23 +241,23 @@ class Judge:
 
 
 @dataclass(frozen=True)
-class Finish:
+class RunFinished:
     """All rounds are done."""
 
 
 Command = (
     Remember
-    | Open
+    | RoundOpened
     | Invite
-    | Answer
-    | Expect
-    | Keep
+    | SendReply
+    | ExpectUpdate
+    | KeepUpdateChunk
     | Check
     | Refuse
     | Discard
     | Merge
     | Judge
-    | Finish
+    | RunFinished
     | Note
 )
 
@@ -257,7 +266,7 @@ Command = (
 
 
 @dataclass(frozen=True)
-class Facts:
+class RunFacts:
     """What does not change during a run."""
 
     run: str
@@ -270,7 +279,7 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class Memory:
+class Recalled:
     """What a coordinator that starts again knows: of the round that was open, and of its devices.
 
     `asked` says who was asked for which version, and the examples that each announced. `accepted`

@@ -14,34 +14,34 @@ from fededge.config import RoundsConfig
 from fededge.federated.bounds import norm_limit, outlier
 from fededge.federated.selection import choose
 from fededge.wire.messages import Reply, Report, Status, round_of
-from fededge_server.machine.eligibility import Fitness
+from fededge_server.machine.eligibility import Eligibility
 from fededge_server.machine.events import (
     ACCURACY,
-    Answer,
     Bad,
     Check,
-    ChunkCame,
     Command,
     Discard,
     Event,
-    Facts,
-    Finish,
     Full,
     Invite,
     Judge,
-    Memory,
     Merge,
-    Merged,
+    MergeDone,
     Note,
-    Open,
+    Recalled,
     Refuse,
     Remember,
     ReportCame,
     Revoked,
     RolledBack,
+    RoundOpened,
+    RunFacts,
+    RunFinished,
+    SendReply,
     StatusCame,
     Stored,
     Tick,
+    UpdateChunkCame,
 )
 from fededge_server.machine.leases import Leases
 from fededge_server.machine.report_checks import flaw, foreign
@@ -71,11 +71,11 @@ class Rounds:
     again, however much later it asks. A report's word decides nothing that is known here.
     """
 
-    facts: Facts
+    facts: RunFacts
     config: RoundsConfig
     round: int
     version: str
-    memory: Memory = field(default_factory=Memory)
+    memory: Recalled = field(default_factory=Recalled)
     phase: Literal["waiting", "open", "merging", "done"] = "waiting"
     present: dict[str, Status] = field(default_factory=dict)
     known: set[str] = field(default_factory=set)
@@ -100,7 +100,7 @@ class Rounds:
     def __post_init__(self) -> None:
         if self.round >= self.config.count:
             self.phase = "done"
-        self.fitness = Fitness(self.config)
+        self.eligibility = Eligibility(self.config)
         self.leases = Leases(self.config.lease)
         memory = self.memory
         self.known |= memory.known
@@ -119,7 +119,7 @@ class Rounds:
         if self.memory.quarantined or self.memory.coming:
             self._recall(now)
         match event:
-            case ChunkCame():
+            case UpdateChunkCame():
                 return self._chunk(event, now)  # decides nothing by itself, and there are many
             case StatusCame():
                 commands = self._status(event, now)
@@ -131,7 +131,7 @@ class Rounds:
                 commands = self._bad(event.device, event.reason, event.version, now)
             case Revoked():
                 commands = self._revoked(event.device, event.reason, now)
-            case Merged():
+            case MergeDone():
                 commands = self._merged(event)
             case RolledBack():
                 commands = self._rolled_back(event)
@@ -145,7 +145,7 @@ class Rounds:
         """Take up what an earlier process had begun; its clock was another one."""
         memory, self.memory = self.memory, replace(self.memory, quarantined=frozenset(), coming={})
         for device in memory.quarantined:
-            self.fitness.quarantine(device, now)
+            self.eligibility.quarantine(device, now)
         for device, (report, have) in memory.coming.items():
             if not self._late(report.version) and not self._outdated(device, report.version):
                 self.transfers.resume(device, report, have, now)
@@ -211,9 +211,13 @@ class Rounds:
 
     def _failed(self, device: str, status: Status, now: float) -> list[Command]:
         """A turn failed on the device: it rests, and is asked again, but not for ever."""
-        if device not in self.invited or device in self.failed or device in self.fitness.resting:
+        if (
+            device not in self.invited
+            or device in self.failed
+            or device in self.eligibility.resting
+        ):
             return []
-        again = self.fitness.failed(device, now)
+        again = self.eligibility.failed(device, now)
         if not again:
             self.failed.add(device)
         return [Note(f"failed, {'rests' if again else 'sits out'}: {status.problem}", device)]
@@ -222,8 +226,8 @@ class Rounds:
         """Ask those again that have rested after a failure."""
         if self.phase != "open":
             return []
-        resting = self._awaited & self.fitness.resting.keys() & self.present.keys()
-        return self._invitations(d for d in sorted(resting) if self.fitness.rested(d, now))
+        resting = self._awaited & self.eligibility.resting.keys() & self.present.keys()
+        return self._invitations(d for d in sorted(resting) if self.eligibility.rested(d, now))
 
     def _ask_if_free(self, device: str, status: Status, now: float) -> list[Command]:
         """Ask a device that says it has nothing to do, if this round wants it.
@@ -238,7 +242,7 @@ class Rounds:
         places = self._places(len(self.invited))
         if places and len(self.invited.keys() - self.failed) >= places:
             return []
-        if not self.fitness.fit(device, status, now):
+        if not self.eligibility.fit(device, status, now):
             return []
         self.invited[device] = status.examples
         return [self._remember(), *self._invitations([device])]
@@ -254,7 +258,7 @@ class Rounds:
             reply = Reply("refused", report.version, wrong) if wrong else None
         if reply is not None:
             text = f"update {reply.kind}: {reply.reason}" if reply.reason else "asked again"
-            return [Note(text, device), Answer(device, reply)]
+            return [Note(text, device), SendReply(device, reply)]
         busy = self.full or device in self.checking or device in self.stored
         if self.phase != "open" or busy:
             return []  # the device keeps its update, and asks again when the round opens
@@ -289,7 +293,7 @@ class Rounds:
             reason = f"the device was not asked for version {version}"
         elif device in self.refused:
             reason = "an update of this device was refused in this round"
-        elif self.fitness.out(device, now):
+        elif self.eligibility.out(device, now):
             reason = "the device is in quarantine: too many of its updates had to be refused"
         return Reply("refused", version, reason) if reason else None
 
@@ -312,7 +316,7 @@ class Rounds:
         last = self.accepted.get(device)
         return last is not None and round_of(version) <= round_of(last.version)
 
-    def _chunk(self, event: ChunkCame, now: float) -> list[Command]:
+    def _chunk(self, event: UpdateChunkCame, now: float) -> list[Command]:
         self.leases.renew(event.device, now)
         if self.phase == "merging":
             return []  # it is in no version that is being made; if one can take it, it is asked for
@@ -323,7 +327,7 @@ class Rounds:
         if self.phase == "merging":
             return []
         asked = self._checked(self.transfers.stalled(self.present, now))
-        silent = (c for c in asked if isinstance(c, Answer) and c.reply.version == self.version)
+        silent = (c for c in asked if isinstance(c, SendReply) and c.reply.version == self.version)
         return asked + self._invitations(c.device for c in silent if c.device in self.invited)
 
     def _checked(self, commands: list[Command]) -> list[Command]:
@@ -336,9 +340,9 @@ class Rounds:
         self.checking.discard(device)
         self.stored[device] = self.accepted[device] = report
         self.fresh[device] = event.norm
-        self.fitness.well(device)
+        self.eligibility.well(device)
         self._cut_off(now)
-        return [Answer(device, Reply("accepted", report.version))]
+        return [SendReply(device, Reply("accepted", report.version))]
 
     def _cut_off(self, now: float) -> None:
         """Once most have answered it is known what a turn takes: the others get some times that."""
@@ -350,7 +354,7 @@ class Rounds:
     def _bad(self, device: str, reason: str, version: str, now: float) -> list[Command]:
         version = version or self.version
         self.checking.discard(device)
-        quarantined = self.fitness.refused(device, now)
+        quarantined = self.eligibility.refused(device, now)
         return self._refuse(device, version, reason, quarantined)
 
     def _refuse(self, device: str, version: str, reason: str, quarantined: bool) -> list[Command]:
@@ -360,7 +364,7 @@ class Rounds:
             Note(f"update refused{', now in quarantine' * quarantined}: {reason}", device),
             Discard(device, version),
             Refuse(device, version, reason, quarantined),
-            Answer(device, Reply("refused", version, reason)),
+            SendReply(device, Reply("refused", version, reason)),
         ]
 
     def _revoked(self, device: str, reason: str, now: float) -> list[Command]:
@@ -370,7 +374,7 @@ class Rounds:
             return []
         self.accepted.pop(device, None)
         self.fresh.pop(device, None)
-        self.fitness.quarantine(device, now)
+        self.eligibility.quarantine(device, now)
         return self._refuse(device, report.version, reason, quarantined=True)
 
     def limit(self, start: float) -> float:
@@ -402,7 +406,7 @@ class Rounds:
         """Whom the round waits for: while the disk was full, nobody was told that he is asked."""
         if self.phase != "open":
             return []
-        waiting = self._awaited - self.fitness.resting.keys()
+        waiting = self._awaited - self.eligibility.resting.keys()
         return [self._remember(), *self._invitations(waiting & self.present.keys())]
 
     @property
@@ -427,15 +431,15 @@ class Rounds:
 
         Who rests or is in quarantine is there: else one device could hold all others up.
         """
-        there = sum(self.fitness.enough(status) for status in self.present.values())
+        there = sum(self.eligibility.enough(status) for status in self.present.values())
         return there >= self.config.min_devices and len(self._fit(now)) >= self.config.quorum
 
     def _fit(self, now: float) -> list[str]:
-        return [d for d, status in self.present.items() if self.fitness.fit(d, status, now)]
+        return [d for d, status in self.present.items() if self.eligibility.fit(d, status, now)]
 
     def _open(self, now: float) -> list[Command]:
         """Begin a round, or go on with the one that an earlier process had begun."""
-        begun, self.memory = self.memory.asked.get(self.version, {}), Memory()
+        begun, self.memory = self.memory.asked.get(self.version, {}), Recalled()
         chosen = begun or {d: self.present[d].examples for d in self._choose(self._fit(now))}
         self.invited = dict(chosen)
         self.failed = self._sitting_out(now)
@@ -446,7 +450,7 @@ class Rounds:
 
     def _sitting_out(self, now: float) -> set[str]:
         """Of those whom the round has asked: who was put in quarantine since."""
-        return {device for device in self.invited if self.fitness.out(device, now)}
+        return {device for device in self.invited if self.eligibility.out(device, now)}
 
     def _choose(self, fit: list[str]) -> list[str]:
         heard = {device: round_of(report.version) for device, report in self.accepted.items()}
@@ -462,7 +466,7 @@ class Rounds:
         return math.ceil(round(wanted * config.over_select, 6))
 
     def _ask(self, devices: Iterable[str]) -> list[Command]:
-        announced = Open(self.round, tuple(sorted(self.invited)))
+        announced = RoundOpened(self.round, tuple(sorted(self.invited)))
         return [self._remember(), announced, *self._invitations(devices)]
 
     def _invitations(self, devices: Iterable[str]) -> list[Command]:
@@ -531,26 +535,28 @@ class Rounds:
         if self.config.mode == "buffered":
             return []
         took = now - self.opened
-        silent = sorted(d for d in self._awaited if self.fitness.resting.get(d, now) <= now)
-        rests = {device: self.fitness.missed(device, took, now) for device in silent}
+        silent = sorted(d for d in self._awaited if self.eligibility.resting.get(d, now) <= now)
+        rests = {device: self.eligibility.missed(device, took, now) for device in silent}
         return [Note(f"did not answer, rests for {s:.0f} s", d) for d, s in rests.items()]
 
     def _judge(self) -> Judge:
         told = {d: report.scalars for d, report in self.stored.items()}
         known = {d: scalars[ACCURACY] for d, scalars in told.items() if ACCURACY in scalars}
-        hostile = self.refused | self.fitness.quarantined.keys()
-        failed = {d for d in self.invited if d in self.failed or d in self.fitness.tries} - hostile
+        hostile = self.refused | self.eligibility.quarantined.keys()
+        failed = {
+            d for d in self.invited if d in self.failed or d in self.eligibility.tries
+        } - hostile
         return Judge(self.version, len(self.invited.keys() - hostile), len(failed), known)
 
     def _give_up(self, devices: Iterable[str]) -> list[Command]:
         """Their updates are of no use any more, and need not be sent to the end."""
         dropped = {device: self.transfers.open.pop(device).report for device in sorted(devices)}
         return [
-            Answer(device, Reply("late", report.version, "the round is over"))
+            SendReply(device, Reply("late", report.version, "the round is over"))
             for device, report in dropped.items()
         ]
 
-    def _merged(self, event: Merged) -> list[Command]:
+    def _merged(self, event: MergeDone) -> list[Command]:
         self.norms |= {d: self.fresh[d] for d in event.devices if d in self.fresh}
         return self._go_on(event.version)
 
@@ -579,4 +585,4 @@ class Rounds:
         self.fresh, self.cutoff = {}, math.inf
         self.phase = "waiting" if self.round < self.config.count else "done"
         stale = [d for d, t in self.transfers.open.items() if self._late(t.report.version)]
-        return [*self._give_up(stale), *([Finish()] if self.phase == "done" else [])]
+        return [*self._give_up(stale), *([RunFinished()] if self.phase == "done" else [])]

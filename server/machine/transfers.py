@@ -13,7 +13,15 @@ from itertools import islice
 from fededge.errors import WireError
 from fededge.wire.chunks import STALLED, Assembly
 from fededge.wire.messages import MOST_ASKED, Reply, Report
-from fededge_server.machine.events import Answer, Check, ChunkCame, Command, Expect, Keep, Note
+from fededge_server.machine.events import (
+    Check,
+    Command,
+    ExpectUpdate,
+    KeepUpdateChunk,
+    Note,
+    SendReply,
+    UpdateChunkCame,
+)
 
 __all__ = ["Transfers"]
 
@@ -38,7 +46,7 @@ class Transfers:
         transfer = self.open.get(device)
         if transfer is None or transfer.report.manifest != report.manifest:
             self.open[device] = Transfer(report, Assembly(report.manifest, now))
-            return [Expect(device, report), self._ask(device)]
+            return [ExpectUpdate(device, report), self._ask(device)]
         transfer.assembly.patience = STALLED
         return [self._ask(device)] if transfer.assembly.overdue(now) else []
 
@@ -47,7 +55,7 @@ class Transfers:
         assembly = Assembly(report.manifest, now, have=set(have))
         self.open[device] = Transfer(report, assembly, frozenset(assembly.missing()))
 
-    def take(self, event: ChunkCame, now: float) -> list[Command]:
+    def take(self, event: UpdateChunkCame, now: float) -> list[Command]:
         device, transfer = event.device, self.open.get(event.device)
         if transfer is None or transfer.report.version != event.version:
             return []  # late, or before its report: what is missing will be asked for
@@ -57,7 +65,7 @@ class Transfers:
             return [Note(f"chunk dropped: {error}", device)]
         if piece is None:
             return []
-        keep = Keep(device, event.version, *piece)
+        keep = KeepUpdateChunk(device, event.version, *piece)
         if transfer.assembly.complete:
             return [keep, *self._complete(device)]
         come = transfer.assembly.have
@@ -76,9 +84,9 @@ class Transfers:
     def _complete(self, device: str) -> list[Command]:
         return [Check(device, self.open.pop(device).report)]
 
-    def _ask(self, device: str) -> Answer:
+    def _ask(self, device: str) -> SendReply:
         """Ask a device for what is missing."""
         transfer = self.open[device]
         missing = tuple(islice(transfer.assembly.missing(), MOST_ASKED))
         transfer.asked = frozenset(missing)
-        return Answer(device, Reply("resend", transfer.report.version, chunks=missing))
+        return SendReply(device, Reply("resend", transfer.report.version, chunks=missing))

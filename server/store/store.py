@@ -25,20 +25,20 @@ from fededge.storage.files import (
 )
 from fededge.wire import container, tensors
 from fededge.wire.messages import Manifest, Report
-from fededge_server.machine.events import Memory
+from fededge_server.machine.events import Recalled
 from fededge_server.store.spool import Spool
-from fededge_server.store.tables import Entries, Progress
+from fededge_server.store.tables import JournalTables, Progress
 
 __all__ = ["Progress", "Store"]
 
 log = logging.getLogger("coordinator")
 
 
-class Store(Entries, Spool):
+class Store(JournalTables, Spool):
     """The coordinator's folder. The constructor only stores; `open` and `close` do."""
 
     def __init__(self, folder: Path) -> None:
-        Entries.__init__(self, folder)
+        JournalTables.__init__(self, folder)
         Spool.__init__(self, folder / "spool")
         self.models = folder / "models"
         self._checked: set[str] = set()
@@ -128,17 +128,17 @@ class Store(Entries, Spool):
         super().accept(device, report, number, norm)
         pieces.complete(self._update(report.version, device))
 
-    def memory(self) -> Memory:
-        return replace(super().memory(), coming=self.coming())
+    def recall(self) -> Recalled:
+        return replace(super().recall(), coming=self.coming())
 
     def _sweep_spool(self) -> None:
         """Of an accepted update that is damaged the sender has a copy: it is asked for it again."""
         self.rows.unlink(missing_ok=True)  # of a merge that was cut short
         self.shrink()
-        memory = self.memory()
-        for device, report in memory.accepted.items():
+        recalled = self.recall()
+        for device, report in recalled.accepted.items():
             path = self._update(report.version, device)
-            if device not in memory.stored:
+            if device not in recalled.stored:
                 pieces.forget(path)  # it is in a version
             elif not _whole(path, report.manifest):
                 log.warning("%s: missing or damaged; %s is asked for it again", path, device)

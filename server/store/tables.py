@@ -10,11 +10,11 @@ import msgspec
 
 from fededge.errors import ConfigError, StoreError
 from fededge.wire.messages import Report
-from fededge_server.machine.events import ACCURACY, Memory, Refuse
+from fededge_server.machine.events import ACCURACY, Recalled, Refuse
 from fededge_server.machine.rollout import Plan
 from fededge_server.store.journal import Journal
 
-__all__ = ["Entries", "Progress"]
+__all__ = ["JournalTables", "Progress"]
 
 ASKED_VERSIONS = 1000
 """So many versions back the journal knows who was asked for them."""
@@ -46,7 +46,7 @@ class Progress:
     restored: str = ""
 
 
-class Entries(Journal):
+class JournalTables(Journal):
     """The journal's tables, read and written."""
 
     # The run
@@ -184,7 +184,7 @@ class Entries(Journal):
             if refused.quarantined:
                 self._put("quarantined", "device", refused.device)
 
-    def memory(self) -> Memory:
+    def recall(self) -> Recalled:
         """What an earlier process knew of the round that is open, and of its devices."""
         progress = self.progress()
         done = 0 if progress is None else progress.rounds_done
@@ -195,7 +195,7 @@ class Entries(Journal):
             recent = dict(journal.execute(RECENT))
             out = [device for (device,) in journal.execute("SELECT device FROM quarantined")]
         try:
-            return Memory(
+            return Recalled(
                 asked={v: msgspec.json.decode(d, type=dict[str, int]) for v, d in asked},
                 known=frozenset(known),
                 accepted={d: msgspec.json.decode(r, type=Report) for d, r, *_ in taken},

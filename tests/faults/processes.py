@@ -279,8 +279,8 @@ class CoordinatorService(Service, server_app.Coordinator):
         if isinstance(command, rounds.Remember):
             world.oracle.chose(command.version, command.asked)
         if isinstance(command, rounds.Invite):
-            world.oracle.asked(command.device, self.store.memory().quarantined)
-        if isinstance(command, rounds.Answer) and command.device in self.rounds.transfers.open:
+            world.oracle.asked(command.device, self.store.recall().quarantined)
+        if isinstance(command, rounds.SendReply) and command.device in self.rounds.transfers.open:
             facts = self.rounds.transfers.open[command.device].report.manifest
             path = self.process.spooled(command.device, command.reply.version)
             world.oracle.wanted(self.process.name, command.reply.chunks, on_disk(path, facts))

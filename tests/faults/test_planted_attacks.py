@@ -17,8 +17,8 @@ from fededge.wire.messages import Reply, Report, round_of
 from fededge_server import merging
 from fededge_server.culprits import Sifted
 from fededge_server.machine import rounds
-from fededge_server.machine.eligibility import Fitness
-from fededge_server.machine.events import Command, Facts
+from fededge_server.machine.eligibility import Eligibility
+from fededge_server.machine.events import Command, RunFacts
 from fededge_server.machine.leases import Leases
 from fededge_server.machine.report_checks import flaw
 from fededge_server.machine.rounds import Rounds
@@ -111,7 +111,7 @@ def believe_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     def capped(weights: Mapping[str, float], share: float) -> Mapping[str, float]:
         return weights
 
-    def trusting(facts: Facts, report: Report, announced: int) -> str:
+    def trusting(facts: RunFacts, report: Report, announced: int) -> str:
         return flaw(facts, report, 2**53)
 
     monkeypatch.setattr(aggregation, "capped", capped)
@@ -126,12 +126,12 @@ def wait_for_the_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     def valid(self: Leases, device: str, now: float) -> bool:
         return True
 
-    def missed(self: Fitness, device: str, took: float, now: float) -> float:
+    def missed(self: Eligibility, device: str, took: float, now: float) -> float:
         return 0.0
 
     monkeypatch.setattr(Rounds, "_cut_off", cut_off)
     monkeypatch.setattr(Leases, "valid", valid)
-    monkeypatch.setattr(Fitness, "missed", missed)
+    monkeypatch.setattr(Eligibility, "missed", missed)
 
 
 @pytest.mark.slow

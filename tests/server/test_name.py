@@ -15,9 +15,9 @@ from fededge.transport.session import Lost, Message, Session
 from fededge.wire.messages import Claim, Presence, Reply, TaskMessage, decode, encode
 from fededge.wire.signing import sign, signed_by
 from fededge_server.machine import events
-from fededge_server.publisher import Board
-from fededge_server.retained import Sweeper
+from fededge_server.publisher import Publisher
 from fededge_server.shell import Coordinator
+from fededge_server.sweeper import Sweeper
 from tests.server.machine.test_rounds import FACTS, V0
 
 KEY = Ed25519PrivateKey.generate()
@@ -55,7 +55,7 @@ class Shell(Coordinator):
         self.key = key
         self.sink = Sink()
         self.session = cast(Session, self.sink)
-        self.board = cast(Board, Unseen())
+        self.board = cast(Publisher, Unseen())
         self.sweeper = Sweeper(self.session, self.topics)
         self._publish_presence()
         self.hear("status", self.sink.sent[-1][1])
@@ -173,7 +173,7 @@ def test_all_that_it_says_to_a_device_names_it_and_is_signed(
 
     shell.rounds = cast(Any, Told())
     shell._do(events.Invite("a", 0, V0))
-    shell._do(events.Answer("a", Reply("late", V0, "why")))
+    shell._do(events.SendReply("a", Reply("late", V0, "why")))
     (task_topic, task_data), (reply_topic, reply_data) = shell.sink.sent[-2:]
     task, reply = decode(task_data, TaskMessage), decode(reply_data, Reply)
     assert (task.device, task.run, task.version) == ("a", "run", V0)

@@ -15,11 +15,11 @@ from fededge.transport.session import Delivered, Session
 from fededge.wire.messages import State
 from fededge.wire.signing import sign
 from fededge.wire.topics import Topics
-from fededge_server.publisher import Board
+from fededge_server.publisher import Publisher
 from fededge_server.store import Store
 from tests.device_agent.machine.test_life import MODEL, STATE
 
-Make = Callable[[], Board]
+Make = Callable[[], Publisher]
 
 
 class Link:
@@ -55,16 +55,18 @@ def boards(tmp_path: Path) -> Iterator[Make]:
     store = Store(tmp_path / "state")
     store.open()
 
-    def make() -> Board:
+    def make() -> Publisher:
         link = cast(Session, Link())
         topics, size = Topics(STATE.federation), STATE.manifest.chunk_bytes
-        return Board(link, topics, store, lambda: STATE, lambda: MODEL, 2, size, None, lambda: 99.0)
+        return Publisher(
+            link, topics, store, lambda: STATE, lambda: MODEL, 2, size, None, lambda: 99.0
+        )
 
     yield make
     store.close()
 
 
-def connected(board: Board, found: bytes | None = None) -> int:
+def connected(board: Publisher, found: bytes | None = None) -> int:
     """How many chunks it publishes after a connect at which the broker has this state."""
     link = cast(Link, board.session)
     before = len(link.topics)
@@ -75,7 +77,7 @@ def connected(board: Board, found: bytes | None = None) -> int:
     return sum("/model/" in topic for topic in link.topics[before:])
 
 
-def arrive(board: Board) -> bytes:
+def arrive(board: Publisher) -> bytes:
     """All chunks reach the broker; the state that follows them."""
     link = cast(Link, board.session)
     while link.outbox.travelling:

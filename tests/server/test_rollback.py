@@ -11,7 +11,7 @@ from fededge.errors import RefusedError, StoreError
 from fededge.storage.files import lock_folder
 from fededge.wire.messages import State, decode, encode
 from fededge_server import rollback
-from fededge_server.rollback import Wish, go_back, versions
+from fededge_server.rollback import RollbackRequest, go_back, versions
 from fededge_server.store import Progress, Store
 from tests.faults.processes import CoordinatorService
 from tests.faults.schedules import KINDS
@@ -45,7 +45,7 @@ def test_the_versions_are_listed_with_their_accuracy_and_whether_they_are_there(
 def test_a_version_that_never_was_is_refused_at_once(folder: Path) -> None:
     with pytest.raises(StoreError, match="there is no version '000009-ffffffffffffffff'"):
         go_back(folder, "000009-ffffffffffffffff")
-    assert not Wish(folder).open
+    assert not RollbackRequest(folder).open
 
 
 def test_a_folder_without_a_journal_has_nothing_to_go_back_to(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_a_folder_without_a_journal_has_nothing_to_go_back_to(tmp_path: Path) ->
 def test_a_coordinator_that_does_not_run_finds_the_wish_when_it_starts(folder: Path) -> None:
     version = Store(folder).history()[1].version
     assert "does not run: it goes back when it starts" in go_back(folder, version)
-    assert Wish(folder).read() == version
+    assert RollbackRequest(folder).read() == version
 
 
 def test_a_coordinator_that_does_not_answer_is_named(
@@ -69,7 +69,7 @@ def test_a_coordinator_that_does_not_answer_is_named(
 
 def test_a_refusal_reaches_the_operator(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refusing(seconds: float) -> None:
-        Wish(folder).refuse("no version is known to be good")
+        RollbackRequest(folder).refuse("no version is known to be good")
 
     monkeypatch.setattr("fededge_server.rollback.time.sleep", refusing)
     with lock_folder(folder, "us"), pytest.raises(RefusedError, match="known to be good"):
@@ -77,7 +77,7 @@ def test_a_refusal_reaches_the_operator(folder: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_wish_that_cannot_be_read_is_one_sentence(folder: Path) -> None:
-    wish = Wish(folder)
+    wish = RollbackRequest(folder)
     wish.path.write_bytes(b"{")
     with pytest.raises(StoreError, match=r"rollback.json: unreadable .* run the command again"):
         wish.read()
@@ -108,7 +108,7 @@ def finish(world: World) -> list[Progress]:
 
 def test_the_run_goes_on_from_the_model_that_was_asked_for(world: World) -> None:
     before = Store(world.coordinator.folder).history()
-    wish = Wish(world.coordinator.folder)
+    wish = RollbackRequest(world.coordinator.folder)
     wish.make(before[1].version)
     world.coordinator.tick()
     assert not wish.open
@@ -121,7 +121,7 @@ def test_the_run_goes_on_from_the_model_that_was_asked_for(world: World) -> None
 def test_without_a_good_version_the_wish_is_refused_and_the_run_goes_on(world: World) -> None:
     assert isinstance(world.coordinator.service, CoordinatorService)
     world.coordinator.service.health.good.clear()
-    wish = Wish(world.coordinator.folder)
+    wish = RollbackRequest(world.coordinator.folder)
     wish.make("")
     world.coordinator.tick()
     assert not wish.open

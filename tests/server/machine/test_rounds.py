@@ -13,36 +13,36 @@ from fededge.config import RoundsConfig
 from fededge.wire import chunks
 from fededge.wire.messages import MOST_ASKED, Manifest, Reply, Report, Status, decode, encode
 from fededge_server.machine.events import (
-    Answer,
     Bad,
     Check,
-    ChunkCame,
     Command,
     Discard,
-    Expect,
-    Facts,
-    Finish,
+    ExpectUpdate,
     Full,
     Invite,
-    Keep,
-    Memory,
+    KeepUpdateChunk,
     Merge,
-    Merged,
+    MergeDone,
     Note,
-    Open,
+    Recalled,
     Refuse,
     Remember,
     ReportCame,
+    RoundOpened,
+    RunFacts,
+    RunFinished,
+    SendReply,
     StatusCame,
     Stored,
     Tick,
+    UpdateChunkCame,
 )
 from fededge_server.machine.rounds import Rounds
 
 LAYOUT = "ab" * 32
 OTHER = "cd" * 32
 V0, V1 = "000000-0123456789abcdef", "000001-fedcba9876543210"
-FACTS = Facts("run", 7, LAYOUT, frozenset({"examples", "loss"}), 1024, 10_000)
+FACTS = RunFacts("run", 7, LAYOUT, frozenset({"examples", "loss"}), 1024, 10_000)
 
 C = TypeVar("C")
 
@@ -75,17 +75,17 @@ def report(device: str, version: str = V0, /, **fields: Any) -> ReportCame:
     return ReportCame(device, msgspec.structs.replace(made, **fields))
 
 
-def chunk(device: str, index: int, version: str = V0) -> ChunkCame:
+def chunk(device: str, index: int, version: str = V0) -> UpdateChunkCame:
     data = data_of(device)
-    return ChunkCame(device, version, chunks.pack(data, chunks.manifest(data, 1024), index))
+    return UpdateChunkCame(device, version, chunks.pack(data, chunks.manifest(data, 1024), index))
 
 
 class Driven:
     """Rounds whose checks succeed at once, with the time in hand."""
 
-    def __init__(self, memory: Memory | None = None, **config: Any) -> None:
+    def __init__(self, memory: Recalled | None = None, **config: Any) -> None:
         rules = {"count": 3, "min_devices": 2, "deadline": 60.0} | config
-        self.machine = Rounds(FACTS, RoundsConfig(**rules), 0, V0, memory or Memory())
+        self.machine = Rounds(FACTS, RoundsConfig(**rules), 0, V0, memory or Recalled())
         self.now = 0.0
 
     def __call__(self, *events: Any, at: float | None = None) -> list[Command]:
@@ -103,7 +103,7 @@ class Driven:
         return self(report(device, version), *parts)
 
     def replies(self, *events: Any, at: float | None = None) -> list[tuple[str, str]]:
-        return [(a.device, a.reply.kind) for a in only(self(*events, at=at), Answer)]
+        return [(a.device, a.reply.kind) for a in only(self(*events, at=at), SendReply)]
 
 
 def opened(*devices: str, **config: Any) -> Driven:
@@ -120,9 +120,9 @@ def test_a_round_opens_when_enough_are_there_and_asks_all_of_them() -> None:
     driven = Driven(min_devices=2)
     assert [type(c) for c in driven(status("a"))] == [Note]
     commands = driven(status("b"))
-    assert [type(c) for c in commands] == [Note, Remember, Open, Invite, Invite]
+    assert [type(c) for c in commands] == [Note, Remember, RoundOpened, Invite, Invite]
     assert only(commands, Remember) == [Remember(0, V0, {"a": 5, "b": 5}, ("a", "b"))]
-    assert only(commands, Open) == [Open(0, ("a", "b"))]
+    assert only(commands, RoundOpened) == [RoundOpened(0, ("a", "b"))]
     assert only(commands, Invite) == [Invite("a", 0, V0), Invite("b", 0, V0)]
 
 
@@ -148,8 +148,8 @@ def test_a_device_that_is_unable_does_not_count_and_is_named_with_its_problem() 
     unable = status("b", activity="unable", problem="no such method")
     commands = driven(status("a"), unable)
     assert Note("cannot take part: no such method", "b") in commands
-    assert not only(commands, Open)
-    assert only(driven(status("b")), Open)
+    assert not only(commands, RoundOpened)
+    assert only(driven(status("b")), RoundOpened)
 
 
 def test_an_invited_device_that_comes_back_unable_is_not_waited_for() -> None:
@@ -162,7 +162,7 @@ def test_a_device_with_another_layout_does_not_count_and_is_told_nothing() -> No
     """It knows by itself; and somebody else may have said it in its name."""
     driven = Driven(min_devices=1)
     commands = driven(status("a", layout=OTHER))
-    assert not only(commands, Answer)
+    assert not only(commands, SendReply)
     (note,) = only(commands, Note)
     assert OTHER in note.text
     assert LAYOUT in note.text
@@ -191,11 +191,19 @@ def test_a_status_on_the_topic_of_another_device_is_dropped() -> None:
 def test_an_update_is_kept_checked_and_accepted() -> None:
     driven = opened("a", "b")
     commands = driven.deliver("a")
-    assert [type(c) for c in commands] == [Expect, Answer, Keep, Keep, Keep, Check, Answer]
-    kept = b"".join(c.data for c in only(commands, Keep))
+    assert [type(c) for c in commands] == [
+        ExpectUpdate,
+        SendReply,
+        KeepUpdateChunk,
+        KeepUpdateChunk,
+        KeepUpdateChunk,
+        Check,
+        SendReply,
+    ]
+    kept = b"".join(c.data for c in only(commands, KeepUpdateChunk))
     assert kept == data_of("a")
-    assert [c.offset for c in only(commands, Keep)] == [0, 1024, 2048]
-    replies = [answer.reply for answer in only(commands, Answer)]
+    assert [c.offset for c in only(commands, KeepUpdateChunk)] == [0, 1024, 2048]
+    replies = [answer.reply for answer in only(commands, SendReply)]
     assert replies == [Reply("resend", V0, chunks=(0, 1, 2)), Reply("accepted", V0)]
 
 
@@ -203,9 +211,9 @@ def test_chunks_may_come_in_any_order_and_again() -> None:
     driven = opened("a", "b")
     order = [2, 0, 2, 0, 1, 1, 2]
     commands = driven(report("a"), *(chunk("a", index) for index in order), report("a"))
-    assert sorted(c.offset for c in only(commands, Keep)) == [0, 1024, 2048]
+    assert sorted(c.offset for c in only(commands, KeepUpdateChunk)) == [0, 1024, 2048]
     assert len(only(commands, Check)) == 1
-    assert [a.reply.kind for a in only(commands, Answer)] == ["resend", "accepted", "accepted"]
+    assert [a.reply.kind for a in only(commands, SendReply)] == ["resend", "accepted", "accepted"]
 
 
 def test_only_the_missing_chunks_are_asked_for_again_and_with_growing_patience() -> None:
@@ -213,7 +221,7 @@ def test_only_the_missing_chunks_are_asked_for_again_and_with_growing_patience()
     assert driven.replies(report("a"), chunk("a", 1), at=10.0) == [("a", "resend")]
     assert driven(Tick(), at=14.9) == []
     (answer, invitation) = driven(Tick(), at=15.0)
-    assert isinstance(answer, Answer)
+    assert isinstance(answer, SendReply)
     assert answer.reply == Reply("resend", V0, chunks=(0, 2))
     assert invitation == Invite("a", 0, V0), "if it has lost its update, it takes the turn again"
     assert driven(Tick(), at=24.9) == []
@@ -226,26 +234,28 @@ def test_a_report_that_comes_again_asks_only_for_what_has_not_come_for_a_while()
     driven(report("a"), chunk("a", 1), at=10.0)
     assert driven(report("a"), at=14.0) == []
     (answer,) = driven(report("a"), at=15.0)
-    assert isinstance(answer, Answer)
+    assert isinstance(answer, SendReply)
     assert answer.reply.chunks == (0, 2)
 
 
 def test_a_coordinator_that_starts_again_asks_only_for_what_had_not_come() -> None:
     coming = {"a": (report("a").report, frozenset({0}))}
-    driven = Driven(Memory(asked_for("ab"), coming=coming))
-    assert [type(c) for c in driven(chunk("a", 1))] == [Keep], "it had waited in the broker"
+    driven = Driven(Recalled(asked_for("ab"), coming=coming))
+    assert [type(c) for c in driven(chunk("a", 1))] == [KeepUpdateChunk], (
+        "it had waited in the broker"
+    )
     assert only(driven(chunk("a", 2)), Check)
     coming = {"a": (report("a").report, frozenset({0, 2}))}
-    driven = Driven(Memory(asked_for("ab"), coming=coming))
+    driven = Driven(Recalled(asked_for("ab"), coming=coming))
     driven(status("a", activity="training"))
     assert driven(Tick(), at=4.9) == [], "it may wait in the broker"
-    asked = [answer.reply.chunks for answer in only(driven(Tick(), at=5.0), Answer)]
+    asked = [answer.reply.chunks for answer in only(driven(Tick(), at=5.0), SendReply)]
     assert asked == [(1,)]
 
 
 def test_an_update_that_had_come_whole_before_the_restart_is_checked() -> None:
     coming = {"a": (report("a").report, frozenset({0, 1, 2}))}
-    driven = Driven(Memory(asked_for("ab"), coming=coming))
+    driven = Driven(Recalled(asked_for("ab"), coming=coming))
     assert only(driven(Tick()), Check) == [Check("a", report("a").report)]
 
 
@@ -253,7 +263,7 @@ def test_what_had_come_of_a_merged_update_is_not_taken_up_again() -> None:
     """Its file may be there again after a power cut, though a version was made of it."""
     merged = {"a": report("a").report}
     coming = {"a": (report("a").report, frozenset({0, 1, 2}))}
-    driven = Driven(Memory(accepted=merged, coming=coming), late="fold")
+    driven = Driven(Recalled(accepted=merged, coming=coming), late="fold")
     assert not only(driven(status("a"), status("b"), Tick()), Check)
 
 
@@ -270,13 +280,13 @@ def test_a_question_for_missing_chunks_fits_into_a_reply() -> None:
         chunks.manifest(data_of("a"), 1024), chunks=5000, bytes=5_120_000
     )
     machine = Rounds(
-        Facts("run", 0, LAYOUT, frozenset({"examples"}), 1024, 10**7),
+        RunFacts("run", 0, LAYOUT, frozenset({"examples"}), 1024, 10**7),
         RoundsConfig(min_devices=1),
         0,
         V0,
     )
     machine.handle(status("a"), 0.0)
-    (answer,) = only(machine.handle(report("a", manifest=facts), 0.0), Answer)
+    (answer,) = only(machine.handle(report("a", manifest=facts), 0.0), SendReply)
     assert len(answer.reply.chunks) == MOST_ASKED
     assert decode(encode(answer.reply), Reply) == answer.reply
 
@@ -289,8 +299,8 @@ def test_a_chunk_without_its_report_is_dropped() -> None:
 def test_a_damaged_or_foreign_chunk_costs_a_line_in_the_log() -> None:
     driven = opened("a", "b")
     driven(report("a"))
-    torn = ChunkCame("a", V0, chunk("a", 0).message[:-1])
-    foreign = ChunkCame("a", V0, chunk("b", 0).message)
+    torn = UpdateChunkCame("a", V0, chunk("a", 0).message[:-1])
+    foreign = UpdateChunkCame("a", V0, chunk("b", 0).message)
     assert [type(c) for c in driven(torn, foreign)] == [Note, Note]
     assert len(only(driven(*(chunk("a", i) for i in range(3))), Check)) == 1
 
@@ -299,7 +309,7 @@ def test_another_update_of_the_same_device_replaces_the_one_on_its_way() -> None
     driven = opened("a", "b")
     driven(report("a"), chunk("a", 0))
     other = chunks.manifest(data_of("a again"), 1024)
-    expected = Expect("a", report("a", manifest=other).report)
+    expected = ExpectUpdate("a", report("a", manifest=other).report)
     assert driven(report("a", manifest=other))[0] == expected
     (note,) = driven(chunk("a", 1))
     assert isinstance(note, Note)
@@ -309,7 +319,7 @@ def test_a_late_copy_of_an_old_report_does_not_disturb_a_transfer() -> None:
     driven = opened("a", "b")
     driven.deliver("a")
     driven.deliver("b")
-    driven(Merged(V1))
+    driven(MergeDone(V1))
     driven(report("a", V1), chunk("a", 0, V1))
     assert driven.replies(report("a", V0)) == [("a", "accepted")]
     commands = driven(chunk("a", 1, V1), chunk("a", 2, V1))
@@ -328,8 +338,8 @@ def test_a_version_that_never_was_is_judged_by_its_name(version: str, kind: str,
     driven = opened("a", "b")
     driven.deliver("a")
     driven.deliver("b")
-    driven(Merged(V1))
-    (answer,) = only(driven(report("c", version)), Answer)
+    driven(MergeDone(V1))
+    (answer,) = only(driven(report("c", version)), SendReply)
     assert answer.reply.kind == kind
     assert why in answer.reply.reason
 
@@ -338,7 +348,7 @@ def test_a_bad_update_is_refused_and_not_waited_for() -> None:
     driven = opened("a", "b")
     driven.deliver("a")
     commands = driven(Bad("b", "not finite"))
-    assert only(commands, Answer) == [Answer("b", Reply("refused", V0, "not finite"))]
+    assert only(commands, SendReply) == [SendReply("b", Reply("refused", V0, "not finite"))]
     assert only(commands, Discard) == [Discard("b", V0)]
     assert [set(merge.reports) for merge in only(commands, Merge)] == [{"a"}]
 
@@ -366,7 +376,7 @@ def test_a_report_that_is_not_what_it_must_be_is_refused_with_the_reason(
     fields: dict[str, Any], reason: str
 ) -> None:
     driven = opened("a", "b")
-    (answer,) = only(driven(report("a", **fields)), Answer)
+    (answer,) = only(driven(report("a", **fields)), SendReply)
     assert answer.reply.kind == "refused"
     assert answer.reply.version == fields.get("version", V0)
     assert reason in answer.reply.reason
@@ -376,7 +386,7 @@ def test_a_report_that_is_not_what_it_must_be_is_refused_with_the_reason(
 def test_a_refusal_fits_into_a_reply_however_many_scalars_are_odd() -> None:
     driven = opened("a", "b")
     odd = {f"{'x' * 37}{index:03d}": 1.0 for index in range(64)}
-    (answer,) = only(driven(report("a", scalars=odd)), Answer)
+    (answer,) = only(driven(report("a", scalars=odd)), SendReply)
     assert decode(encode(answer.reply), Reply) == answer.reply
 
 
@@ -395,7 +405,7 @@ def test_a_round_closes_when_all_have_answered_and_the_next_begins() -> None:
     (merge,) = only(driven.deliver("a"), Merge)
     assert list(merge.reports) == ["a", "b"], "in the order of ids, not of arrival"
     assert (merge.round, merge.devices) == (0, 2)
-    commands = driven(Merged(V1))
+    commands = driven(MergeDone(V1))
     assert only(commands, Invite) == [Invite("a", 1, V1), Invite("b", 1, V1)]
 
 
@@ -404,10 +414,10 @@ def test_a_round_closes_when_enough_have_answered_and_the_rest_are_late() -> Non
     driven(report("c"), chunk("c", 0))
     driven.deliver("a")
     commands = driven.deliver("b")
-    answers = [(a.device, a.reply.kind) for a in only(commands, Answer)]
+    answers = [(a.device, a.reply.kind) for a in only(commands, SendReply)]
     assert answers == [("b", "resend"), ("b", "accepted")]
     assert [set(merge.reports) for merge in only(commands, Merge)] == [{"a", "b"}]
-    assert driven.replies(Merged(V1)) == [("c", "late")], "whose chunks need not come any more"
+    assert driven.replies(MergeDone(V1)) == [("c", "late")], "whose chunks need not come any more"
     assert driven.replies(report("c")) == [("c", "late")], "and who asks later"
     assert driven(chunk("c", 1)) == []
 
@@ -422,7 +432,7 @@ def test_nothing_is_decided_on_an_update_while_a_version_is_made(late: str) -> N
     assert driven(report("c"), chunk("c", 1), chunk("c", 2), Tick(), at=30.0) == []
     left = driven.machine.transfers.open
     coming = {"c": (left["c"].report, frozenset(left["c"].assembly.have))}
-    memory = Memory(asked_for("abc"), coming=coming)
+    memory = Recalled(asked_for("abc"), coming=coming)
     again = Driven(memory, participants=2, over_select=1.5, late=late)
     assert ("c", "accepted") in again.replies(status("c"), chunk("c", 1), chunk("c", 2))
 
@@ -442,7 +452,7 @@ def test_a_deadline_without_a_quorum_keeps_what_came_and_asks_all_others_again()
     commands = driven(Tick(), at=60.0)
     assert [i.device for i in only(commands, Invite)] == sorted({"a", "b", "c"} - {first})
     assert list(only(commands, Remember)[0].asked) == ["a", "b", "c"]
-    assert len(only(commands, Open)) == 1, "the new deadline is published"
+    assert len(only(commands, RoundOpened)) == 1, "the new deadline is published"
     assert not only(driven(Tick(), at=119.9), Merge)
     (merge,) = only(driven.deliver(other), Merge)
     assert set(merge.reports) == {first, other}
@@ -473,7 +483,7 @@ def test_the_last_round_finishes_the_run() -> None:
     driven = opened("a", "b", count=1)
     driven.deliver("a")
     driven.deliver("b")
-    assert driven(Merged(V1)) == [Finish()]
+    assert driven(MergeDone(V1)) == [RunFinished()]
     assert driven.machine.phase == "done"
     assert driven(status("a"), Tick(), at=50.0) == []
 
@@ -518,7 +528,7 @@ def test_who_joins_an_open_round_of_all_is_asked_and_written_down() -> None:
     commands = driven(status("c"))
     assert only(commands, Remember) == [Remember(0, V0, {"a": 5, "b": 5, "c": 5}, ("a", "b", "c"))]
     assert only(commands, Invite) == [Invite("c", 0, V0)]
-    assert not only(commands, Open), "the state is not published anew for each who joins"
+    assert not only(commands, RoundOpened), "the state is not published anew for each who joins"
     driven.deliver("a")
     assert not only(driven.deliver("b"), Merge)
     assert [merge.devices for merge in only(driven.deliver("c"), Merge)] == [3]
@@ -549,7 +559,7 @@ def test_an_accepted_update_is_accepted_again_however_late_the_question() -> Non
     assert driven.replies(report("a")) == [("a", "accepted")], "in its round"
     driven.deliver("b")
     assert driven.replies(report("a")) == [("a", "accepted")], "while it is merged"
-    driven(Merged(V1))
+    driven(MergeDone(V1))
     assert driven.replies(report("a")) == [("a", "accepted")], "and in the next"
 
 
@@ -557,7 +567,7 @@ def test_an_accepted_update_is_accepted_again_however_late_the_question() -> Non
 
 
 def restarted(**fields: Any) -> Driven:
-    memory = Memory(
+    memory = Recalled(
         asked=asked_for("ab"),
         known=frozenset({"a", "b", "c"}),
         accepted={"a": report("a").report},
@@ -568,7 +578,7 @@ def restarted(**fields: Any) -> Driven:
 def test_a_coordinator_that_starts_again_goes_on_with_the_round_it_had_begun() -> None:
     driven = restarted(min_devices=3)
     commands = driven(Tick())
-    assert only(commands, Open) == [Open(0, ("a", "b"))]
+    assert only(commands, RoundOpened) == [RoundOpened(0, ("a", "b"))]
     assert not only(commands, Invite), "nobody is there yet"
     assert only(driven(status("b")), Invite) == [Invite("b", 0, V0)]
     assert not only(driven(status("a")), Invite), "its update is there"
@@ -579,7 +589,7 @@ def test_a_coordinator_that_starts_again_goes_on_with_the_round_it_had_begun() -
 
 def test_a_coordinator_that_died_before_it_merged_merges_at_once() -> None:
     reports = {device: report(device).report for device in ("a", "b")}
-    memory = Memory(asked_for("ab"), frozenset({"a", "b"}), reports)
+    memory = Recalled(asked_for("ab"), frozenset({"a", "b"}), reports)
     (merge,) = only(Driven(memory=memory)(Tick()), Merge)
     assert set(merge.reports) == {"a", "b"}
 
@@ -588,21 +598,21 @@ def test_a_pending_update_gets_in_after_a_restart_without_being_asked_again() ->
     driven = restarted()
     driven(Tick())
     commands = driven.deliver("b")
-    assert [a.reply.kind for a in only(commands, Answer)] == ["resend", "accepted"]
+    assert [a.reply.kind for a in only(commands, SendReply)] == ["resend", "accepted"]
 
 
 def test_an_update_that_comes_before_the_round_is_open_is_neither_taken_nor_refused() -> None:
     driven = Driven(min_devices=2)
     assert driven(report("a")) == []
     driven(status("a"), status("b"))
-    assert [a.reply.kind for a in only(driven.deliver("a"), Answer)] == ["resend", "accepted"]
+    assert [a.reply.kind for a in only(driven.deliver("a"), SendReply)] == ["resend", "accepted"]
 
 
 def test_an_update_accepted_by_an_earlier_process_in_an_earlier_round_stays_accepted() -> None:
-    memory = Memory(accepted={"a": report("a", V0).report})
+    memory = Recalled(accepted={"a": report("a", V0).report})
     machine = Rounds(FACTS, RoundsConfig(min_devices=1), 1, V1, memory)
     assert machine.stored == {}
-    (answer,) = only(machine.handle(report("a", V0), 0.0), Answer)
+    (answer,) = only(machine.handle(report("a", V0), 0.0), SendReply)
     assert answer.reply == Reply("accepted", V0)
 
 
@@ -638,7 +648,7 @@ def test_by_recency_who_has_answered_last_waits() -> None:
         version = driven.machine.version
         driven.deliver(device, version)
         heard.append(device)
-        driven(Merged(f"00000{number + 1}-0123456789abcdef"))
+        driven(MergeDone(f"00000{number + 1}-0123456789abcdef"))
     assert sorted(heard) == ["a", "b", "c"]
 
 
@@ -669,13 +679,13 @@ def test_a_device_that_failed_rests_in_the_next_round_too_and_a_good_update_forg
     driven(failed("a"), at=0.0)
     driven.deliver("b")
     driven.deliver("c")
-    assert asked(driven(Merged(V1), at=1.0)) == ["b", "c"]
+    assert asked(driven(MergeDone(V1), at=1.0)) == ["b", "c"]
     driven.deliver("b", V1)
     driven.deliver("c", V1)
     v2 = "000002-0123456789abcdef"
-    assert asked(driven(Merged(v2), at=200.0)) == ["a", "b", "c"]
+    assert asked(driven(MergeDone(v2), at=200.0)) == ["a", "b", "c"]
     driven.deliver("a", v2)
-    assert driven.machine.fitness.tries == {}
+    assert driven.machine.eligibility.tries == {}
 
 
 def test_who_failed_too_often_and_has_an_update_all_the_same_may_send_it() -> None:
@@ -697,13 +707,13 @@ def test_a_device_that_keeps_sending_bad_updates_is_quarantined_and_let_out_agai
     assert only(refused(driven, 0.0), Refuse) == [Refuse("a", V0, "not finite", False)]
     assert only(refused(driven, 1.0), Refuse) == [Refuse("a", V0, "not finite", True)]
     driven.machine.refused.clear()
-    (answer,) = only(driven(report("a"), at=50.0), Answer)
+    (answer,) = only(driven(report("a"), at=50.0), SendReply)
     assert (answer.reply.kind, "quarantine" in answer.reply.reason) == ("refused", True)
     assert driven.replies(report("a"), at=51.5) == [("a", "resend")]
 
 
 def test_a_quarantine_outlives_the_coordinator() -> None:
-    driven = Driven(Memory(quarantined=frozenset("a")), min_devices=1)
+    driven = Driven(Recalled(quarantined=frozenset("a")), min_devices=1)
     driven(status("b"))
     assert driven.machine.phase == "open"
     assert asked(driven(status("a"))) == []
@@ -711,7 +721,7 @@ def test_a_quarantine_outlives_the_coordinator() -> None:
 
 def test_who_is_in_quarantine_is_not_asked_again_by_a_restart_nor_at_the_deadline() -> None:
     """And no round waits for it."""
-    memory = Memory(asked_for("ab"), quarantined=frozenset("a"))
+    memory = Recalled(asked_for("ab"), quarantined=frozenset("a"))
     driven = Driven(memory, min_devices=1)
     assert asked(driven(status("a"), status("b"))) == ["b"]
     assert asked(driven(Tick(), at=60.0)) == ["b"], "the deadline came without a quorum"
@@ -739,16 +749,16 @@ def folding(**config: Any) -> Driven:
     driven.machine.invited = dict.fromkeys("abc", 5)
     driven.deliver("a")
     assert only(driven.deliver("c"), Merge)
-    driven(Merged(V1))
+    driven(MergeDone(V1))
     return driven
 
 
 def test_a_late_update_is_folded_into_the_next_round() -> None:
     driven = folding()
-    (answer,) = only(driven(report("b")), Answer)
+    (answer,) = only(driven(report("b")), SendReply)
     assert (answer.reply.kind, answer.reply.chunks) == ("resend", (0, 1, 2))
     commands = driven(*(chunk("b", index) for index in range(3)))
-    assert [a.reply for a in only(commands, Answer)] == [Reply("accepted", V0)]
+    assert [a.reply for a in only(commands, SendReply)] == [Reply("accepted", V0)]
     assert driven.machine.stored["b"].version == V0
 
 
@@ -759,7 +769,7 @@ def test_a_device_whose_late_update_was_folded_keeps_its_next_one_for_the_next_r
     assert driven(report("b", V1)) == []
     assert only(driven.deliver("a", V1), Merge)
     v2 = "000002-0123456789abcdef"
-    driven(Merged(v2))
+    driven(MergeDone(v2))
     assert driven.replies(report("b", V1)) == [("b", "resend")]
 
 
@@ -768,7 +778,7 @@ def test_an_update_that_is_older_than_the_limit_is_late() -> None:
     for device in ("a", "c"):
         driven.machine.invited[device] = 5
         driven.deliver(device, V1)
-    driven(Merged("000002-0123456789abcdef"))
+    driven(MergeDone("000002-0123456789abcdef"))
     assert driven.replies(report("b")) == [("b", "late")]
 
 
@@ -778,7 +788,7 @@ def test_who_is_sending_when_the_round_closes_goes_on_if_late_updates_are_folded
     driven(report("b"), chunk("b", 0))
     driven.deliver("a")
     driven.deliver("c")
-    driven(Merged(V1))
+    driven(MergeDone(V1))
     assert ("b", "accepted") in driven.replies(chunk("b", 1), chunk("b", 2))
 
 
@@ -787,7 +797,7 @@ def test_a_buffer_is_full_after_so_many_updates_whoever_sends_them() -> None:
     driven.deliver("c")
     (merge,) = only(driven.deliver("a"), Merge)
     assert list(merge.reports) == ["a", "c"]
-    assert asked(driven(Merged(V1))) == ["a", "b", "c"]
+    assert asked(driven(MergeDone(V1))) == ["a", "b", "c"]
     driven.deliver("b")
     (merge,) = only(driven.deliver("a", V1), Merge)
     assert {d: r.version for d, r in merge.reports.items()} == {"a": V1, "b": V0}
