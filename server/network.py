@@ -39,6 +39,10 @@ class Founded(NamedTuple):
     layout: Layout
     first: Vector
 
+    def without_model(self) -> Founded:
+        """The same without the first values: a run that goes on needs no second model in memory."""
+        return self._replace(first=self.first[:0].copy())
+
 
 @dataclass(frozen=True)
 class NetworkRequest:
@@ -61,6 +65,7 @@ class Network:
         self.wanted = NetworkRequest(model, data, method, seed)
         self._here: Built | None = None
         self._there: Connection | None = None
+        self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> Founded:
         """Build it; a network that the method cannot train, or data that is not there, is refused.
@@ -106,8 +111,10 @@ class Network:
         if self._there is not None:
             self._there.close()
             self._there = None
+        if self._process is not None:
             self._process.kill()
             self._process.wait()
+            self._process = None
 
     def _begin(self) -> None:
         ours, end = socket.socketpair()

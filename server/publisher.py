@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 import msgspec
 
 from fededge.credentials.signing_keys import SigningKey
-from fededge.errors import DiskFullError
+from fededge.errors import DiskFullError, WireError
 from fededge.transport.outbox import Parcel
 from fededge.transport.session import Delivered, Session
 from fededge.wire import chunks
-from fededge.wire.messages import Manifest, State, encode
+from fededge.wire.messages import Manifest, State, decode, encode
 from fededge.wire.signing import sign, signed_by
 from fededge.wire.source import Source
 from fededge.wire.topics import Topics
@@ -44,15 +44,15 @@ class Publisher:
     session: Session
     topics: Topics
     store: Store
-    describe: Callable[[], State]
+    describe: Callable[[Manifest], State]
     payload: Callable[[], Source]
     most_chunks: int
     chunk_bytes: int
+    manifest: Manifest
     key: SigningKey | None
     wall: Callable[[], float]
     warn: Callable[[str], None] = log.warning
     announced: bool = False
-    manifest: Manifest | None = None
     issued: int = 0
     echoes: set[bytes] = field(default_factory=set)
     found: State | None = None
@@ -63,10 +63,15 @@ class Publisher:
     outdated: set[str] = field(default_factory=set)
 
     @property
-    def settled(self) -> bool:
-        """Whether all that was to be put up is at the broker."""
+    def idle(self) -> bool:
+        """True if the broker has all that was to be published."""
         waiting = self.outdated or self.due or self.looking or self.overwritten
         return self.announced and self.session.idle and not waiting
+
+    @property
+    def ours(self) -> State:
+        """The state as we describe it now."""
+        return self.describe(self.manifest)
 
     # A connection begins: look what is there before anything is put up
 
@@ -80,8 +85,11 @@ class Publisher:
             self._note("published", "")
             self.echoes.clear()
 
-    def looked(self) -> None:
-        """The broker has told what it keeps: put up what is not there."""
+    def begin(self) -> None:
+        """The first publication after a connect: the broker has sent us all that it retains.
+
+        The model is published unless it is there, then the state.
+        """
         if self.looking:
             self.looking = False
             if not self._still_there():
@@ -90,7 +98,7 @@ class Publisher:
 
     def _still_there(self) -> bool:
         """Whether the broker has the chunks: it kept a state of ours that names them."""
-        ours, found = self.describe(), self.found
+        ours, found = self.ours, self.found
         if found is None or not self._fresh(ours.version):
             return False
         return (found.run, found.version, found.manifest) == (ours.run, ours.version, ours.manifest)
@@ -106,20 +114,17 @@ class Publisher:
         """
         if self.overwritten and not self.looking:
             self.put_state()
-        if self.announced and self.session.idle and not self._fresh(self.describe().version):
+        if self.announced and self.session.idle and not self._fresh(self.ours.version):
             self.put_model()
             self.put_state()
 
     # What is put up
 
-    def prepare(self) -> None:
-        """Know how the model is to be checked, before it is published."""
-        self.manifest = chunks.manifest(self.payload(), self.chunk_bytes)
-
     def put_model(self) -> None:
         """The current version in retained chunks: the broker hands them to all who ask."""
         payload = chunks.Payload.of(self.payload(), self.chunk_bytes)
-        version, self.manifest = self.describe().version, payload.facts
+        self.manifest = payload.facts
+        version = self.ours.version
         for index in range(self.manifest.chunks):
             make = functools.partial(payload.chunk, index)
             topic = self.topics.model(version, index)
@@ -140,10 +145,10 @@ class Publisher:
 
     def _put_state(self) -> None:
         if self.put_at is not None:
-            self._note("published", f"{self.describe().version} {self.put_at}")
+            self._note("published", f"{self.ours.version} {self.put_at}")
             self.put_at = None
         self.issued = max(self.issued + 1, int(1000 * self.wall()))
-        state = msgspec.structs.replace(self.describe(), issued=self.issued)
+        state = msgspec.structs.replace(self.ours, issued=self.issued)
         if self.key is not None:
             state = sign(state, self.key)
             self._note("issued", str(self.issued))  # a clock may be set back
@@ -171,9 +176,14 @@ class Publisher:
 
     # What others put up
 
-    def came(self, payload: bytes, state: State, retained: bool) -> None:
-        """A state is on the board. What is no echo of ours is a leftover or a forgery."""
-        ours = self.describe()
+    def came(self, payload: bytes, retained: bool) -> None:
+        """A state came from the broker. One that is no echo of ours is a leftover or a forgery."""
+        try:
+            state = decode(payload, State)
+        except WireError:
+            self.overwritten = True  # by garbage, or by nothing at all
+            raise
+        ours = self.ours
         if payload in self.echoes:
             self.echoes.discard(payload)
             if state.version == ours.version:

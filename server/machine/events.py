@@ -14,6 +14,7 @@ __all__ = [
     "Check",
     "Command",
     "Discard",
+    "Evaluate",
     "Event",
     "ExpectUpdate",
     "Full",
@@ -23,14 +24,13 @@ __all__ = [
     "Merge",
     "MergeDone",
     "Note",
-    "Recalled",
+    "PublishState",
     "Refuse",
     "Remember",
     "ReportCame",
-    "Revoked",
+    "Retire",
     "RolledBack",
     "RoundOpened",
-    "RunFacts",
     "RunFinished",
     "SendReply",
     "StatusCame",
@@ -88,14 +88,6 @@ class Bad:
 
 
 @dataclass(frozen=True)
-class Revoked:
-    """No version can be made with this accepted update: it must go, and its device too."""
-
-    device: str
-    reason: str
-
-
-@dataclass(frozen=True)
 class Full:
     """The disk is full, or no longer: nothing is taken meanwhile."""
 
@@ -104,10 +96,14 @@ class Full:
 
 @dataclass(frozen=True)
 class MergeDone:
-    """The round ended with this version, which is on disk, made of these devices' updates."""
+    """The round ended with this version, which is on disk, made of these devices' updates.
+
+    `refused`: devices whose accepted updates had to be left out, and why. The journal has it.
+    """
 
     version: str
     devices: tuple[str, ...] = ()
+    refused: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -119,16 +115,7 @@ class RolledBack:
 
 
 Event = (
-    StatusCame
-    | ReportCame
-    | UpdateChunkCame
-    | Stored
-    | Bad
-    | Revoked
-    | MergeDone
-    | RolledBack
-    | Full
-    | Tick
+    StatusCame | ReportCame | UpdateChunkCame | Stored | Bad | MergeDone | RolledBack | Full | Tick
 )
 
 
@@ -241,6 +228,29 @@ class Judge:
 
 
 @dataclass(frozen=True)
+class Evaluate:
+    """Judge a new version by the coordinator's own examples."""
+
+    version: str
+
+
+@dataclass(frozen=True)
+class Retire:
+    """A version is over: clean up after it, and publish the model of the next one.
+
+    `keep`: versions whose updates may still be needed.
+    """
+
+    version: str
+    keep: frozenset[str]
+
+
+@dataclass(frozen=True)
+class PublishState:
+    """Tell the world where the federation stands."""
+
+
+@dataclass(frozen=True)
 class RunFinished:
     """All rounds are done."""
 
@@ -257,43 +267,9 @@ Command = (
     | Discard
     | Merge
     | Judge
+    | Evaluate
+    | Retire
+    | PublishState
     | RunFinished
     | Note
 )
-
-
-# What the rounds are told at their start
-
-
-@dataclass(frozen=True)
-class RunFacts:
-    """What does not change during a run."""
-
-    run: str
-    seed: int
-    layout: str
-    scalars: frozenset[str]
-    chunk_bytes: int
-    payload_limit: int
-    norm_factor: float = 0.0
-
-
-@dataclass(frozen=True)
-class Recalled:
-    """What a coordinator that starts again knows: of the round that was open, and of its devices.
-
-    `asked` says who was asked for which version, and the examples that each announced. `accepted`
-    holds each device's last accepted update, of this round or an earlier one, and `norms` the norm
-    of its change; `stored` names those that no version has been made of yet. `recent` are the last
-    versions, by round; `coming` are the updates that were on their way, with the chunks that had
-    come.
-    """
-
-    asked: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    known: frozenset[str] = frozenset()
-    accepted: Mapping[str, Report] = field(default_factory=dict)
-    stored: frozenset[str] = frozenset()
-    recent: Mapping[str, int] = field(default_factory=dict)
-    quarantined: frozenset[str] = frozenset()
-    coming: Mapping[str, tuple[Report, frozenset[int]]] = field(default_factory=dict)
-    norms: Mapping[str, float] = field(default_factory=dict)

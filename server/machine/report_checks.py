@@ -7,7 +7,7 @@ import math
 from fededge.errors import WireError
 from fededge.wire.chunks import check_manifest
 from fededge.wire.messages import Report
-from fededge_server.machine.events import RunFacts
+from fededge_server.machine.facts import RunFacts
 
 __all__ = ["flaw", "foreign"]
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import logging
 import shutil
+import sqlite3
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import IO
 
 from fededge.errors import StoreError, WireError
 from fededge.flat import Layout, Vector, blocks
@@ -25,7 +27,8 @@ from fededge.storage.files import (
 )
 from fededge.wire import container, tensors
 from fededge.wire.messages import Manifest, Report
-from fededge_server.machine.events import Recalled
+from fededge_server.machine.facts import Recalled
+from fededge_server.store.journal import Connect
 from fededge_server.store.spool import Spool
 from fededge_server.store.tables import JournalTables, Progress
 
@@ -37,21 +40,18 @@ log = logging.getLogger("coordinator")
 class Store(JournalTables, Spool):
     """The coordinator's folder. The constructor only stores; `open` and `close` do."""
 
-    def __init__(self, folder: Path) -> None:
-        JournalTables.__init__(self, folder)
+    def __init__(self, folder: Path, connect: Connect = sqlite3.connect) -> None:
+        JournalTables.__init__(self, folder, connect)
         Spool.__init__(self, folder / "spool")
         self.models = folder / "models"
         self._checked: set[str] = set()
+        self._lock: IO[str] | None = None
 
     def open(self) -> None:
         """Take the folder for this process alone, and make what is missing in it."""
         self._take_folder()
         try:
             self.open_journal()
-        except StoreError:
-            self._lock.close()
-            raise
-        try:
             self._sweep_spool()
         except StoreError:
             self.close()
@@ -68,8 +68,11 @@ class Store(JournalTables, Spool):
         self._lock = lock_folder(self.folder, "another coordinator")
 
     def close(self) -> None:
+        """Give the folder up, if it was taken."""
         self.close_journal()
-        self._lock.close()
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
 
     # Versions
 

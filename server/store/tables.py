@@ -10,7 +10,8 @@ import msgspec
 
 from fededge.errors import ConfigError, StoreError
 from fededge.wire.messages import Report
-from fededge_server.machine.events import ACCURACY, Recalled, Refuse
+from fededge_server.machine.events import ACCURACY, Refuse
+from fededge_server.machine.facts import Recalled
 from fededge_server.machine.rollout import Plan
 from fededge_server.store.journal import Journal
 

@@ -12,6 +12,7 @@ from fededge.storage.files import lock_folder
 from fededge.wire.messages import State, decode, encode
 from fededge_server import rollback
 from fededge_server.rollback import RollbackRequest, go_back, versions
+from fededge_server.running import RunningCoordinator
 from fededge_server.store import Progress, Store
 from tests.faults.processes import CoordinatorService
 from tests.faults.schedules import KINDS
@@ -77,10 +78,10 @@ def test_a_refusal_reaches_the_operator(folder: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_wish_that_cannot_be_read_is_one_sentence(folder: Path) -> None:
-    wish = RollbackRequest(folder)
-    wish.path.write_bytes(b"{")
+    request = RollbackRequest(folder)
+    request.path.write_bytes(b"{")
     with pytest.raises(StoreError, match=r"rollback.json: unreadable .* run the command again"):
-        wish.read()
+        request.read()
 
 
 @pytest.fixture
@@ -97,6 +98,12 @@ def world() -> Iterator[World]:
                 process.service.abandon()
 
 
+def running(world: World) -> RunningCoordinator:
+    assert isinstance(world.coordinator.service, CoordinatorService)
+    assert world.coordinator.service.running is not None
+    return world.coordinator.service.running
+
+
 def finish(world: World) -> list[Progress]:
     world.oracle.excused |= world.oracle.outstanding  # what the round had is given up
     for _ in range(500):
@@ -108,10 +115,10 @@ def finish(world: World) -> list[Progress]:
 
 def test_the_run_goes_on_from_the_model_that_was_asked_for(world: World) -> None:
     before = Store(world.coordinator.folder).history()
-    wish = RollbackRequest(world.coordinator.folder)
-    wish.make(before[1].version)
+    request = RollbackRequest(world.coordinator.folder)
+    request.make(before[1].version)
     world.coordinator.tick()
-    assert not wish.open
+    assert not request.open
     after = finish(world)
     assert after[3].restored == before[1].version
     assert after[3].sha256 == before[1].sha256
@@ -119,19 +126,19 @@ def test_the_run_goes_on_from_the_model_that_was_asked_for(world: World) -> None
 
 
 def test_without_a_good_version_the_wish_is_refused_and_the_run_goes_on(world: World) -> None:
-    assert isinstance(world.coordinator.service, CoordinatorService)
-    world.coordinator.service.health.good.clear()
-    wish = RollbackRequest(world.coordinator.folder)
-    wish.make("")
+    running(world).judge.health.good.clear()
+    request = RollbackRequest(world.coordinator.folder)
+    request.make("")
     world.coordinator.tick()
-    assert not wish.open
-    assert "no version is known to be good; name one with --to" in wish.refused()
+    assert not request.open
+    assert "no version is known to be good; name one with --to" in request.refused()
     assert finish(world)[-1].restored == ""
 
 
 def test_a_problem_that_a_method_words_itself_does_not_spoil_the_state(world: World) -> None:
     """Every agent would drop a state whose text has a line break in it."""
-    assert isinstance(world.coordinator.service, CoordinatorService)
-    world.coordinator.service.problem = "round 3 is without effect: mine\n\x1b[2J" + "x" * 5000
-    state = world.coordinator.service._state()
+    coordinator = running(world)
+    problem = "round 3 is without effect: mine\n\x1b[2J" + "x" * 5000
+    coordinator.executor.message.problem = problem
+    state = coordinator.publisher.ours
     assert decode(encode(state), State).problem.startswith("round 3 is without effect: mine")

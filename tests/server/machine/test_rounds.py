@@ -24,12 +24,10 @@ from fededge_server.machine.events import (
     Merge,
     MergeDone,
     Note,
-    Recalled,
     Refuse,
     Remember,
     ReportCame,
     RoundOpened,
-    RunFacts,
     RunFinished,
     SendReply,
     StatusCame,
@@ -37,6 +35,9 @@ from fededge_server.machine.events import (
     Tick,
     UpdateChunkCame,
 )
+from fededge_server.machine.facts import Recalled, RunFacts
+from fededge_server.machine.participants import Part, Participant, Participants
+from fededge_server.machine.round_state import RoundsView
 from fededge_server.machine.rounds import Rounds
 
 LAYOUT = "ab" * 32
@@ -81,21 +82,72 @@ def chunk(device: str, index: int, version: str = V0) -> UpdateChunkCame:
 
 
 class Driven:
-    """Rounds whose checks succeed at once, with the time in hand."""
+    """Rounds whose checks are done at once, with the time in hand.
 
-    def __init__(self, memory: Recalled | None = None, **config: Any) -> None:
+    Updates of devices in `bad` do not pass; `norms` are those of the changes, 0 by default.
+    """
+
+    def __init__(
+        self,
+        recalled: Recalled | None = None,
+        number: int = 0,
+        version: str = V0,
+        facts: RunFacts = FACTS,
+        **config: Any,
+    ) -> None:
         rules = {"count": 3, "min_devices": 2, "deadline": 60.0} | config
-        self.machine = Rounds(FACTS, RoundsConfig(**rules), 0, V0, memory or Recalled())
+        self.machine = Rounds(facts, RoundsConfig(**rules), number, version, recalled)
         self.now = 0.0
+        self.bad: set[str] = set()
+        self.norms: dict[str, float] = {}
 
     def __call__(self, *events: Any, at: float | None = None) -> list[Command]:
         self.now = self.now if at is None else at
         commands: list[Command] = []
         for event in events:
-            for command in self.machine.handle(event, self.now):
-                commands.append(command)
-                if isinstance(command, Check):
-                    commands += self(Stored(command.device, command.report))
+            batch = self.machine.handle(event, self.now)
+            commands += batch
+            commands += self(*(self.checked(command) for command in only(batch, Check)))
+        return commands
+
+    def checked(self, check: Check) -> Stored | Bad:
+        device, report = check.device, check.report
+        if device in self.bad:
+            return Bad(device, "not finite", report.version)
+        return Stored(device, report, self.norms.get(device, 0.0))
+
+    @property
+    def participants(self) -> Participants:
+        return self.machine.participants
+
+    @property
+    def invited(self) -> list[str]:
+        return [*self.participants.invited]
+
+    @property
+    def present(self) -> list[str]:
+        return [one.device for one in self.participants.present]
+
+    @property
+    def sending(self) -> list[Participant]:
+        return self.participants.doing(Part.SENDING)
+
+    @property
+    def view(self) -> RoundsView:
+        return self.machine.view(self.now)
+
+    def ask(self, devices: str) -> None:
+        """Have the round ask these devices, whatever it would choose."""
+        for device in devices:
+            self.participants.of(device).asked = 5
+            if self.participants[device].part is Part.IDLE:
+                self.participants[device].move(Part.INVITED)
+
+    def spoil(self, device: str) -> list[Command]:
+        """Deliver an update that does not pass its check."""
+        self.bad.add(device)
+        commands = self.deliver(device)
+        self.bad.remove(device)
         return commands
 
     def deliver(self, device: str, version: str = V0) -> list[Command]:
@@ -109,7 +161,7 @@ class Driven:
 def opened(*devices: str, **config: Any) -> Driven:
     driven = Driven(**({"min_devices": len(devices)} | config))
     driven(*(status(device) for device in devices))
-    assert driven.machine.phase == "open"
+    assert driven.view.phase == "open"
     return driven
 
 
@@ -134,13 +186,13 @@ def test_over_selection_rounds_up_but_not_past_a_whole_number(
 ) -> None:
     devices = [f"d{index:02d}" for index in range(20)]
     driven = opened(*devices, participants=participants, over_select=over_select)
-    assert len(driven.machine.invited) == asked
+    assert len(driven.invited) == asked
 
 
 def test_a_device_that_is_starting_or_offline_does_not_count() -> None:
     driven = Driven(min_devices=1)
     assert not only(driven(status("a", activity="starting"), gone("a")), Invite)
-    assert driven.machine.phase == "waiting"
+    assert driven.view.phase == "waiting"
 
 
 def test_a_device_that_is_unable_does_not_count_and_is_named_with_its_problem() -> None:
@@ -166,8 +218,8 @@ def test_a_device_with_another_layout_does_not_count_and_is_told_nothing() -> No
     (note,) = only(commands, Note)
     assert OTHER in note.text
     assert LAYOUT in note.text
-    assert driven.machine.phase == "waiting"
-    assert driven.machine.known == set()
+    assert driven.view.phase == "waiting"
+    assert driven.participants.known == []
 
 
 def test_an_invited_device_that_comes_back_with_another_layout_is_not_waited_for() -> None:
@@ -182,7 +234,7 @@ def test_a_status_on_the_topic_of_another_device_is_dropped() -> None:
     event = StatusCame("a", status("b").status)
     (note,) = driven(event)
     assert isinstance(note, Note)
-    assert driven.machine.present == {}
+    assert driven.present == []
 
 
 # Updates
@@ -347,8 +399,8 @@ def test_a_version_that_never_was_is_judged_by_its_name(version: str, kind: str,
 def test_a_bad_update_is_refused_and_not_waited_for() -> None:
     driven = opened("a", "b")
     driven.deliver("a")
-    commands = driven(Bad("b", "not finite"))
-    assert only(commands, SendReply) == [SendReply("b", Reply("refused", V0, "not finite"))]
+    commands = driven.spoil("b")
+    assert only(commands, SendReply)[-1] == SendReply("b", Reply("refused", V0, "not finite"))
     assert only(commands, Discard) == [Discard("b", V0)]
     assert [set(merge.reports) for merge in only(commands, Merge)] == [{"a"}]
 
@@ -380,7 +432,7 @@ def test_a_report_that_is_not_what_it_must_be_is_refused_with_the_reason(
     assert answer.reply.kind == "refused"
     assert answer.reply.version == fields.get("version", V0)
     assert reason in answer.reply.reason
-    assert driven.machine.transfers.open == {}
+    assert driven.sending == []
 
 
 def test_a_refusal_fits_into_a_reply_however_many_scalars_are_odd() -> None:
@@ -392,7 +444,7 @@ def test_a_refusal_fits_into_a_reply_however_many_scalars_are_odd() -> None:
 
 def test_a_device_that_was_not_asked_is_refused() -> None:
     driven = opened("a", "b", participants=1)
-    (other,) = {"a", "b"} - driven.machine.invited.keys()
+    (other,) = {"a", "b"} - {*driven.invited}
     assert driven.replies(report(other)) == [(other, "refused")]
 
 
@@ -430,10 +482,11 @@ def test_nothing_is_decided_on_an_update_while_a_version_is_made(late: str) -> N
     driven.deliver("a")
     assert only(driven.deliver("b"), Merge)
     assert driven(report("c"), chunk("c", 1), chunk("c", 2), Tick(), at=30.0) == []
-    left = driven.machine.transfers.open
-    coming = {"c": (left["c"].report, frozenset(left["c"].assembly.have))}
-    memory = Recalled(asked_for("abc"), coming=coming)
-    again = Driven(memory, participants=2, over_select=1.5, late=late)
+    (left,) = driven.sending
+    assert left.transfer is not None
+    coming = {"c": (left.transfer.report, frozenset(left.transfer.assembly.have))}
+    recalled = Recalled(asked_for("abc"), coming=coming)
+    again = Driven(recalled, participants=2, over_select=1.5, late=late)
     assert ("c", "accepted") in again.replies(status("c"), chunk("c", 1), chunk("c", 2))
 
 
@@ -447,7 +500,7 @@ def test_a_device_that_leaves_is_waited_for_until_the_deadline() -> None:
 
 def test_a_deadline_without_a_quorum_keeps_what_came_and_asks_all_others_again() -> None:
     driven = opened("a", "b", "c", participants=2, quorum=2)
-    first, other = sorted(driven.machine.invited)
+    first, other = driven.invited
     driven.deliver(first)
     commands = driven(Tick(), at=60.0)
     assert [i.device for i in only(commands, Invite)] == sorted({"a", "b", "c"} - {first})
@@ -461,7 +514,7 @@ def test_a_deadline_without_a_quorum_keeps_what_came_and_asks_all_others_again()
 def test_a_device_that_was_refused_may_try_again_after_an_extended_deadline() -> None:
     driven = opened("a", "b", quorum=2)
     driven.deliver("a")
-    driven(Bad("b", "not finite"))
+    driven.spoil("b")
     assert driven.replies(report("b")) == [("b", "refused")]
     assert [i.device for i in only(driven(Tick(), at=60.0), Invite)] == ["b"]
     assert len(only(driven.deliver("b"), Merge)) == 1
@@ -483,14 +536,14 @@ def test_the_last_round_finishes_the_run() -> None:
     driven = opened("a", "b", count=1)
     driven.deliver("a")
     driven.deliver("b")
-    assert driven(MergeDone(V1)) == [RunFinished()]
-    assert driven.machine.phase == "done"
+    assert len(only(driven(MergeDone(V1)), RunFinished)) == 1
+    assert driven.view.phase == "done"
     assert driven(status("a"), Tick(), at=50.0) == []
 
 
 def test_a_finished_run_stays_finished_when_started_again() -> None:
     machine = Rounds(FACTS, RoundsConfig(count=1, min_devices=1), 1, V1)
-    assert machine.phase == "done"
+    assert machine.view(0.0).phase == "done"
     assert not only(machine.handle(status("a"), 0.0), Invite)
 
 
@@ -537,17 +590,17 @@ def test_who_joins_an_open_round_of_all_is_asked_and_written_down() -> None:
 def test_who_joins_a_round_of_some_is_asked_only_in_place_of_one_that_failed() -> None:
     driven = opened("a", "b", participants=2)
     assert not only(driven(status("c")), Invite)
-    driven(Bad("a", "not finite"))
+    driven.spoil("a")
     assert [i.device for i in only(driven(status("c")), Invite)] == ["c"]
 
 
 def test_a_device_that_flips_is_there_when_its_last_word_says_so() -> None:
     driven = Driven(min_devices=2)
     driven(status("a"), gone("a"), status("a"), gone("a"), gone("a"))
-    assert driven.machine.present == {}
-    assert driven.machine.known == {"a"}
+    assert driven.present == []
+    assert driven.participants.known == ["a"]
     driven(status("a"))
-    assert set(driven.machine.present) == {"a"}
+    assert driven.present == ["a"]
 
 
 # Answers that were lost
@@ -567,12 +620,12 @@ def test_an_accepted_update_is_accepted_again_however_late_the_question() -> Non
 
 
 def restarted(**fields: Any) -> Driven:
-    memory = Recalled(
+    recalled = Recalled(
         asked=asked_for("ab"),
         known=frozenset({"a", "b", "c"}),
         accepted={"a": report("a").report},
     )
-    return Driven(memory=memory, **fields)
+    return Driven(recalled, **fields)
 
 
 def test_a_coordinator_that_starts_again_goes_on_with_the_round_it_had_begun() -> None:
@@ -589,8 +642,8 @@ def test_a_coordinator_that_starts_again_goes_on_with_the_round_it_had_begun() -
 
 def test_a_coordinator_that_died_before_it_merged_merges_at_once() -> None:
     reports = {device: report(device).report for device in ("a", "b")}
-    memory = Recalled(asked_for("ab"), frozenset({"a", "b"}), reports)
-    (merge,) = only(Driven(memory=memory)(Tick()), Merge)
+    recalled = Recalled(asked_for("ab"), frozenset({"a", "b"}), reports)
+    (merge,) = only(Driven(recalled)(Tick()), Merge)
     assert set(merge.reports) == {"a", "b"}
 
 
@@ -609,9 +662,9 @@ def test_an_update_that_comes_before_the_round_is_open_is_neither_taken_nor_refu
 
 
 def test_an_update_accepted_by_an_earlier_process_in_an_earlier_round_stays_accepted() -> None:
-    memory = Recalled(accepted={"a": report("a", V0).report})
-    machine = Rounds(FACTS, RoundsConfig(min_devices=1), 1, V1, memory)
-    assert machine.stored == {}
+    recalled = Recalled(accepted={"a": report("a", V0).report})
+    machine = Rounds(FACTS, RoundsConfig(min_devices=1), 1, V1, recalled)
+    assert machine.participants.stored == {}
     (answer,) = only(machine.handle(report("a", V0), 0.0), SendReply)
     assert answer.reply == Reply("accepted", V0)
 
@@ -635,7 +688,7 @@ def test_a_share_of_those_present_is_asked_and_enough_of_them_end_the_round() ->
 def test_devices_with_too_few_examples_sit_out() -> None:
     driven = Driven(min_devices=2, min_examples=5)
     driven(status("a"), status("poor", examples=4))
-    assert driven.machine.phase == "waiting"
+    assert driven.view.phase == "waiting"
     assert asked(driven(status("b"))) == ["a", "b"]
     assert asked(driven(status("poor", examples=4))) == []
 
@@ -644,8 +697,8 @@ def test_by_recency_who_has_answered_last_waits() -> None:
     driven = opened("a", "b", "c", participants=1, selection="recency", count=9)
     heard: list[str] = []
     for number in range(3):
-        (device,) = driven.machine.invited
-        version = driven.machine.version
+        (device,) = driven.invited
+        version = driven.view.version
         driven.deliver(device, version)
         heard.append(device)
         driven(MergeDone(f"00000{number + 1}-0123456789abcdef"))
@@ -685,28 +738,28 @@ def test_a_device_that_failed_rests_in_the_next_round_too_and_a_good_update_forg
     v2 = "000002-0123456789abcdef"
     assert asked(driven(MergeDone(v2), at=200.0)) == ["a", "b", "c"]
     driven.deliver("a", v2)
-    assert driven.machine.eligibility.tries == {}
+    assert driven.participants["a"].failures == 0
 
 
 def test_who_failed_too_often_and_has_an_update_all_the_same_may_send_it() -> None:
     driven = opened("a", "b", retries=0, deadline=1000.0)
     driven(failed("a"), at=0.0)
-    assert driven.machine.failed == {"a"}
+    assert driven.participants["a"].part is Part.FAILED
     assert driven.replies(report("a"), at=1.0) == [("a", "resend")]
 
 
 def refused(driven: Driven, at: float) -> list[Command]:
     """The device sends an update that does not pass its check."""
-    driven.machine.refused.clear()
-    driven(report("a"), at=at)
-    return driven(Bad("a", "not finite"))
+    driven.participants["a"].move(Part.INVITED)
+    driven(at=at)
+    return driven.spoil("a")
 
 
 def test_a_device_that_keeps_sending_bad_updates_is_quarantined_and_let_out_again() -> None:
     driven = opened("a", "b", quarantine_after=2, quarantine_seconds=50.0, deadline=1000.0)
     assert only(refused(driven, 0.0), Refuse) == [Refuse("a", V0, "not finite", False)]
     assert only(refused(driven, 1.0), Refuse) == [Refuse("a", V0, "not finite", True)]
-    driven.machine.refused.clear()
+    driven.participants["a"].move(Part.INVITED)
     (answer,) = only(driven(report("a"), at=50.0), SendReply)
     assert (answer.reply.kind, "quarantine" in answer.reply.reason) == ("refused", True)
     assert driven.replies(report("a"), at=51.5) == [("a", "resend")]
@@ -715,14 +768,14 @@ def test_a_device_that_keeps_sending_bad_updates_is_quarantined_and_let_out_agai
 def test_a_quarantine_outlives_the_coordinator() -> None:
     driven = Driven(Recalled(quarantined=frozenset("a")), min_devices=1)
     driven(status("b"))
-    assert driven.machine.phase == "open"
+    assert driven.view.phase == "open"
     assert asked(driven(status("a"))) == []
 
 
 def test_who_is_in_quarantine_is_not_asked_again_by_a_restart_nor_at_the_deadline() -> None:
     """And no round waits for it."""
-    memory = Recalled(asked_for("ab"), quarantined=frozenset("a"))
-    driven = Driven(memory, min_devices=1)
+    recalled = Recalled(asked_for("ab"), quarantined=frozenset("a"))
+    driven = Driven(recalled, min_devices=1)
     assert asked(driven(status("a"), status("b"))) == ["b"]
     assert asked(driven(Tick(), at=60.0)) == ["b"], "the deadline came without a quorum"
     assert asked(driven(status("a"))) == []
@@ -746,7 +799,7 @@ def test_who_is_sending_at_the_deadline_has_a_grace() -> None:
 def folding(**config: Any) -> Driven:
     """Round 1 is open; b's update of round 0 has not come."""
     driven = opened("a", "b", "c", participants=2, late="fold", **{"count": 9} | config)
-    driven.machine.invited = dict.fromkeys("abc", 5)
+    driven.ask("abc")
     driven.deliver("a")
     assert only(driven.deliver("c"), Merge)
     driven(MergeDone(V1))
@@ -759,12 +812,12 @@ def test_a_late_update_is_folded_into_the_next_round() -> None:
     assert (answer.reply.kind, answer.reply.chunks) == ("resend", (0, 1, 2))
     commands = driven(*(chunk("b", index) for index in range(3)))
     assert [a.reply for a in only(commands, SendReply)] == [Reply("accepted", V0)]
-    assert driven.machine.stored["b"].version == V0
+    assert driven.participants.stored["b"].version == V0
 
 
 def test_a_device_whose_late_update_was_folded_keeps_its_next_one_for_the_next_round() -> None:
     driven = folding()
-    driven.machine.invited = dict.fromkeys("abc", 5)
+    driven.ask("abc")
     driven.deliver("b")
     assert driven(report("b", V1)) == []
     assert only(driven.deliver("a", V1), Merge)
@@ -776,7 +829,7 @@ def test_a_device_whose_late_update_was_folded_keeps_its_next_one_for_the_next_r
 def test_an_update_that_is_older_than_the_limit_is_late() -> None:
     driven = folding(max_staleness=1)
     for device in ("a", "c"):
-        driven.machine.invited[device] = 5
+        driven.ask(device)
         driven.deliver(device, V1)
     driven(MergeDone("000002-0123456789abcdef"))
     assert driven.replies(report("b")) == [("b", "late")]
@@ -784,7 +837,7 @@ def test_an_update_that_is_older_than_the_limit_is_late() -> None:
 
 def test_who_is_sending_when_the_round_closes_goes_on_if_late_updates_are_folded() -> None:
     driven = opened("a", "b", "c", participants=2, late="fold", count=9)
-    driven.machine.invited = dict.fromkeys("abc", 5)
+    driven.ask("abc")
     driven(report("b"), chunk("b", 0))
     driven.deliver("a")
     driven.deliver("c")
@@ -814,7 +867,7 @@ def test_nothing_is_taken_while_the_disk_is_full_and_nothing_is_refused() -> Non
     assert driven(report("a"), chunk("a", 1)) == []
     driven(Full(False))
     driven.deliver("a")
-    assert set(driven.machine.stored) == {"a"}
+    assert set(driven.participants.stored) == {"a"}
 
 
 def test_who_is_asked_is_remembered_and_told_once_there_is_space() -> None:

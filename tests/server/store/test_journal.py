@@ -392,8 +392,7 @@ def test_a_kill_while_the_journal_is_made_raises_no_alarm(
             with contextlib.suppress(CutError):
                 store.open()
                 break
-        if hasattr(store, "_lock"):
-            store._lock.close()
+        store.close()
         gc.collect()  # what else a killed process leaves
         store.open()
         store.agree({"run": "r1"})

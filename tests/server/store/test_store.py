@@ -21,7 +21,8 @@ from fededge.errors import ConfigError, StoreError, WireError
 from fededge.flat import Layout, Vector, as_numpy
 from fededge.wire import chunks, tensors
 from fededge.wire.messages import Manifest, Report
-from fededge_server.machine.events import Recalled, Refuse
+from fededge_server.machine.events import Refuse
+from fededge_server.machine.facts import Recalled
 from fededge_server.store import Progress, Store
 
 LAYOUT = Layout.of(nn.Linear(20, 30))
