@@ -1,7 +1,7 @@
-"""What the broker keeps of a federation: the current model in chunks, and the state that names it.
+"""Publishes the current model, as retained chunks, and the retained state that names it.
 
-A state goes up once the broker has every chunk of its model: whoever reads it finds them, and a
-coordinator that comes back and finds its own state need not publish them again.
+A state is published once the broker has every chunk of its model. So whoever reads it finds them,
+and a coordinator that comes back and finds its own state need not publish them again.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ REFRESHED = CHUNK_EXPIRY / 2
 
 @dataclass
 class Publisher:
-    """`describe` says where the federation stands, `payload` where the bytes of its model are.
+    """The broker's copy of the model and the state.
 
-    A version has at most `most_chunks`, whatever a state that somebody else wrote says.
+    `describe` makes the state, `payload` gives the bytes of the model. A version has at most
+    `most_chunks`, whatever a state claims that somebody else wrote.
     """
 
     session: Session
@@ -73,12 +74,12 @@ class Publisher:
         """The state as we describe it now."""
         return self.describe(self.manifest)
 
-    # A connection begins: look what is there before anything is put up
+    # A connection begins: learn what the broker retains before publishing anything
 
     def look(self) -> None:
-        """Every connect is the first: a new broker may know nothing of us.
+        """Treat every connect as the first: a new broker may know nothing of us.
 
-        A state that has not come back may reach that one yet, without the chunks that it names.
+        A state whose echo has not come may still reach that broker, without its chunks.
         """
         self.looking, self.found = True, None
         if self.echoes:
@@ -97,7 +98,7 @@ class Publisher:
             self.put_state()
 
     def _still_there(self) -> bool:
-        """Whether the broker has the chunks: it kept a state of ours that names them."""
+        """True if the broker has the chunks: it retained a state of ours that names them."""
         ours, found = self.ours, self.found
         if found is None or not self._fresh(ours.version):
             return False
@@ -108,7 +109,7 @@ class Publisher:
         return name == version and 0 <= self.wall() - float(when) < REFRESHED
 
     def refresh(self) -> None:
-        """At every tick: put back what was overwritten, and renew chunks that would expire.
+        """At every tick: publish again what was overwritten, and renew chunks before they expire.
 
         Not at once: two coordinators would answer each other as fast as the broker can.
         """
@@ -118,10 +119,10 @@ class Publisher:
             self.put_model()
             self.put_state()
 
-    # What is put up
+    # Publishing
 
     def put_model(self) -> None:
-        """The current version in retained chunks: the broker hands them to all who ask."""
+        """Publish the current version in retained chunks: the broker hands them to all who ask."""
         payload = chunks.Payload.of(self.payload(), self.chunk_bytes)
         self.manifest = payload.facts
         version = self.ours.version
@@ -132,7 +133,7 @@ class Publisher:
         self.put_at = self.wall()
 
     def put_state(self) -> None:
-        """Say where the federation stands, once the model that this names is there."""
+        """Publish the state, once the broker has the model that it names."""
         self.overwritten = False
         self.due = self.looking or not self.session.idle
         if not self.due:
@@ -157,13 +158,13 @@ class Publisher:
         self.announced = True
 
     def _note(self, name: str, value: str) -> None:
-        with contextlib.suppress(DiskFullError):  # it helps a later process, and is not needed
+        with contextlib.suppress(DiskFullError):  # it helps a later process, but is not needed
             self.store.note(name, value)
 
     def outdate(self, version: str) -> None:
-        """Take a version's chunks down, once the broker has a state that names another one.
+        """Clear a version's chunks, once the broker has a state that names another one.
 
-        Until then a device may come that has nothing but the state before to go by.
+        Until then a device may come that knows only the state before.
         """
         self.session.drop(f"{self.topics.root}/model/{version}/")
         self.outdated.add(version)
@@ -174,7 +175,7 @@ class Publisher:
             for index in range(self.most_chunks):
                 self.session.publish(self.topics.model(version, index), b"", retain=True)
 
-    # What others put up
+    # States of others
 
     def came(self, payload: bytes, retained: bool) -> None:
         """A state came from the broker. One that is no echo of ours is a leftover or a forgery."""
@@ -192,7 +193,7 @@ class Publisher:
         signed = self.key is not None and signed_by(state, (self.key.public_key(),))
         left = retained and self.looking and state.version != ours.version
         if left and (signed or self.key is None):
-            self.outdate(state.version)  # of an earlier run: nobody else ever would
+            self.outdate(state.version)  # of an earlier run: nobody else would clear it
         if signed:
             self.issued = max(self.issued, state.issued)  # ours, before our clock was set back
         if self.looking:

@@ -1,4 +1,4 @@
-"""The federation's network, and the version of its model that is current: in memory and on disk."""
+"""The current version of the federation's model: in memory, on disk, and as it travels."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Versions:
         return versions
 
     def go_back(self, version: str) -> None:
-        """Make a version of an earlier one's model, with what the method remembered then."""
+        """Make a version of an earlier one's model, with the method's state of then."""
         model, state = self.store.load(version, self.layout)
         self.advance(self.progress.rounds_done + 1, model, state, {}, None, version)
 
@@ -119,10 +119,10 @@ class Versions:
         shown = "" if score is None else f", global accuracy {score:.1%}"
         log.info("version %s from %d updates%s", version, len(reports), shown)
 
-    # What travels
+    # Bytes on the wire
 
     def payload(self) -> Source:
-        """The file of the bytes that every device gets; if the disk is full, the bytes."""
+        """The file that every device gets; if the disk is full, its bytes."""
         sent = self.method.send(self.state)
         if not sent and not self.encoding.zstd:
             return FileSource(self.store.model(self.progress.version))
@@ -142,13 +142,13 @@ class Versions:
 
     @property
     def most_chunks(self) -> int:
-        """Chunks that a version may have had: zstd makes of some less than of others."""
+        """The most chunks that a version can have; compressed ones have fewer."""
         size = tensors.payload_limit(self.layout, 1 + len(self.method.sends))
         return chunks.count(size, self.config.transfer.chunk_bytes)
 
     @property
     def update_limit(self) -> int:
-        """More bytes than this cannot be an honest update."""
+        """The most bytes that an honest update can have."""
         return tensors.payload_limit(self.layout)
 
 

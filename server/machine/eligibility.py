@@ -1,4 +1,4 @@
-"""Which devices a round may ask. Failing and silent ones rest, hostile ones are in quarantine."""
+"""Rules for asking devices: failing and silent ones rest, hostile ones are in quarantine."""
 
 from __future__ import annotations
 

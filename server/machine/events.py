@@ -1,4 +1,4 @@
-"""What the coordinator's rounds hear and what they ask for: plain values, no behaviour."""
+"""Events that the coordinator's rounds handle, and commands that they return: plain values."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ ACCURACY = "personal_accuracy"
 
 @dataclass(frozen=True)
 class StatusCame:
-    """A device's word about itself; `retained`: the broker kept it, and it may be long gone."""
+    """A device's status; `retained`: the broker kept it, and the device may be long gone."""
 
     device: str
     status: Status
@@ -80,7 +80,7 @@ class Stored:
 
 @dataclass(frozen=True)
 class Bad:
-    """A complete update did not pass its check. No version: that of the round."""
+    """A complete update did not pass its check. An empty version is the round's."""
 
     device: str
     reason: str
@@ -108,7 +108,7 @@ class MergeDone:
 
 @dataclass(frozen=True)
 class RolledBack:
-    """The run goes on from this version, which is on disk and has the model of an earlier one."""
+    """The run goes on from this version, which is on disk and repeats an earlier one's model."""
 
     version: str
     reason: str
@@ -124,9 +124,9 @@ Event = (
 
 @dataclass(frozen=True)
 class Remember:
-    """Write down who is asked for a version, with the examples that each announced.
+    """Write down who is asked for a version, with their examples, and who is known.
 
-    And who is known: a coordinator that starts again needs both.
+    A coordinator that restarts needs both.
     """
 
     round: int
@@ -158,7 +158,7 @@ class SendReply:
 
 @dataclass(frozen=True)
 class ExpectUpdate:
-    """The chunks of an update are to come: write down its report, and that none has come."""
+    """Write down the report of an update whose chunks are to come; none has come yet."""
 
     device: str
     report: Report

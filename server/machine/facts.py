@@ -1,4 +1,4 @@
-"""What the rounds are told at their start: the run's facts, and what the journal recalls."""
+"""The rounds' input at their start: the run's facts, and what the journal recalls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Recalled", "RunFacts"]
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What does not change during a run."""
+    """Settings that stay the same during a run."""
 
     run: str
     seed: int
@@ -25,7 +25,7 @@ class RunFacts:
 
 @dataclass(frozen=True)
 class Recalled:
-    """What a coordinator that starts again knows: of the round that was open, and of its devices.
+    """The journal's record of the open round and its devices, for a coordinator that restarts.
 
     `asked` says who was asked for which version, and the examples that each announced. `accepted`
     holds each device's last accepted update, of this round or an earlier one, and `norms` the norm

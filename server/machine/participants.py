@@ -31,7 +31,7 @@ E = TypeVar("E", bound=enum.Enum)
 
 
 class Attendance(enum.Enum):
-    """Whether a device can be asked: its status, and a lease that every sign of life renews."""
+    """A device is present by its status, and by a lease that every sign of life renews."""
 
     ABSENT = "absent"
     PRESENT = "present"
@@ -109,7 +109,7 @@ PARTS: Mapping[Part, Mapping[Part, str]] = {
         Part.IDLE: OVER,
     },
 }
-"""What leads from one part to the next. No other move is possible."""
+"""The moves from one part to the next, with their reasons. No other move is possible."""
 
 ATTENDANCES: Mapping[Attendance, Mapping[Attendance, str]] = {
     Attendance.ABSENT: {Attendance.PRESENT: "a status says that it is online, with our layout"},
@@ -123,7 +123,7 @@ AWAITED = frozenset({Part.INVITED, Part.RESTING, Part.SENDING, Part.CHECKING})
 """Parts of devices that a round waits for, if it has asked them."""
 
 
-Index = dict[Part, set[str]]
+ByPart = dict[Part, set[str]]
 
 
 class ForbiddenMoveError(RuntimeError):
@@ -155,7 +155,7 @@ class Participant:
     """
 
     device: str
-    index: Index = field(default_factory=dict, repr=False)
+    index: ByPart = field(default_factory=dict, repr=False)
     attendance: Attendance = Attendance.ABSENT
     part: Part = Part.IDLE
     known: bool = False
@@ -220,7 +220,7 @@ class Participants(dict[str, Participant]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.index: Index = {}
+        self.index: ByPart = {}
 
     def of(self, device: str) -> Participant:
         """The record of a device; a new one if it is the first time."""

@@ -1,4 +1,4 @@
-"""Who is there: what devices say of themselves, and leases that run out."""
+"""Tracks which devices are present: by their statuses, and by leases that run out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a device's report is one that this run can take: checks without memory."""
+"""Stateless checks of a device's report: does it belong to this run, and is it valid?"""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ FAILED = frozenset({"rejected", "bad", "rolled-back"})
 
 
 class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What must outlive the process: what devices were told, and the stage; -1 between rollouts."""
+    """The rollout as the journal keeps it: what devices were told, and the stage (-1: none)."""
 
     rollout: Rollout
     stage: int = -1
@@ -61,7 +61,7 @@ Command = Planned | PublishState | Note
 
 @dataclass
 class Staging:
-    """Where the rollout stands, and what the devices say to it.
+    """The rollout: its stage, and what the devices say to it.
 
     After a restart a stage lasts its full time again: too long is safe.
     """

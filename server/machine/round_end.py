@@ -1,4 +1,4 @@
-"""When a round is over, and what is said of those who took part in it."""
+"""Rules for the end of a round: when it is over, and how its participants are judged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the parts of the round machine share: the run's facts, the open round, and every device."""
+"""The state that the parts of the round machine share: the open round, and every device."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Phase = Literal["waiting", "open", "merging", "done"]
 
 @dataclass(frozen=True)
 class RoundsView:
-    """What the shell may know of the rounds.
+    """A read-only view of the rounds, for the shell.
 
     Attributes:
         asked: how many devices the open round has asked.
@@ -86,7 +86,7 @@ class RoundState:
         return one.heard is None or now - one.heard < self.config.lease
 
     def asked_for(self, version: str) -> Mapping[str, int]:
-        """Who was asked for a version, with their examples: no report's claim counts here."""
+        """The devices that were asked for a version, with their examples: no report decides it."""
         return self.participants.invited if version == self.version else self.asked.get(version, {})
 
     def too_late(self, version: str) -> str:

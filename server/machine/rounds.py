@@ -46,7 +46,7 @@ __all__ = ["Rounds"]
 
 
 class Rounds:
-    """Who is asked, and when a round is over. `now`: when the process starts."""
+    """Opens, extends and closes rounds. `now`: the time at which the process starts."""
 
     def __init__(
         self,

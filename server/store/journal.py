@@ -122,7 +122,7 @@ class Journal:
     # Checks at the start
 
     def _check(self) -> bool:
-        """Whether there is a journal. A StoreError if there was one, or it is not as written."""
+        """True if there is a journal. A StoreError if one is lost, or is not as written."""
         self._marks.read()
         # SQLite itself would remove the WAL of a file that is empty.
         if self.path.exists() and self.path.stat().st_size >= SQLITE_HEADER:

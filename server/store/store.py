@@ -1,4 +1,4 @@
-"""What the coordinator keeps on disk: the journal, model files, and the spool of updates.
+"""The coordinator's state folder: the journal, model files, and the spool of updates.
 
 Files are written and synced before the entry of the journal that names them. The entries of a
 round: whom it asks, each update as it is accepted, and the new version.
@@ -93,7 +93,7 @@ class Store(JournalTables, Spool):
         self.enter(progress, remembered.sha256, reports, seconds)
 
     def load(self, version: str, layout: Layout) -> tuple[Vector, dict[str, Vector]]:
-        """The model of a version, and what the method's coordinator half remembers."""
+        """The model of a version, and the state of the method's coordinator half."""
         sha256, state_sha256 = self.hashes(version)
         path = self.model(version)
         try:
@@ -135,7 +135,7 @@ class Store(JournalTables, Spool):
         return replace(super().recall(), coming=self.coming())
 
     def _sweep_spool(self) -> None:
-        """Of an accepted update that is damaged the sender has a copy: it is asked for it again."""
+        """Forget accepted updates that are damaged: their senders have copies and are asked."""
         self.rows.unlink(missing_ok=True)  # of a merge that was cut short
         self.shrink()
         recalled = self.recall()
@@ -161,7 +161,7 @@ class Store(JournalTables, Spool):
 
     @property
     def free_bytes(self) -> int:
-        """What the disk has left."""
+        """Free space on the disk."""
         return shutil.disk_usage(self.folder).free
 
     def model(self, version: str) -> Path:
@@ -173,7 +173,7 @@ class Store(JournalTables, Spool):
 
     @property
     def published(self) -> Path:
-        """What travels to the devices, if that is not the file of the model; it can be remade."""
+        """The file that is sent to devices, if that is not the model's; it can be made again."""
         return self.folder / "published"
 
 
