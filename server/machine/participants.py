@@ -105,6 +105,7 @@ PARTS: Mapping[Part, Mapping[Part, str]] = {
     },
     Part.QUARANTINED: {
         Part.INVITED: f"{EXTENDED}, and its quarantine is over",
+        Part.RESTING: f"{EXTENDED}, its quarantine is over, and the device rests",
         Part.SENDING: "its quarantine is over, and its report comes",
         Part.IDLE: OVER,
     },

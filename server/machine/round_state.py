@@ -85,9 +85,11 @@ class RoundState:
         """True if a device has given a sign of life in time, or nothing is known of it yet."""
         return one.heard is None or now - one.heard < self.config.lease
 
-    def asked_for(self, version: str) -> Mapping[str, int]:
-        """The devices that were asked for a version, with their examples: no report decides it."""
-        return self.participants.invited if version == self.version else self.asked.get(version, {})
+    def asked_for(self, one: Participant, version: str) -> int | None:
+        """The examples that a device had when it was asked for a version; None if it was not."""
+        if version == self.version:
+            return one.asked
+        return self.asked.get(version, {}).get(one.device)
 
     def too_late(self, version: str) -> str:
         """Why it is too late for an update for a version; empty if it is not.

@@ -102,14 +102,14 @@ class Rounds:
     # Events
 
     def handle(self, event: Event, now: float) -> list[Command]:
+        commands = self._handle(event, now)
         if isinstance(event, UpdateChunkCame):
-            return self.updates.chunk(event, now)  # decides nothing by itself, and there are many
-        if event == Full(self.state.full) == Full(False):
-            return []
-        commands = self._handle(event, now) + self._advance(now)
-        moved = isinstance(event, MergeDone | RolledBack | Full)
-        opened = any(isinstance(command, RoundOpened) for command in commands)
-        return [*commands, PublishState()] if moved and not opened else commands
+            return commands  # a chunk decides nothing by itself, and there are many
+        following = self._advance(now)
+        opened = any(isinstance(command, RoundOpened) for command in following)
+        if isinstance(event, MergeDone | RolledBack) and not opened:
+            commands.append(PublishState())
+        return commands + following
 
     def _handle(self, event: Event, now: float) -> list[Command]:
         match event:
@@ -143,14 +143,16 @@ class Rounds:
         changed, self.state.full = full != self.state.full, full
         if full:
             text = "the disk is full: nobody is asked, and updates are not taken"
-            return [*self.updates.drop_all(), *([Note(text)] if changed else [])]
-        note = Note("there is space again")
-        if self.state.phase == "merging":
-            return [note, *self._merge(now)]
-        if self.state.phase != "open":
-            return [note]
-        waiting = [one for one in self.participants.awaited if one.rests_until is None]
-        return [note, *self._ask(one for one in waiting if one.present)]
+            note = [Note(text)] if changed else []
+            return [PublishState(), *self.updates.drop_all(), *note]
+        if not changed:
+            return []
+        again = Note("there is space again")
+        if self.state.phase == "open":
+            waiting = [one for one in self.participants.awaited if one.rests_until is None]
+            return [again, *self._ask(one for one in waiting if one.present)]
+        merge = self._merge(now) if self.state.phase == "merging" else []
+        return [PublishState(), again, *merge]
 
     # A round begins
 
@@ -287,11 +289,10 @@ class Rounds:
             one.asked = None
             if one.part is not Part.SENDING:
                 one.move(Part.IDLE)
-        senders = self.participants.doing(Part.SENDING)
-        late = self.updates.give_up(p for p in senders if p.transfer and self._over_for(p))
+        late = self.updates.give_up(filter(self._too_late, self.participants.doing(Part.SENDING)))
         keep = frozenset({version, *(state.recent if self.config.folds else ())})
         finished = [RunFinished()] if state.phase == "done" else []
         return [Retire(old, keep), *late, *finished]
 
-    def _over_for(self, one: Participant) -> bool:
+    def _too_late(self, one: Participant) -> bool:
         return one.transfer is not None and bool(self.state.too_late(one.transfer.report.version))

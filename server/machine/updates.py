@@ -55,7 +55,7 @@ class Updates:
     def _announced(self, one: Participant, version: str) -> int:
         """The examples that a device had when it was asked, or has now."""
         now = one.status.examples if one.status is not None else 0
-        return max(self.state.asked_for(version).get(one.device, 0), now)
+        return max(self.state.asked_for(one, version) or 0, now)
 
     def verdict(self, one: Participant, report: Report, now: float) -> Reply | None:
         """The reply that a report gets at once; None if its chunks are wanted, now or later."""
@@ -72,7 +72,7 @@ class Updates:
             reason = f"trained from version {version}, wanted is {state.version}"
         elif state.outdated(one, version):
             reason = "a later update of this device was accepted: this one is a repetition"
-        elif state.phase == "open" and one.device not in state.asked_for(version):
+        elif state.phase == "open" and state.asked_for(one, version) is None:
             reason = f"the device was not asked for version {version}"
         elif one.part is Part.REFUSED:
             reason = "an update of this device was refused in this round"
@@ -91,7 +91,8 @@ class Updates:
 
     def resume(self, one: Participant, report: Report, have: frozenset[int], now: float) -> None:
         """Go on with an update that was on its way when an earlier process ended."""
-        if self.state.too_late(report.version) or self.state.outdated(one, report.version):
+        wanted = not self.state.too_late(report.version)
+        if one.part is not Part.IDLE or not wanted or self.state.outdated(one, report.version):
             return
         one.move(Part.SENDING)
         one.transfer = Transfer.resumed(report, have, now)

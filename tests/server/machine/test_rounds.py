@@ -20,10 +20,12 @@ from fededge_server.machine.events import (
     ExpectUpdate,
     Full,
     Invite,
+    Judge,
     KeepUpdateChunk,
     Merge,
     MergeDone,
     Note,
+    PublishState,
     Refuse,
     Remember,
     ReportCame,
@@ -881,3 +883,39 @@ def test_who_is_asked_is_remembered_and_told_once_there_is_space() -> None:
     assert list(remembered.asked) == ["a", "b", "c"]
     assert commands.index(remembered) < commands.index(only(commands, Invite)[0])
     assert driven(Full(False)) == []
+
+
+def test_a_merge_that_was_dropped_for_a_full_disk_is_asked_for_again_after_the_state() -> None:
+    """Once the merge is done the state would name a version whose model is not published yet."""
+    driven = opened("a", "b")
+    driven.deliver("a")
+    assert only(driven.deliver("b"), Merge)
+    driven(Full(True))
+    commands = driven(Full(False))
+    assert [type(command) for command in commands] == [PublishState, Note, Judge, Merge]
+
+
+def test_a_device_whose_update_is_stored_may_have_left_another_one_half_sent() -> None:
+    """It began to send its newer update, and sent the late one of the version before instead."""
+    late, newer = report("a", V0).report, report("a", V1).report
+    recalled = Recalled(
+        {V0: {"a": 5}, V1: {"a": 5}},
+        accepted={"a": late},
+        stored=frozenset("a"),
+        recent={V0: 0},
+        coming={"a": (newer, frozenset({0}))},
+    )
+    driven = Driven(recalled, 1, V1, late="fold", count=9, quorum=2)
+    assert driven.participants["a"].part is Part.STORED
+    assert driven.sending == []
+
+
+def test_a_device_may_still_rest_when_its_quarantine_is_over() -> None:
+    driven = opened("a", "b", quorum=2, quarantine_after=1, quarantine_seconds=100.0, lease=1e6)
+    driven.spoil("a")
+    driven.participants["a"].rests_until = 1000.0
+    parts = []
+    for now in (60.0, 130.0):
+        driven(Tick(), at=now)
+        parts.append(driven.participants["a"].part)
+    assert parts == [Part.QUARANTINED, Part.RESTING]
