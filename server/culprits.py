@@ -1,4 +1,4 @@
-"""A merge that fails names its culprits: it is tried again without those that stand out most."""
+"""Finds the culprits of a failed merge: it is tried again without those that stand out most."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ def _tried(
 ) -> tuple[T | None, str]:
     try:
         return merge([device for device in devices if device not in left_out]), ""
-    except (StoreError, MemoryError):  # our own disk's or memory's fault: no device is to blame
+    except (StoreError, MemoryError):  # our disk or memory failed: no device is to blame
         raise
     except FedEdgeError as error:
         return None, str(error)
-    except Exception as error:  # noqa: BLE001  # a method may be anybody's, and raise anything
+    except Exception as error:  # noqa: BLE001  # a plugin method may raise anything
         return None, f"{type(error).__name__}: {error}"
 
 
@@ -73,7 +73,7 @@ def _cleared(
     left_out: tuple[str, ...],
     result: T,
 ) -> tuple[T, tuple[str, ...]]:
-    """Take back, one by one, who was left out together with a culprit and is none."""
+    """Take back, one by one, devices that were left out together with a culprit."""
     if len(left_out) > 1:
         for device in reversed(left_out):
             fewer = tuple(other for other in left_out if other != device)

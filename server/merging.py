@@ -25,7 +25,7 @@ from fededge.wire.messages import Report, round_of
 from fededge_server.culprits import sift
 from fededge_server.store import Store
 
-__all__ = ["Current", "Merging", "Outcome"]
+__all__ = ["Current", "MergeResult", "Merging"]
 
 BLOCK = 1 << 20
 """Bytes that are decompressed at a time."""
@@ -33,7 +33,7 @@ BLOCK = 1 << 20
 
 @dataclass(frozen=True)
 class Merging:
-    """What stays the same from round to round."""
+    """Checks and merges updates; its fields stay the same from round to round."""
 
     store: Store
     layout: Layout
@@ -44,7 +44,7 @@ class Merging:
     hyper: Hyper
 
     def check(self, device: str, report: Report, current: Current, limit: float) -> float:
-        """Make an update durable if it is one that may be summed; a WireError if not.
+        """Make an update durable if it may be summed; raise a WireError if not.
 
         Args:
             limit: the longest change that is usual in the fleet.
@@ -81,8 +81,8 @@ class Merging:
         norms: Mapping[str, float],
         devices: int,
         current: Current,
-    ) -> Outcome:
-        """The next model, of all updates that one can be made of.
+    ) -> MergeResult:
+        """Make the next model from all updates that allow it.
 
         Args:
             norms: of the changes, by device.
@@ -95,15 +95,15 @@ class Merging:
 
         sifted = sift(suspects(facts), attempt)
         if sifted.result is None:
-            return Outcome(current.model, current.memory, (), problem=sifted.reason)
+            return MergeResult(current.model, current.state, (), problem=sifted.reason)
         merged = tuple(sorted(reports.keys() - {*sifted.culprits}))
         refused = dict.fromkeys(sorted(sifted.culprits), sifted.reason)
-        return Outcome(*sifted.result, merged, refused)
+        return MergeResult(*sifted.result, merged, refused)
 
     def _merge(
         self, reports: Mapping[str, Report], devices: int, current: Current
     ) -> tuple[Vector, State]:
-        """The next model, and what the method remembers then; may raise anything."""
+        """The next model and the method's next state; may raise anything."""
         update = functools.cache(lambda device: self._update(device, reports[device], current))
         rows = Rows(self.store.rows, sorted(reports), self.layout.size)
         try:
@@ -123,7 +123,7 @@ class Merging:
             self.store.shrink()
 
     def _expand(self, reports: Mapping[str, Report]) -> None:
-        """Parts of an update can be read once it is not compressed."""
+        """Decompress the updates, so that parts of them can be read."""
         if not self.encoding.zstd:
             return
         most = tensors.payload_limit(self.layout)
@@ -144,10 +144,10 @@ class Merging:
         update: Callable[[str], Update],
         mean: Vector | None = None,
     ) -> tuple[Vector, State]:
-        model, memory = aggregate(
+        model, state = aggregate(
             self.method,
             current.model,
-            current.memory,
+            current.state,
             self._fair(reports),
             update,
             devices=devices,
@@ -158,11 +158,11 @@ class Merging:
         try:
             self._check_values(model)
         except WireError as error:
-            raise MethodError(f"{self.method}: the next model is of no use: {error}") from None
-        return model, memory
+            raise MethodError(f"{self.method}: the next model is unusable: {error}") from None
+        return model, state
 
     def _fair(self, reports: Mapping[str, Report]) -> dict[str, dict[str, float]]:
-        """The scalars of each device; nobody has more examples than its share of all.
+        """The scalars of each device; no device has more examples than its share allows.
 
         A method may use them in other ways than by its weight: FedNova multiplies everybody's step
         by a mean of counts that grow with them.
@@ -179,8 +179,9 @@ class Merging:
     def _update(self, device: str, report: Report, current: Current) -> Update:
         """The model that a device sent, as if it had been trained from the current version.
 
-        The change of a late one is put onto the current version, and counts the less the older it
-        is: (1 + s)^-a, as in FedBuff (Nguyen et al. 2022). One that is too long is scaled down.
+        The change of a late update is added to the current version with the weight (1 + s)^-a,
+        where s is its age in rounds (FedBuff, Nguyen et al. 2022). A change that is too long is
+        scaled down.
         """
         age = current.round - round_of(report.version)
         factor = (1.0 + age) ** -self.rounds.staleness_power
@@ -221,18 +222,18 @@ class Current:
     round: int
     version: str
     model: Vector
-    memory: State
+    state: State
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
-    """A merge: the next model, whose updates are in it, and whose had to be left out and why.
+class MergeResult:
+    """A merge: the next model, the devices whose updates are in it, and those left out, with why.
 
-    With a `problem` none could be made: the model and the memory are those of before.
+    With a `problem` no model could be made: the model and the state are the previous ones.
     """
 
     model: Vector
-    memory: State
+    state: State
     merged: tuple[str, ...]
     refused: Mapping[str, str] = field(default_factory=dict)
     problem: str = ""

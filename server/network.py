@@ -1,8 +1,8 @@
 """The federation's network: its layout and first values, and how good a model of it is.
 
-That takes torch, and nothing else that a coordinator does. So it happens in a process of its own,
-unless torch is here already: importing it takes half a gigabyte, which is gone with that process as
-soon as the network is built, or stays there if every version is to be evaluated.
+Nothing else in a coordinator needs torch. So this runs in a process of its own, unless torch is
+loaded already: importing it takes half a gigabyte. The process ends once the network is built, or
+stays if every version is to be evaluated.
 """
 
 from __future__ import annotations
@@ -33,16 +33,20 @@ log = logging.getLogger("coordinator")
 
 
 class Founded(NamedTuple):
-    """What every coordinator of the federation must know of its network."""
+    """The network's spec and layout, and the values that a run begins with."""
 
     spec: ModelSpec
     layout: Layout
     first: Vector
 
+    def without_model(self) -> Founded:
+        """The same without the first values: a run that goes on needs no second model in memory."""
+        return self._replace(first=self.first[:0].copy())
+
 
 @dataclass(frozen=True)
-class Wanted:
-    """What the configuration says of the network, and of the data to evaluate it on."""
+class NetworkRequest:
+    """The configured network, and the data to evaluate it on."""
 
     model: ModelConfig
     data: DataConfig
@@ -58,9 +62,10 @@ class Network:
     """The network wherever it is. The constructor only stores; `start` and `stop` do."""
 
     def __init__(self, model: ModelConfig, data: DataConfig, method: str, seed: int) -> None:
-        self.wanted = Wanted(model, data, method, seed)
+        self.wanted = NetworkRequest(model, data, method, seed)
         self._here: Built | None = None
         self._there: Connection | None = None
+        self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> Founded:
         """Build it; a network that the method cannot train, or data that is not there, is refused.
@@ -81,9 +86,9 @@ class Network:
         return founded
 
     def accuracy(self, model: Vector) -> float | None:
-        """Of this model on the coordinator's data; None without data, or if it cannot be had now.
+        """A model's accuracy on the coordinator's data; None without data, or if evaluation fails.
 
-        A federation goes on without: what is lost is a number in the journal.
+        The federation goes on without it: only a number in the journal is missing.
         """
         if not self.wanted.judged:
             return None
@@ -106,12 +111,14 @@ class Network:
         if self._there is not None:
             self._there.close()
             self._there = None
+        if self._process is not None:
             self._process.kill()
             self._process.wait()
+            self._process = None
 
     def _begin(self) -> None:
         ours, end = socket.socketpair()
-        with end:  # then that process alone has it, and its end is the end of what can come
+        with end:  # the child alone holds it then: its exit closes the connection
             program = f"from fededge_server.network import serve; serve({end.fileno()})"
             command, passed = [sys.executable, "-c", program], (end.fileno(),)
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=passed)
@@ -120,7 +127,7 @@ class Network:
             self._there.send(self.wanted)
 
     def _answer(self) -> object:
-        """What the process says; None if it is gone, and its mistakes as our own."""
+        """The process's answer; None if it is gone. Its errors are raised here."""
         assert self._there is not None
         try:
             answer: object = self._there.recv()
@@ -134,7 +141,7 @@ class Network:
 class Built:
     """The network where torch is."""
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, wanted: NetworkRequest) -> None:
         spec = model_spec(wanted.model, wanted.data)
         self.net = FlatModel(models.build_for(spec, wanted.seed), trains=False)
         methods.method(wanted.method).needs(self.net.module)
@@ -155,12 +162,12 @@ def serve(descriptor: int) -> None:
     Args:
         descriptor: of the socket to the coordinator, which it was started with.
     """
-    for number in (signal.SIGINT, signal.SIGTERM):  # who stops the coordinator may reach both
+    for number in (signal.SIGINT, signal.SIGTERM):  # a signal for the coordinator may reach both
         signal.signal(number, signal.SIG_IGN)
     end = Connection(descriptor)
     with contextlib.suppress(EOFError, OSError):
         try:
-            wanted: Wanted = end.recv()
+            wanted: NetworkRequest = end.recv()
             prepare_threads()
             built = Built(wanted)
             end.send(built.founded)

@@ -1,7 +1,7 @@
-"""What the broker keeps of a federation: the current model in chunks, and the state that names it.
+"""Publishes the current model, as retained chunks, and the retained state that names it.
 
-A state goes up once the broker has every chunk of its model: whoever reads it finds them, and a
-coordinator that comes back and finds its own state need not publish them again.
+A state is published once the broker has every chunk of its model. So whoever reads it finds them,
+and a coordinator that comes back and finds its own state need not publish them again.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from dataclasses import dataclass, field
 import msgspec
 
 from fededge.credentials.signing_keys import SigningKey
-from fededge.errors import DiskFullError
+from fededge.errors import DiskFullError, WireError
 from fededge.transport.outbox import Parcel
 from fededge.transport.session import Delivered, Session
 from fededge.wire import chunks
-from fededge.wire.messages import Manifest, State, encode
+from fededge.wire.messages import Manifest, State, decode, encode
 from fededge.wire.signing import sign, signed_by
 from fededge.wire.source import Source
 from fededge.wire.topics import Topics
 from fededge_server.store import Store
 
-__all__ = ["Board"]
+__all__ = ["Publisher"]
 
 log = logging.getLogger("coordinator")
 
@@ -35,24 +35,25 @@ REFRESHED = CHUNK_EXPIRY / 2
 
 
 @dataclass
-class Board:
-    """`describe` says where the federation stands, `payload` where the bytes of its model are.
+class Publisher:
+    """The broker's copy of the model and the state.
 
-    A version has at most `most_chunks`, whatever a state that somebody else wrote says.
+    `describe` makes the state, `payload` gives the bytes of the model. A version has at most
+    `most_chunks`, whatever a state claims that somebody else wrote.
     """
 
     session: Session
     topics: Topics
     store: Store
-    describe: Callable[[], State]
+    describe: Callable[[Manifest], State]
     payload: Callable[[], Source]
     most_chunks: int
     chunk_bytes: int
+    manifest: Manifest
     key: SigningKey | None
     wall: Callable[[], float]
     warn: Callable[[str], None] = log.warning
     announced: bool = False
-    manifest: Manifest | None = None
     issued: int = 0
     echoes: set[bytes] = field(default_factory=set)
     found: State | None = None
@@ -63,25 +64,33 @@ class Board:
     outdated: set[str] = field(default_factory=set)
 
     @property
-    def settled(self) -> bool:
-        """Whether all that was to be put up is at the broker."""
+    def idle(self) -> bool:
+        """True if the broker has all that was to be published."""
         waiting = self.outdated or self.due or self.looking or self.overwritten
         return self.announced and self.session.idle and not waiting
 
-    # A connection begins: look what is there before anything is put up
+    @property
+    def ours(self) -> State:
+        """The state as we describe it now."""
+        return self.describe(self.manifest)
+
+    # A connection begins: learn what the broker retains before publishing anything
 
     def look(self) -> None:
-        """Every connect is the first: a new broker may know nothing of us.
+        """Treat every connect as the first: a new broker may know nothing of us.
 
-        A state that has not come back may reach that one yet, without the chunks that it names.
+        A state whose echo has not come may still reach that broker, without its chunks.
         """
         self.looking, self.found = True, None
         if self.echoes:
             self._note("published", "")
             self.echoes.clear()
 
-    def looked(self) -> None:
-        """The broker has told what it keeps: put up what is not there."""
+    def begin(self) -> None:
+        """The first publication after a connect: the broker has sent us all that it retains.
+
+        The model is published unless it is there, then the state.
+        """
         if self.looking:
             self.looking = False
             if not self._still_there():
@@ -89,8 +98,8 @@ class Board:
             self.put_state()
 
     def _still_there(self) -> bool:
-        """Whether the broker has the chunks: it kept a state of ours that names them."""
-        ours, found = self.describe(), self.found
+        """True if the broker has the chunks: it retained a state of ours that names them."""
+        ours, found = self.ours, self.found
         if found is None or not self._fresh(ours.version):
             return False
         return (found.run, found.version, found.manifest) == (ours.run, ours.version, ours.manifest)
@@ -100,26 +109,23 @@ class Board:
         return name == version and 0 <= self.wall() - float(when) < REFRESHED
 
     def refresh(self) -> None:
-        """At every tick: put back what was overwritten, and renew chunks that would expire.
+        """At every tick: publish again what was overwritten, and renew chunks before they expire.
 
         Not at once: two coordinators would answer each other as fast as the broker can.
         """
         if self.overwritten and not self.looking:
             self.put_state()
-        if self.announced and self.session.idle and not self._fresh(self.describe().version):
+        if self.announced and self.session.idle and not self._fresh(self.ours.version):
             self.put_model()
             self.put_state()
 
-    # What is put up
-
-    def prepare(self) -> None:
-        """Know how the model is to be checked, before it is published."""
-        self.manifest = chunks.manifest(self.payload(), self.chunk_bytes)
+    # Publishing
 
     def put_model(self) -> None:
-        """The current version in retained chunks: the broker hands them to all who ask."""
+        """Publish the current version in retained chunks: the broker hands them to all who ask."""
         payload = chunks.Payload.of(self.payload(), self.chunk_bytes)
-        version, self.manifest = self.describe().version, payload.facts
+        self.manifest = payload.facts
+        version = self.ours.version
         for index in range(self.manifest.chunks):
             make = functools.partial(payload.chunk, index)
             topic = self.topics.model(version, index)
@@ -127,7 +133,7 @@ class Board:
         self.put_at = self.wall()
 
     def put_state(self) -> None:
-        """Say where the federation stands, once the model that this names is there."""
+        """Publish the state, once the broker has the model that it names."""
         self.overwritten = False
         self.due = self.looking or not self.session.idle
         if not self.due:
@@ -140,10 +146,10 @@ class Board:
 
     def _put_state(self) -> None:
         if self.put_at is not None:
-            self._note("published", f"{self.describe().version} {self.put_at}")
+            self._note("published", f"{self.ours.version} {self.put_at}")
             self.put_at = None
         self.issued = max(self.issued + 1, int(1000 * self.wall()))
-        state = msgspec.structs.replace(self.describe(), issued=self.issued)
+        state = msgspec.structs.replace(self.ours, issued=self.issued)
         if self.key is not None:
             state = sign(state, self.key)
             self._note("issued", str(self.issued))  # a clock may be set back
@@ -152,13 +158,13 @@ class Board:
         self.announced = True
 
     def _note(self, name: str, value: str) -> None:
-        with contextlib.suppress(DiskFullError):  # it helps a later process, and is not needed
+        with contextlib.suppress(DiskFullError):  # it helps a later process, but is not needed
             self.store.note(name, value)
 
     def outdate(self, version: str) -> None:
-        """Take a version's chunks down, once the broker has a state that names another one.
+        """Clear a version's chunks, once the broker has a state that names another one.
 
-        Until then a device may come that has nothing but the state before to go by.
+        Until then a device may come that knows only the state before.
         """
         self.session.drop(f"{self.topics.root}/model/{version}/")
         self.outdated.add(version)
@@ -169,11 +175,16 @@ class Board:
             for index in range(self.most_chunks):
                 self.session.publish(self.topics.model(version, index), b"", retain=True)
 
-    # What others put up
+    # States of others
 
-    def came(self, payload: bytes, state: State, retained: bool) -> None:
-        """A state is on the board. What is no echo of ours is a leftover or a forgery."""
-        ours = self.describe()
+    def came(self, payload: bytes, retained: bool) -> None:
+        """A state came from the broker. One that is no echo of ours is a leftover or a forgery."""
+        try:
+            state = decode(payload, State)
+        except WireError:
+            self.overwritten = True  # by garbage, or by nothing at all
+            raise
+        ours = self.ours
         if payload in self.echoes:
             self.echoes.discard(payload)
             if state.version == ours.version:
@@ -182,7 +193,7 @@ class Board:
         signed = self.key is not None and signed_by(state, (self.key.public_key(),))
         left = retained and self.looking and state.version != ours.version
         if left and (signed or self.key is None):
-            self.outdate(state.version)  # of an earlier run: nobody else ever would
+            self.outdate(state.version)  # of an earlier run: nobody else would clear it
         if signed:
             self.issued = max(self.issued, state.issued)  # ours, before our clock was set back
         if self.looking:

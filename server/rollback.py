@@ -1,7 +1,7 @@
-"""An operator's wish to go back to an earlier version: a file that the coordinator looks for.
+"""An operator's request to go back to an earlier version: a file that the coordinator looks for.
 
-It lies in the coordinator's own folder, which nobody else can write. A coordinator that does not
-run finds it when it starts.
+It lies in the coordinator's own folder, which nobody else can write. A coordinator that is not
+running finds it when it starts.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from fededge.errors import RefusedError, StoreError
 from fededge.storage.files import lock_folder, replace_file
 from fededge_server.store import Store
 
-__all__ = ["Wish", "go_back", "versions"]
+__all__ = ["RollbackRequest", "go_back", "versions"]
 
 MOST_BYTES = 4096
 PATIENCE = 60.0
-"""Seconds that a coordinator may take: a merge may be on."""
+"""Seconds that a coordinator may take: it may be merging."""
 
 
-class Wish:
-    """The wish, and the coordinator's refusal of one that it cannot fulfil."""
+class RollbackRequest:
+    """The request, and the coordinator's refusal of one that it cannot fulfil."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "rollback.json"
         self.refusal = folder / "rollback.refused"
 
     def make(self, version: str) -> None:
-        """Wish for a version; empty: the last good one."""
+        """Ask for a version; empty: the last good one."""
         self.refusal.unlink(missing_ok=True)
         replace_file(self.path, json.dumps({"version": version}).encode())
 
@@ -39,7 +39,7 @@ class Wish:
         return self.path.exists()
 
     def read(self) -> str:
-        """The version that is wished for; empty: the last good one."""
+        """The version that is asked for; empty: the last good one."""
         try:
             found = json.loads(self.path.read_bytes()[:MOST_BYTES])["version"]
         except (OSError, ValueError, TypeError, KeyError) as error:
@@ -54,7 +54,7 @@ class Wish:
         self.fulfil()
 
     def refused(self) -> str:
-        """Why the last wish was refused; empty if it was not."""
+        """Why the last request was refused; empty if it was not."""
         try:
             return self.refusal.read_bytes()[:MOST_BYTES].decode("utf-8", "replace")
         except OSError:
@@ -76,11 +76,11 @@ def go_back(folder: Path, version: str) -> str:
     store = _store(folder)
     if version and version not in {progress.version for progress in store.history()}:
         raise StoreError(f"{store.path}: there is no version '{version}'; --list shows them")
-    wish = Wish(folder)
-    wish.make(version)
+    request = RollbackRequest(folder)
+    request.make(version)
     if not _running(folder):
         return "The coordinator does not run: it goes back when it starts."
-    _wait(wish)
+    _wait(request)
     now = store.history()[-1]
     return f"The federation goes on from {now.version}, which has the model of {now.restored}."
 
@@ -100,14 +100,14 @@ def _running(folder: Path) -> bool:
     return False
 
 
-def _wait(wish: Wish) -> None:
+def _wait(request: RollbackRequest) -> None:
     deadline = time.monotonic() + PATIENCE
-    while wish.open:
+    while request.open:
         if time.monotonic() > deadline:
             raise RefusedError(
-                f"the coordinator has not gone back within {PATIENCE:.0f} s; it will when it is "
-                "done with what it does: its log tells"
+                f"the coordinator has not gone back within {PATIENCE:.0f} s; it will when its "
+                "current work is done: see its log"
             )
         time.sleep(0.1)
-    if reason := wish.refused():
+    if reason := request.refused():
         raise RefusedError(f"the coordinator did not go back: {reason}")

@@ -1,6 +1,9 @@
-"""What the world is told of a federation: its retained state."""
+"""The retained state: what the federation's devices are told about the run."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import msgspec
 
@@ -11,44 +14,50 @@ from fededge_server.machine.rollout import Staging
 from fededge_server.machine.rounds import Rounds
 from fededge_server.versions import Versions
 
-__all__ = ["describe"]
+__all__ = ["StateMessage"]
 
 FULL = "the coordinator's disk is full: updates are not taken until there is space"
 
 
-def describe(
-    config: CoordinatorConfig,
-    machine: Rounds,
-    versions: Versions,
-    manifest: Manifest,
-    staging: Staging | None,
-    problem: str,
-    now: float,
-) -> State:
-    """Where the federation stands at this moment."""
-    return State(
-        federation=config.federation,
-        run=machine.facts.run,
-        seed=config.seed,
-        round=machine.round,
-        rounds=config.rounds.count,
-        phase="waiting" if machine.phase == "merging" else machine.phase,
-        version=versions.progress.version,
-        sha256=versions.progress.sha256,
-        layout=machine.facts.layout,
-        method=str(versions.method),
-        training=Training(**msgspec.structs.asdict(config.training)),
-        model=versions.spec,
-        manifest=manifest,
-        deadline=machine.deadline - now if machine.phase == "open" else 0.0,
-        lease=config.rounds.lease,
-        asked=len(machine.invited),
-        accuracy=versions.progress.accuracy,
-        files=versions.method.files,
-        encoding=str(versions.encoding),
-        turns=config.rounds.expected_turns,
-        rollout=None if staging is None else staging.rollout,
-        problem=FULL if machine.full else plain(problem),
-        quarantined=len(machine.fitness.quarantined),
-        restored=versions.progress.restored,
-    )
+@dataclass
+class StateMessage:
+    """Describes the run as it stands. `problem` is what an operator should know of."""
+
+    config: CoordinatorConfig
+    rounds: Rounds
+    versions: Versions
+    staging: Staging | None
+    clock: Callable[[], float]
+    problem: str = ""
+
+    def describe(self, manifest: Manifest) -> State:
+        """The state now; `manifest` is that of the current model."""
+        config, versions = self.config, self.versions
+        now = self.clock()
+        view = self.rounds.view(now)
+        return State(
+            federation=config.federation,
+            run=view.run,
+            seed=config.seed,
+            round=view.round,
+            rounds=config.rounds.count,
+            phase="waiting" if view.phase == "merging" else view.phase,
+            version=versions.progress.version,
+            sha256=versions.progress.sha256,
+            layout=versions.layout.hash,
+            method=str(versions.method),
+            training=Training(**msgspec.structs.asdict(config.training)),
+            model=versions.spec,
+            manifest=manifest,
+            deadline=view.deadline - now if view.phase == "open" else 0.0,
+            lease=config.rounds.lease,
+            asked=view.asked,
+            accuracy=versions.progress.accuracy,
+            files=versions.method.files,
+            encoding=str(versions.encoding),
+            turns=config.rounds.expected_turns,
+            rollout=None if self.staging is None else self.staging.rollout,
+            problem=FULL if view.full else plain(self.problem),
+            quarantined=view.quarantined,
+            restored=versions.progress.restored,
+        )

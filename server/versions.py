@@ -1,10 +1,12 @@
-"""The federation's network, and the version of its model that is current: in memory and on disk."""
+"""The current version of the federation's model: in memory, on disk, and as it travels."""
 
 from __future__ import annotations
 
 import io
 import logging
+import uuid
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import msgspec
 
@@ -12,15 +14,18 @@ from fededge import methods
 from fededge.config import CoordinatorConfig
 from fededge.errors import DiskFullError
 from fededge.federated.robust import norm_of
-from fededge.flat import Vector
+from fededge.flat import Layout, Vector
 from fededge.method.base import State as MethodState
+from fededge.method.stack import Stack
+from fededge.model_spec import ModelSpec
 from fededge.storage.files import replacing
 from fededge.storage.source import FileSource
 from fededge.wire import chunks, tensors
 from fededge.wire.encoding import Encoding
+from fededge.wire.messages import Manifest
 from fededge.wire.source import Source
 from fededge_server.merging import Current
-from fededge_server.network import Network
+from fededge_server.network import Founded, Network
 from fededge_server.store import Progress, Store
 
 __all__ = ["Versions"]
@@ -28,54 +33,57 @@ __all__ = ["Versions"]
 log = logging.getLogger("coordinator")
 
 
+NOTHING = Progress(-1, "", "", None)
+"""Before the first version."""
+
+
+@dataclass
 class Versions:
-    """The constructor only stores; `prepare` has the network built, `resume` loads its model."""
+    """The current version, and what all versions of a run have in common.
 
-    def __init__(self, config: CoordinatorConfig, store: Store) -> None:
-        self.config = config
-        self.store = store
-        self.network = Network(config.model, config.data, config.method, config.seed)
-        self._norm: tuple[str, float] | None = None
+    `state` is what the method's coordinator half remembers.
+    """
 
-    def prepare(self) -> None:
-        config = self.config
-        self.method = methods.method(config.method)
-        self.encoding = Encoding.parse(config.transfer.encoding)
-        self.spec, self.layout, self.model = self.network.start()
+    config: CoordinatorConfig
+    store: Store
+    network: Network
+    run: str
+    method: Stack
+    encoding: Encoding
+    spec: ModelSpec
+    layout: Layout
+    progress: Progress
+    model: Vector
+    state: MethodState
+    _norm: tuple[str, float] | None = None
 
-    def facts(self, run: str) -> dict[str, str]:
-        """What a run is, and stays as long as it lasts."""
-        config = self.config
-        return {
-            "run": run,
-            "federation": config.federation,
-            "method": str(self.method),
-            "seed": str(config.seed),
-            "model": f"{self.spec.name}, head {self.spec.head}",
-            "layout": self.layout.hash,
-            "encoding": str(self.encoding),
-            "transfer.chunk_bytes": str(config.transfer.chunk_bytes),
-            **_told("training", config.training),
-            **_told("robust", config.robust),
-            **{f"file of {name}": sha256 for name, sha256 in self.method.files.items()},
-        }
-
-    def resume(self) -> None:
+    @classmethod
+    def resume(
+        cls, config: CoordinatorConfig, store: Store, network: Network, founded: Founded
+    ) -> Versions:
         """Go on from the version that the journal names, or make the first one."""
-        progress = self.store.progress()
+        method, encoding = methods.method(config.method), Encoding.parse(config.transfer.encoding)
+        spec, layout, model = founded
+        run = store.fact("run") or uuid.uuid4().hex
+        session = store.fact("session") or uuid.uuid4().hex[:16]
+        facts = _facts(config, run, method, encoding, spec, layout)
+        store.agree({**facts, "session": session})
+        progress, state = store.progress(), method.initial(layout)
+        if progress is not None:
+            model, state = store.load(progress.version, layout)
+            log.info("resuming after round %d", progress.rounds_done)
+        found = progress or NOTHING
+        versions = cls(
+            config, store, network, run, method, encoding, spec, layout, found, model, state
+        )
         if progress is None:
-            self.advance(0, self.model, self.method.initial(self.layout), {}, None)
-            return
-        self.progress = progress
-        del self.model  # before there is another one
-        self.model, memory = self.store.load(progress.version, self.layout)
-        self.memory: MethodState = memory
-        log.info("resuming after round %d", progress.rounds_done)
+            versions.advance(0, model, state, {}, None)
+        return versions
 
     def go_back(self, version: str) -> None:
-        """Make a version of an earlier one's model, with what the method remembered then."""
-        model, memory = self.store.load(version, self.layout)
-        self.advance(self.progress.rounds_done + 1, model, memory, {}, None, version)
+        """Make a version of an earlier one's model, with the method's state of then."""
+        model, state = self.store.load(version, self.layout)
+        self.advance(self.progress.rounds_done + 1, model, state, {}, None, version)
 
     @property
     def norm(self) -> float:
@@ -86,13 +94,13 @@ class Versions:
         return self._norm[1]
 
     def current(self, number: int) -> Current:
-        return Current(number, self.progress.version, self.model, self.memory)
+        return Current(number, self.progress.version, self.model, self.state)
 
     def advance(
         self,
         done: int,
         model: Vector,
-        memory: MethodState,
+        state: MethodState,
         reports: Mapping[str, Mapping[str, float]],
         seconds: float | None,
         restored: str = "",
@@ -106,16 +114,16 @@ class Versions:
         version = f"{done:06d}-{sha256[:16]}"
         score = self.network.accuracy(model)
         progress = Progress(done, version, sha256, score, restored)
-        self.store.advance(progress, self.layout, model, memory, reports, seconds)
-        self.progress, self.model, self.memory = progress, model, memory
+        self.store.advance(progress, self.layout, model, state, reports, seconds)
+        self.progress, self.model, self.state = progress, model, state
         shown = "" if score is None else f", global accuracy {score:.1%}"
         log.info("version %s from %d updates%s", version, len(reports), shown)
 
-    # What travels
+    # Bytes on the wire
 
     def payload(self) -> Source:
-        """The file of the bytes that every device gets; if the disk is full, the bytes."""
-        sent = self.method.send(self.memory)
+        """The file that every device gets; if the disk is full, its bytes."""
+        sent = self.method.send(self.state)
         if not sent and not self.encoding.zstd:
             return FileSource(self.store.model(self.progress.version))
         vectors = {"model": self.model, **sent}
@@ -123,21 +131,49 @@ class Versions:
             with replacing(self.store.published, synced=False) as file:
                 self.encoding.send(file, self.layout, vectors)
         except DiskFullError:
-            memory = io.BytesIO()
-            self.encoding.send(memory, self.layout, vectors)
-            return memory.getvalue()
+            buffer = io.BytesIO()
+            self.encoding.send(buffer, self.layout, vectors)
+            return buffer.getvalue()
         return FileSource(self.store.published)
+
+    def manifest(self) -> Manifest:
+        """How the bytes that travel are cut and checked."""
+        return chunks.manifest(self.payload(), self.config.transfer.chunk_bytes)
 
     @property
     def most_chunks(self) -> int:
-        """Chunks that a version may have had: zstd makes of some less than of others."""
+        """The most chunks that a version can have; compressed ones have fewer."""
         size = tensors.payload_limit(self.layout, 1 + len(self.method.sends))
         return chunks.count(size, self.config.transfer.chunk_bytes)
 
     @property
     def update_limit(self) -> int:
-        """More bytes than this cannot be an honest update."""
+        """The most bytes that an honest update can have."""
         return tensors.payload_limit(self.layout)
+
+
+def _facts(
+    config: CoordinatorConfig,
+    run: str,
+    method: Stack,
+    encoding: Encoding,
+    spec: ModelSpec,
+    layout: Layout,
+) -> dict[str, str]:
+    """The settings that must stay the same as long as a run lasts."""
+    return {
+        "run": run,
+        "federation": config.federation,
+        "method": str(method),
+        "seed": str(config.seed),
+        "model": f"{spec.name}, head {spec.head}",
+        "layout": layout.hash,
+        "encoding": str(encoding),
+        "transfer.chunk_bytes": str(config.transfer.chunk_bytes),
+        **_told("training", config.training),
+        **_told("robust", config.robust),
+        **{f"file of {name}": sha256 for name, sha256 in method.files.items()},
+    }
 
 
 def _told(section: str, values: msgspec.Struct) -> dict[str, str]:

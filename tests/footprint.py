@@ -22,6 +22,7 @@ import msgspec
 
 from fededge import methods, models
 from fededge._internal.lazy_torch import torch, torch_is_loaded
+from fededge._internal.malloc import return_free_memory
 from fededge.config import (
     AgentConfig,
     CoordinatorConfig,
@@ -48,7 +49,9 @@ from fededge.wire.messages import (
     decode,
     encode,
 )
+from fededge.wire.topics import Topics
 from fededge_server.merging import Current, Merging
+from fededge_server.running import RunningCoordinator
 from fededge_server.shell import Coordinator
 from fededge_server.store import Progress, Store
 
@@ -217,7 +220,7 @@ def _round(
     def merge() -> None:
         merged = merging.merge(reports, {}, len(DEVICES), current)
         assert list(merged.merged) == DEVICES, merged
-        store.advance(progress, layout, merged.model, merged.memory, {}, None)
+        store.advance(progress, layout, merged.model, merged.state, {}, None)
 
     gauge("merge", merge)
     gauge("publish", lambda: chunks.Payload.of(FileSource(store.model(progress.version))).chunk(0))
@@ -262,64 +265,70 @@ class Wire:
     def stop(self, last_words: Will | None = None) -> None: ...
 
 
-class Alone(Coordinator):
+class Alone:
     """A coordinator on that wire, with a fleet that the test plays: all of it in this process."""
 
-    wire: Wire
-
-    def _session(self, name: str, will: Will) -> Session:
+    def __init__(self, config: CoordinatorConfig) -> None:
         self.wire = Wire()
-        return cast("Session", self.wire)
+        self.coordinator = Coordinator(
+            config,
+            connect=lambda *_: cast("Session", self.wire),
+            claim=lambda config, identity: None,
+        )
+        self.topics = Topics(config.federation)
+        self.rounds_done = 0
+        self.size = 0
 
-    def _claim(self) -> None: ...
-
-    def _loop(self) -> None:
+    def run(self) -> None:
         """Every device takes its turn, until all rounds are done."""
-        self.board.looked()
-        self.arrive()
+        return_free_memory()
+        try:
+            self.play(self.coordinator.start())
+        finally:
+            self.coordinator.close()
+
+    def play(self, running: RunningCoordinator) -> None:
+        running.publisher.begin()
+        self.arrive(running)
         for device in DEVICES:
             status = Status(
                 "ab" * 16,
                 True,
                 device=device,
                 activity="ready",
-                layout=self.versions.layout.hash,
+                layout=running.versions.layout.hash,
                 examples=1,
             )
-            self.hear(self.topics.device(device, "status"), encode(status))
-        self._tick()
-        while self.rounds.phase != "done":
+            self.hear(running, self.topics.device(device, "status"), encode(status))
+        running.tick()
+        while not running.rounds_done:
             tasks = [m for t, m in self.wire.replies if t.endswith("/task")]
             self.wire.replies.clear()
             for task in tasks:
-                self.answer(decode(task, TaskMessage))
-            self.arrive()
+                self.answer(running, decode(task, TaskMessage))
+            self.arrive(running)
+        self.rounds_done, self.size = running.progress.rounds_done, running.versions.layout.size
 
-    def answer(self, task: TaskMessage) -> None:
+    def answer(self, running: RunningCoordinator, task: TaskMessage) -> None:
         """What an agent would send: the model that it received, which is on disk already."""
-        path, scalars = (
-            self.store.model(task.version),
-            dict.fromkeys(self.versions.method.scalars, 1.0),
-        )
+        versions = running.versions
+        path = running.store.model(task.version)
+        scalars = dict.fromkeys(versions.method.scalars, 1.0)
         manifest = chunks.manifest(FileSource(path))
-        run, layout = self.rounds.facts.run, self.versions.layout.hash
+        run, layout = versions.run, versions.layout.hash
         report = Report(task.device, run, task.version, layout, manifest, scalars)
         payload = chunks.Payload.of(FileSource(path))
-        self.hear(self.topics.device(task.device, "report"), encode(report))
+        self.hear(running, self.topics.device(task.device, "report"), encode(report))
         for index in range(manifest.chunks):
             topic = self.topics.update(task.device, task.version, index)
-            self.hear(topic, payload.chunk(index))
+            self.hear(running, topic, payload.chunk(index))
 
-    @property
-    def layout(self) -> str:
-        return self.versions.layout.hash
+    def hear(self, running: RunningCoordinator, topic: str, message: bytes) -> None:
+        running.take(Incoming(topic, message, False, lambda: None))
 
-    def hear(self, topic: str, message: bytes) -> None:
-        self._take(Incoming(topic, message, False, lambda: None))
-
-    def arrive(self) -> None:
+    def arrive(self, running: RunningCoordinator) -> None:
         while self.wire.arrived:
-            self._take(Delivered(self.wire.arrived.pop()))
+            running.take(Delivered(self.wire.arrived.pop()))
 
 
 def coordinator(_: Encoding) -> Peaks:
@@ -336,9 +345,9 @@ def coordinator(_: Encoding) -> Peaks:
         )
         run, gauge = Alone(config), Gauge(1)
         gauge("run", run.run)
-        assert run.versions.progress.rounds_done == 3
+        assert run.rounds_done == 3
         assert not torch_is_loaded()
-        return {step: held / (4 * run.versions.layout.size) for step, held in gauge.peaks.items()}
+        return {step: held / (4 * run.size) for step, held in gauge.peaks.items()}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the coordinator's rounds hear and what they ask for: plain values, no behaviour."""
+"""Events that the coordinator's rounds handle, and commands that they return: plain values."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from fededge.wire.messages import Reply, Report, Status
 
 __all__ = [
     "ACCURACY",
-    "Answer",
     "Bad",
     "Check",
-    "ChunkCame",
     "Command",
     "Discard",
+    "Evaluate",
     "Event",
-    "Expect",
-    "Facts",
-    "Finish",
+    "ExpectUpdate",
     "Full",
     "Invite",
     "Judge",
-    "Keep",
-    "Memory",
+    "KeepUpdateChunk",
     "Merge",
-    "Merged",
+    "MergeDone",
     "Note",
-    "Open",
+    "PublishState",
     "Refuse",
     "Remember",
     "ReportCame",
-    "Revoked",
+    "Retire",
     "RolledBack",
+    "RoundOpened",
+    "RunFinished",
+    "SendReply",
     "StatusCame",
     "Stored",
     "Tick",
+    "UpdateChunkCame",
 ]
 
 
@@ -49,7 +49,7 @@ ACCURACY = "personal_accuracy"
 
 @dataclass(frozen=True)
 class StatusCame:
-    """A device's word about itself; `retained`: the broker kept it, and it may be long gone."""
+    """A device's status; `retained`: the broker kept it, and the device may be long gone."""
 
     device: str
     status: Status
@@ -63,7 +63,7 @@ class ReportCame:
 
 
 @dataclass(frozen=True)
-class ChunkCame:
+class UpdateChunkCame:
     device: str
     version: str
     message: bytes
@@ -80,19 +80,11 @@ class Stored:
 
 @dataclass(frozen=True)
 class Bad:
-    """A complete update did not pass its check. No version: that of the round."""
+    """A complete update did not pass its check. An empty version is the round's."""
 
     device: str
     reason: str
     version: str = ""
-
-
-@dataclass(frozen=True)
-class Revoked:
-    """No version can be made with this accepted update: it must go, and its device too."""
-
-    device: str
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -103,23 +95,27 @@ class Full:
 
 
 @dataclass(frozen=True)
-class Merged:
-    """The round ended with this version, which is on disk, made of these devices' updates."""
+class MergeDone:
+    """The round ended with this version, which is on disk, made of these devices' updates.
+
+    `refused`: devices whose accepted updates had to be left out, and why. The journal has it.
+    """
 
     version: str
     devices: tuple[str, ...] = ()
+    refused: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class RolledBack:
-    """The run goes on from this version, which is on disk and has the model of an earlier one."""
+    """The run goes on from this version, which is on disk and repeats an earlier one's model."""
 
     version: str
     reason: str
 
 
 Event = (
-    StatusCame | ReportCame | ChunkCame | Stored | Bad | Revoked | Merged | RolledBack | Full | Tick
+    StatusCame | ReportCame | UpdateChunkCame | Stored | Bad | MergeDone | RolledBack | Full | Tick
 )
 
 
@@ -128,9 +124,9 @@ Event = (
 
 @dataclass(frozen=True)
 class Remember:
-    """Write down who is asked for a version, with the examples that each announced.
+    """Write down who is asked for a version, with their examples, and who is known.
 
-    And who is known: a coordinator that starts again needs both.
+    A coordinator that restarts needs both.
     """
 
     round: int
@@ -140,7 +136,7 @@ class Remember:
 
 
 @dataclass(frozen=True)
-class Open:
+class RoundOpened:
     """Tell the world that a round is open, or stays open longer."""
 
     round: int
@@ -155,21 +151,21 @@ class Invite:
 
 
 @dataclass(frozen=True)
-class Answer:
+class SendReply:
     device: str
     reply: Reply
 
 
 @dataclass(frozen=True)
-class Expect:
-    """The chunks of an update are to come: write down its report, and that none has come."""
+class ExpectUpdate:
+    """Write down the report of an update whose chunks are to come; none has come yet."""
 
     device: str
     report: Report
 
 
 @dataclass(frozen=True)
-class Keep:
+class KeepUpdateChunk:
     """Write a piece of an update to the spool."""
 
     device: str
@@ -206,7 +202,7 @@ class Discard:
 
 @dataclass(frozen=True)
 class Merge:
-    """Make the next version of these updates, and answer with Merged.
+    """Make the next version of these updates, and answer with MergeDone.
 
     A report that names an earlier version than the current one is of a late update.
     `norms` are those of the changes. `devices` is how many the federation has, taking part or not.
@@ -232,59 +228,48 @@ class Judge:
 
 
 @dataclass(frozen=True)
-class Finish:
+class Evaluate:
+    """Judge a new version by the coordinator's own examples."""
+
+    version: str
+
+
+@dataclass(frozen=True)
+class Retire:
+    """A version is over: clean up after it, and publish the model of the next one.
+
+    `keep`: versions whose updates may still be needed.
+    """
+
+    version: str
+    keep: frozenset[str]
+
+
+@dataclass(frozen=True)
+class PublishState:
+    """Tell the world where the federation stands."""
+
+
+@dataclass(frozen=True)
+class RunFinished:
     """All rounds are done."""
 
 
 Command = (
     Remember
-    | Open
+    | RoundOpened
     | Invite
-    | Answer
-    | Expect
-    | Keep
+    | SendReply
+    | ExpectUpdate
+    | KeepUpdateChunk
     | Check
     | Refuse
     | Discard
     | Merge
     | Judge
-    | Finish
+    | Evaluate
+    | Retire
+    | PublishState
+    | RunFinished
     | Note
 )
-
-
-# What the rounds are told at their start
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What does not change during a run."""
-
-    run: str
-    seed: int
-    layout: str
-    scalars: frozenset[str]
-    chunk_bytes: int
-    payload_limit: int
-    norm_factor: float = 0.0
-
-
-@dataclass(frozen=True)
-class Memory:
-    """What a coordinator that starts again knows: of the round that was open, and of its devices.
-
-    `asked` says who was asked for which version, and the examples that each announced. `accepted`
-    holds each device's last accepted update, of this round or an earlier one, and `norms` the norm
-    of its change; `stored` names those that no version has been made of yet. `recent` are the last
-    versions, by round; `coming` are the updates that were on their way, with the chunks that had
-    come.
-    """
-
-    asked: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    known: frozenset[str] = frozenset()
-    accepted: Mapping[str, Report] = field(default_factory=dict)
-    stored: frozenset[str] = frozenset()
-    recent: Mapping[str, int] = field(default_factory=dict)
-    quarantined: frozenset[str] = frozenset()
-    coming: Mapping[str, tuple[Report, frozenset[int]]] = field(default_factory=dict)
-    norms: Mapping[str, float] = field(default_factory=dict)

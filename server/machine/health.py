@@ -1,4 +1,4 @@
-"""Which versions are good: by the coordinator's own evaluation, else by what the devices say."""
+"""Tells good versions from bad ones: by our own evaluation, else by what the devices report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a device's report is one that this run can take: checks without memory."""
+"""Stateless checks of a device's report: does it belong to this run, and is it valid?"""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import math
 from fededge.errors import WireError
 from fededge.wire.chunks import check_manifest
 from fededge.wire.messages import Report
-from fededge_server.machine.events import Facts
+from fededge_server.machine.facts import RunFacts
 
 __all__ = ["flaw", "foreign"]
 
 
-def foreign(facts: Facts, device: str, report: Report) -> str:
+def foreign(facts: RunFacts, device: str, report: Report) -> str:
     """Why a report does not belong to this run; empty if it does."""
     if report.device != device:
         return f"the report names device '{report.device}', its topic '{device}'"
@@ -23,7 +23,7 @@ def foreign(facts: Facts, device: str, report: Report) -> str:
     return ""
 
 
-def flaw(facts: Facts, report: Report, announced: int) -> str:
+def flaw(facts: RunFacts, report: Report, announced: int) -> str:
     """A sentence on what is wrong with the content of a report; empty if nothing is.
 
     Args:

@@ -15,15 +15,15 @@ import msgspec
 from fededge.config import RolloutConfig
 from fededge.federated.rollout import place
 from fededge.wire.messages import Rollout, Status
-from fededge_server.machine.events import Note, StatusCame, Tick
+from fededge_server.machine.events import Note, PublishState, StatusCame, Tick
 
-__all__ = ["Plan", "Planned", "RoundsDone", "Staging"]
+__all__ = ["Plan", "PlanKept", "Planned", "RoundsDone", "Staging"]
 
 FAILED = frozenset({"rejected", "bad", "rolled-back"})
 
 
 class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What must outlive the process: what devices were told, and the stage; -1 between rollouts."""
+    """The rollout as the journal keeps it: what devices were told, and the stage (-1: none)."""
 
     rollout: Rollout
     stage: int = -1
@@ -48,13 +48,20 @@ class Planned:
     plan: Plan
 
 
-Event = StatusCame | RoundsDone | Tick
-Command = Planned | Note
+@dataclass(frozen=True)
+class PlanKept:
+    """An event: the plan is on disk, and counts from now on."""
+
+    plan: Plan
+
+
+Event = StatusCame | RoundsDone | PlanKept | Tick
+Command = Planned | PublishState | Note
 
 
 @dataclass
 class Staging:
-    """Where the rollout stands, and what the devices say to it.
+    """The rollout: its stage, and what the devices say to it.
 
     After a restart a stage lasts its full time again: too long is safe.
     """
@@ -72,8 +79,8 @@ class Staging:
         return self.plan.rollout
 
     @property
-    def settled(self) -> bool:
-        """Whether nothing is on, and nothing waits to be rolled out."""
+    def idle(self) -> bool:
+        """True if no rollout is on, and nothing waits to be rolled out."""
         return self.plan.stage < 0 and self.done <= self.rollout.until
 
     def handle(self, event: Event, now: float) -> list[Command]:
@@ -84,18 +91,21 @@ class Staging:
                     self.said[device] = status
             case RoundsDone(count):
                 self.done = count
+            case PlanKept(plan):
+                self.plan, self.since = plan, now
+                return [PublishState()]
         if self.plan.stage < 0:
-            return self._begin(now)
+            return self._begin()
         if self.since is None:
             self.since = now
         return self._judge(now)
 
-    def _begin(self, now: float) -> list[Command]:
+    def _begin(self) -> list[Command]:
         """Roll out the models of all rounds that are done and not yet decided on."""
         if self.done <= self.rollout.until or not self.known:
             return []
         number = self.rollout.number + 1
-        return self._enter(0, now, number=number, until=self.done)
+        return self._enter(0, number=number, until=self.done)
 
     def _judge(self, now: float) -> list[Command]:
         staged = self._staged()
@@ -109,7 +119,7 @@ class Staging:
         if "promoted" not in answers:
             return self._drop()
         if self.plan.stage + 1 < len(self.config.stages):
-            return self._enter(self.plan.stage + 1, now)
+            return self._enter(self.plan.stage + 1)
         return self._complete()
 
     def _staged(self) -> list[str]:
@@ -124,8 +134,7 @@ class Staging:
         ours = status is not None and status.rollout == self.rollout.number
         return status.model_state if status is not None and ours else ""
 
-    def _enter(self, stage: int, now: float, **changes: int) -> list[Command]:
-        self.since = now
+    def _enter(self, stage: int, **changes: int) -> list[Command]:
         rollout = msgspec.structs.replace(self.rollout, **changes)
         cut = self._cut(self.config.stages[stage], rollout.number)
         share = self.config.stages[stage]
@@ -155,5 +164,5 @@ class Staging:
         return self._plan(-1, "complete: the models are for everybody", free)
 
     def _plan(self, stage: int, text: str, rollout: Rollout) -> list[Command]:
-        self.plan = Plan(rollout, stage)
-        return [Note(f"rollout {rollout.number}: {text}"), Planned(self.plan)]
+        """The plan counts once it is on disk: nobody is told of it before."""
+        return [Planned(Plan(rollout, stage)), Note(f"rollout {rollout.number}: {text}")]

@@ -2,7 +2,7 @@
 
 One transaction is one step on disk. At the start the journal is read as it is, without changing
 anything, and refused if a row is not what was written, or if entries are missing. What the rows
-say is in `entries`.
+say is in `tables`.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import contextlib
 import errno
 import logging
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from fededge.errors import StoreError
 from fededge.storage.files import disk_error
 from fededge_server.store.seal import Mark, Marks, Row, Seal
 
-__all__ = ["Journal"]
+__all__ = ["Connect", "Journal"]
 
 log = logging.getLogger("coordinator")
 
@@ -68,11 +68,17 @@ TABLES = {
 }
 
 
+Connect = Callable[[Path], sqlite3.Connection]
+"""Opens the database of a journal."""
+
+
 class Journal:
     """The constructor only stores; `open_journal` and `close_journal` do."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, connect: Connect = sqlite3.connect) -> None:
         self.folder = folder
+        self.connect = connect
+        self._connection: sqlite3.Connection | None = None
         self.path = folder / "journal.sqlite"
         self._marks = Marks(folder)
         self._seal = Seal()
@@ -81,7 +87,7 @@ class Journal:
         """Check the journal and go on with it, or begin one where there has been none."""
         begun = self._check()
         try:
-            self._journal = sqlite3.connect(self.path)
+            self._connection = self.connect(self.path)
         except sqlite3.Error as error:
             raise self._told(error) from None
         try:
@@ -90,11 +96,19 @@ class Journal:
                 self._make_tables()
             self._marks.write(self._standing(self._journal))
         except (sqlite3.Error, StoreError) as error:
-            self._journal.close()
+            self.close_journal()
             raise self._told(error) from None
 
     def close_journal(self) -> None:
-        self._journal.close()
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    @property
+    def _journal(self) -> sqlite3.Connection:
+        if self._connection is None:
+            raise StoreError(f"{self.path}: the journal is not open")
+        return self._connection
 
     def _make_tables(self) -> None:
         """All at once: a crash leaves a whole journal or an empty one."""
@@ -108,7 +122,7 @@ class Journal:
     # Checks at the start
 
     def _check(self) -> bool:
-        """Whether there is a journal. A StoreError if there was one, or it is not as written."""
+        """True if there is a journal. A StoreError if one is lost, or is not as written."""
         self._marks.read()
         # SQLite itself would remove the WAL of a file that is empty.
         if self.path.exists() and self.path.stat().st_size >= SQLITE_HEADER:

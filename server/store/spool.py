@@ -22,14 +22,14 @@ Reader = Callable[[BinaryIO], Vector]
 T = TypeVar("T")
 
 PLAIN = ".plain"
-"""Of an update that was compressed, while it is merged."""
+"""Suffix of an update's decompressed copy, while it is merged."""
 
 ROWS = "rows.f32"
 """A round's updates while they are combined, in the spool."""
 
 
 class Spool:
-    """A folder of updates by version; which of them count, the journal says."""
+    """A folder of updates by version; the journal says which of them count."""
 
     def __init__(self, folder: Path) -> None:
         self.spool = folder
@@ -73,7 +73,7 @@ class Spool:
         return model
 
     def expand(self, version: str, device: str, read: Callable[[BinaryIO, Sink], None]) -> None:
-        """Lay what `read` makes of an accepted update beside it, until `shrink`."""
+        """Keep what `read` makes of an accepted update beside it, until `shrink`."""
         with replacing(self._plain(version, device), synced=False) as plain:
             self._read(self._update(version, device), lambda file: read(file, plain))
 
@@ -85,7 +85,7 @@ class Spool:
     def update(
         self, version: str, device: str, read: Callable[[BinaryIO], T], expanded: bool = False
     ) -> T:
-        """What `read` finds in an accepted update, or in what it was expanded to."""
+        """Read an accepted update, or its decompressed copy."""
         place = self._plain if expanded else self._update
         return self._read(place(version, device), read)
 

@@ -1,4 +1,4 @@
-"""What the coordinator keeps on disk: the journal, model files, and the spool of updates.
+"""The coordinator's state folder: the journal, model files, and the spool of updates.
 
 Files are written and synced before the entry of the journal that names them. The entries of a
 round: whom it asks, each update as it is accepted, and the new version.
@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import logging
 import shutil
+import sqlite3
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import IO
 
 from fededge.errors import StoreError, WireError
 from fededge.flat import Layout, Vector, blocks
@@ -25,33 +27,31 @@ from fededge.storage.files import (
 )
 from fededge.wire import container, tensors
 from fededge.wire.messages import Manifest, Report
-from fededge_server.machine.events import Memory
+from fededge_server.machine.facts import Recalled
+from fededge_server.store.journal import Connect
 from fededge_server.store.spool import Spool
-from fededge_server.store.tables import Entries, Progress
+from fededge_server.store.tables import JournalTables, Progress
 
 __all__ = ["Progress", "Store"]
 
 log = logging.getLogger("coordinator")
 
 
-class Store(Entries, Spool):
+class Store(JournalTables, Spool):
     """The coordinator's folder. The constructor only stores; `open` and `close` do."""
 
-    def __init__(self, folder: Path) -> None:
-        Entries.__init__(self, folder)
+    def __init__(self, folder: Path, connect: Connect = sqlite3.connect) -> None:
+        JournalTables.__init__(self, folder, connect)
         Spool.__init__(self, folder / "spool")
         self.models = folder / "models"
         self._checked: set[str] = set()
+        self._lock: IO[str] | None = None
 
     def open(self) -> None:
         """Take the folder for this process alone, and make what is missing in it."""
         self._take_folder()
         try:
             self.open_journal()
-        except StoreError:
-            self._lock.close()
-            raise
-        try:
             self._sweep_spool()
         except StoreError:
             self.close()
@@ -68,8 +68,11 @@ class Store(Entries, Spool):
         self._lock = lock_folder(self.folder, "another coordinator")
 
     def close(self) -> None:
+        """Give the folder up, if it was taken."""
         self.close_journal()
-        self._lock.close()
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
 
     # Versions
 
@@ -92,7 +95,7 @@ class Store(Entries, Spool):
         self.enter(progress, remembered.sha256, reports, seconds)
 
     def load(self, version: str, layout: Layout) -> tuple[Vector, dict[str, Vector]]:
-        """The model of a version, and what the method's coordinator half remembers."""
+        """The model of a version, and the state of the method's coordinator half."""
         sha256, state_sha256 = self.hashes(version)
         path = self.model(version)
         try:
@@ -130,17 +133,17 @@ class Store(Entries, Spool):
         super().accept(device, report, number, norm)
         pieces.complete(self._update(report.version, device))
 
-    def memory(self) -> Memory:
-        return replace(super().memory(), coming=self.coming())
+    def recall(self) -> Recalled:
+        return replace(super().recall(), coming=self.coming())
 
     def _sweep_spool(self) -> None:
-        """Of an accepted update that is damaged the sender has a copy: it is asked for it again."""
+        """Forget accepted updates that are damaged: their senders have copies and are asked."""
         self.rows.unlink(missing_ok=True)  # of a merge that was cut short
         self.shrink()
-        memory = self.memory()
-        for device, report in memory.accepted.items():
+        recalled = self.recall()
+        for device, report in recalled.accepted.items():
             path = self._update(report.version, device)
-            if device not in memory.stored:
+            if device not in recalled.stored:
                 pieces.forget(path)  # it is in a version
             elif not _whole(path, report.manifest):
                 log.warning("%s: missing or damaged; %s is asked for it again", path, device)
@@ -160,7 +163,7 @@ class Store(Entries, Spool):
 
     @property
     def free_bytes(self) -> int:
-        """What the disk has left."""
+        """Free space on the disk."""
         return shutil.disk_usage(self.folder).free
 
     def model(self, version: str) -> Path:
@@ -172,7 +175,7 @@ class Store(Entries, Spool):
 
     @property
     def published(self) -> Path:
-        """What travels to the devices, if that is not the file of the model; it can be remade."""
+        """The file that is sent to devices, if that is not the model's; it can be made again."""
         return self.folder / "published"
 
 

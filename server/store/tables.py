@@ -1,4 +1,4 @@
-"""What the journal says: the run's facts, its versions, who was asked, accepted and refused."""
+"""The journal's tables: the run's facts, its versions, who was asked, accepted and refused."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ import msgspec
 
 from fededge.errors import ConfigError, StoreError
 from fededge.wire.messages import Report
-from fededge_server.machine.events import ACCURACY, Memory, Refuse
+from fededge_server.machine.events import ACCURACY, Refuse
+from fededge_server.machine.facts import Recalled
 from fededge_server.machine.rollout import Plan
 from fededge_server.store.journal import Journal
 
-__all__ = ["Entries", "Progress"]
+__all__ = ["JournalTables", "Progress"]
 
 ASKED_VERSIONS = 1000
-"""So many versions back the journal knows who was asked for them."""
+"""Number of versions for which the journal keeps who was asked."""
 
 VERSIONS = "SELECT number, version, sha256, accuracy, restored FROM rounds ORDER BY number"
 
@@ -46,7 +47,7 @@ class Progress:
     restored: str = ""
 
 
-class Entries(Journal):
+class JournalTables(Journal):
     """The journal's tables, read and written."""
 
     # The run
@@ -88,7 +89,7 @@ class Entries(Journal):
             return [Progress(*row) for row in journal.execute(VERSIONS)]
 
     def roster(self) -> tuple[frozenset[str], frozenset[str]]:
-        """Who is asked for the newest version, and who is in quarantine; as `history` reads."""
+        """The devices asked for the newest version, and those in quarantine, as `history` reads."""
         with self._reading() as journal:
             self._check_format(journal)
             asked = journal.execute(ASKED).fetchone() or ("{}",)
@@ -119,7 +120,7 @@ class Entries(Journal):
             self._add("rounds", *row)
 
     def hashes(self, version: str) -> tuple[str, str]:
-        """The SHA-256 of a version's model, and of what the method remembers."""
+        """The SHA-256 of a version's model, and of the method's state."""
         with self._transaction() as journal:
             row = journal.execute(
                 "SELECT sha256, state_sha256 FROM rounds WHERE version = ?", (version,)
@@ -184,8 +185,8 @@ class Entries(Journal):
             if refused.quarantined:
                 self._put("quarantined", "device", refused.device)
 
-    def memory(self) -> Memory:
-        """What an earlier process knew of the round that is open, and of its devices."""
+    def recall(self) -> Recalled:
+        """Read what an earlier process knew of the open round and of its devices."""
         progress = self.progress()
         done = 0 if progress is None else progress.rounds_done
         with self._transaction() as journal:
@@ -195,7 +196,7 @@ class Entries(Journal):
             recent = dict(journal.execute(RECENT))
             out = [device for (device,) in journal.execute("SELECT device FROM quarantined")]
         try:
-            return Memory(
+            return Recalled(
                 asked={v: msgspec.json.decode(d, type=dict[str, int]) for v, d in asked},
                 known=frozenset(known),
                 accepted={d: msgspec.json.decode(r, type=Report) for d, r, *_ in taken},

@@ -156,6 +156,10 @@ class Oracle:
         again = [index for index in chunks if index in have]
         _require(not again, f"{who} asks again for chunks that it has: {again}")
 
+    def requested(self, turn: Turn, expected: bool) -> None:
+        """The coordinator asks a device to send an update, which its spool expects or not."""
+        _require(expected, f"{turn} is asked to send chunks that nobody expects")
+
     def chose(self, version: str, devices: Iterable[str]) -> None:
         """The coordinator writes down whom it asks for a version."""
         self.chosen.update((device, version) for device in devices)

@@ -6,21 +6,18 @@ around them: the session, the clock, the disk below the stores, and the training
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from unittest import mock
 
 from torch import Tensor
 
-from fededge.config import AgentConfig, CoordinatorConfig, DataConfig
-from fededge.credentials.signing_keys import read_signing_key
+from fededge.config import AgentConfig, CoordinatorConfig, DataConfig, ModelConfig
 from fededge.errors import DiskFullError
 from fededge.federated.bounds import FEWEST
-from fededge.flat import Vector, as_numpy
+from fededge.flat import Layout, Vector, as_numpy
 from fededge.methods import Private
 from fededge.storage import pieces
 from fededge.transport.session import Incoming, Will
@@ -34,14 +31,16 @@ from fededge_agent.store import AgentStore
 from fededge_agent.store.private_file import load
 from fededge_agent.turn_runner import FinishedTurn, TurnRunner
 from fededge_agent.worker import Worker
-from fededge_server import shell as server_app
+from fededge_server.executor import Command
 from fededge_server.machine import events as rounds
-from fededge_server.store import Store
-from fededge_server.versions import Versions
+from fededge_server.network import Founded, Network
+from fededge_server.running import RunningCoordinator
+from fededge_server.shell import Coordinator
+from fededge_server.store import Progress, Store
 from tests.faults.network import Link, Packet
 from tests.faults.oracle import BrokenError
 from tests.faults.shares import shares
-from tests.faults.trainer import EXAMPLES, NETWORK, SPEC, FakeTrainer, method_of
+from tests.faults.trainer import EXAMPLES, NETWORK, SPEC, FakeTrainer
 
 if TYPE_CHECKING:
     from tests.faults.world import World
@@ -229,6 +228,7 @@ class SimulatedCoordinator(Process):
             federation=FEDERATION,
             state=str(self.folder),
             data=DataConfig(source="none"),
+            signing_key=str(world.keys / "signing.key"),
             **config,
         )
         self.done = False
@@ -241,14 +241,27 @@ class SimulatedCoordinator(Process):
         return self.folder / "spool" / version / f"{device}.safetensors"
 
 
-class CoordinatorService(Service, server_app.Coordinator):
+class CoordinatorService(Service):
+    """A coordinator with the world's session, store, network and clocks, and the oracle watching.
+
+    `running` is None until it has started.
+    """
+
     def __init__(self, process: SimulatedCoordinator) -> None:
-        server_app.Coordinator.__init__(self, process.config, process.clock, process.wall)
         self.process: SimulatedCoordinator = process
-        self.store: WatchedStore = WatchedStore(process)
         self.link = None
         self.waiting = []
-        self.read: dict[str, tuple[str, bytes]] = {}
+        self.coordinator = Coordinator(
+            process.config,
+            process.clock,
+            process.wall,
+            store=WatchedStore(process),
+            network=FakeNetwork(),
+            connect=lambda broker, name, inbox, will, kept: self._session(name, will),
+            claim=lambda config, identity: None,  # one process has each name here
+            observe=self.observe,
+        )
+        self.running: RunningCoordinator | None = None
 
     def _session(self, name: str, will: Will) -> Any:
         return self.link_with(will)
@@ -257,129 +270,127 @@ class CoordinatorService(Service, server_app.Coordinator):
         """One process has each name here: nobody to ask."""
 
     def begin(self) -> None:
-        self._prepare()
-        self.store.open()
-        if self.store.progress() is not None:
-            self.tell_version()  # whoever wrote it may have had no time to
-        self._resume()
-        self.process.world.oracle.resumed(self.rounds.stored)
-        self._connect()
-
-    def _prepare(self) -> None:
-        self.key = read_signing_key(self.process.world.keys / "signing.key")
-        self.versions = WatchedVersions(self)
-        self.versions.prepare()
+        self.running = self.coordinator.start()
+        self.process.world.oracle.resumed(self.running.rounds.participants.stored)
 
     def take(self, event: Any) -> None:
-        self._take(event)
-        self._look_whether_done()
+        assert self.running is not None
+        self.running.take(event)
+        self.process.done = self.running.rounds_done
 
     def tick(self) -> None:
-        self._tick()
-        self._look_whether_done()
+        assert self.running is not None
+        self.running.tick()
+        self.process.done = self.running.rounds_done
 
-    def _look_whether_done(self) -> None:
-        self.process.done = self.rounds.phase == "done"
-
-    def _do(self, command: rounds.Command) -> None:
-        world = self.process.world
+    def observe(self, command: Command) -> None:
+        world, store = self.process.world, self.coordinator.store
         world.boundary(self.process, command)
-        if isinstance(command, rounds.Remember):
-            world.oracle.chose(command.version, command.asked)
-        if isinstance(command, rounds.Invite):
-            world.oracle.asked(command.device, self.store.memory().quarantined)
-        if isinstance(command, rounds.Answer) and command.device in self.rounds.transfers.open:
-            facts = self.rounds.transfers.open[command.device].report.manifest
-            path = self.process.spooled(command.device, command.reply.version)
-            world.oracle.wanted(self.process.name, command.reply.chunks, on_disk(path, facts))
-        super()._do(command)
-
-    def tell_version(self) -> None:
-        """The oracle hears of the version that the journal names, if it has not."""
-        oracle, progress = self.process.world.oracle, self.store.progress()
-        assert progress is not None
-        if progress != oracle.progress:
-            oracle.advanced(progress, *self.process.making)
-            oracle.holds(progress.version, self.store.load(progress.version, NETWORK.layout)[0])
-
-    def _merge(self, command: rounds.Merge) -> None:
-        """The same, with a look over its shoulder at the files that it reads."""
-        self.read = {}
-        real = self.store.update
-
-        def update(version: str, device: str, *rest: Any) -> Any:
-            self.read[device] = version, self.store._update(version, device).read_bytes()
-            return real(version, device, *rest)
-
-        with mock.patch.object(self.store, "update", update):
-            super()._merge(command)
+        match command:
+            case rounds.Remember():
+                world.oracle.chose(command.version, command.asked)
+            case rounds.Invite():
+                world.oracle.asked(command.device, store.recall().quarantined)
+            case rounds.SendReply(device, reply) if reply.kind == "resend":
+                path = self.process.spooled(device, reply.version)
+                report = pieces.expected(path, Report)
+                world.oracle.requested((device, reply.version), report is not None)
+                if report is not None:
+                    have = on_disk(path, report.manifest)
+                    world.oracle.wanted(self.process.name, reply.chunks, have)
 
     def abandon(self) -> None:
-        if hasattr(self.store, "_journal"):
-            self.store.close()
+        self.coordinator.close()
+
+
+class FakeNetwork(Network):
+    """The network of every run here, which nobody evaluates."""
+
+    def __init__(self) -> None:
+        super().__init__(ModelConfig(), DataConfig(source="none"), "fedavg", 0)
+
+    def start(self) -> Founded:
+        return Founded(SPEC, NETWORK.layout, as_numpy(NETWORK.vector).copy())
+
+
+class WatchedConnection(sqlite3.Connection):
+    """A process may be killed before a transaction and after it, or find the disk full.
+
+    SQLite's files survive every power cut here: so they must be synced at every commit.
+    """
+
+    process: SimulatedCoordinator
+
+    def __exit__(self, *raised: Any) -> Any:
+        if raised[0] is not None or not self.in_transaction:
+            return super().__exit__(*raised)
+        (synced,) = self.execute("PRAGMA synchronous").fetchone()
+        if synced < FULL:
+            raise BrokenError("the journal is not synced")
+        if self.process.name in self.process.world.disk.full:
+            self.rollback()
+            raise sqlite3.OperationalError("database or disk is full")
+        self.process.world.write()
+        left = super().__exit__(*raised)
+        self.process.world.write()
+        return left
 
 
 class WatchedStore(Store):
-    """A process may be killed before a transaction and after it, or find the disk full."""
+    """Tells the oracle of every version, and of the updates that were read to make it."""
 
     def __init__(self, process: SimulatedCoordinator) -> None:
-        super().__init__(process.folder)
+        super().__init__(process.folder, self.watched)
         self.process = process
+        self.read: dict[str, tuple[str, bytes]] = {}
+
+    def watched(self, path: Path) -> sqlite3.Connection:
+        connection = sqlite3.connect(path, factory=WatchedConnection)
+        connection.process = self.process
+        return connection
 
     def open(self) -> None:
-        """SQLite's files survive every power cut here: so they must be synced at every commit."""
         super().open()
-        (synced,) = self._journal.execute("PRAGMA synchronous").fetchone()
-        if synced < FULL:
-            raise BrokenError("the journal is not synced")
+        if self.progress() is not None:
+            self.tell_version()  # whoever wrote it may have had no time to
 
-    @contextlib.contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        world, changes = self.process.world, False
-        with super()._transaction() as journal:
-            yield journal
-            changes = journal.in_transaction
-            if changes and self.process.name in world.disk.full:
-                raise sqlite3.OperationalError("database or disk is full")
-        if changes:
-            world.write()
+    def update(self, version: str, device: str, *rest: Any) -> Any:
+        self.read[device] = version, self.process.spooled(device, version).read_bytes()
+        return super().update(version, device, *rest)
 
-    def _write_seal(self) -> None:
-        """The last step before the commit: who is killed here has committed nothing."""
-        super()._write_seal()
-        self.process.world.write()
-
-
-class WatchedVersions(Versions):
-    def __init__(self, service: CoordinatorService) -> None:
-        super().__init__(service.config, service.store)
-        self.service = service
-
-    def prepare(self) -> None:
-        self.method = method_of(self.config.method)
-        self.encoding = Encoding.parse(self.config.transfer.encoding)
-        self.spec = SPEC
-        self.layout, self.model = NETWORK.layout, as_numpy(NETWORK.vector).copy()
-
-    def advance(self, *arguments: Any) -> None:
-        model, merged = arguments[1], arguments[3]
-        read = {d: update for d, update in self.service.read.items() if d in merged}
+    def advance(self, progress: Progress, layout: Layout, model: Vector, *rest: Any) -> None:
+        merged = rest[1]
+        read = {d: update for d, update in self.read.items() if d in merged}
         hashes = {d: (v, hashlib.sha256(data).hexdigest()) for d, (v, data) in read.items()}
-        self.service.process.making = merged, hashes
+        self.process.making = merged, hashes
         if self.measured and sum(scalars["examples"] > 0 for scalars in merged.values()) >= FEWEST:
-            updates = {d: self._unpacked(data) for d, (_, data) in read.items()}
-            self.service.process.world.oracle.made_of(shares(self.model, model, updates))
-        super().advance(*arguments)
-        self.service.tell_version()
+            self.measure(layout, model, {d: data for d, (_, data) in read.items()})
+        super().advance(progress, layout, model, *rest)
+        self.read = {}
+        self.tell_version()
+
+    def measure(self, layout: Layout, model: Vector, updates: dict[str, bytes]) -> None:
+        """Tell the oracle how much of the next model each device's update is."""
+        before, encoding = self.progress(), Encoding.parse(self.process.config.transfer.encoding)
+        assert before is not None
+        base = self.load(before.version, layout)[0]
+        vectors = {d: encoding.unpack(layout, data, base) for d, data in updates.items()}
+        self.process.world.oracle.made_of(shares(base, model, vectors))
 
     @property
     def measured(self) -> bool:
         """Whether the next model is the weighted mean of the updates, and nothing else."""
-        mean = self.config.robust.combine == "mean" and not self.config.robust.clip_norm
-        return mean and self.config.method in MEANS and not self.config.rounds.folds
+        config = self.process.config
+        mean = config.robust.combine == "mean" and not config.robust.clip_norm
+        return mean and config.method in MEANS and not config.rounds.folds
 
-    def _unpacked(self, update: bytes) -> Vector:
-        return self.encoding.unpack(self.layout, update, self.model)
+    def tell_version(self) -> None:
+        """The oracle hears of the version that the journal names, if it has not."""
+        oracle, progress = self.process.world.oracle, self.progress()
+        assert progress is not None
+        if progress != oracle.progress:
+            oracle.advanced(progress, *self.process.making)
+            oracle.holds(progress.version, self.load(progress.version, NETWORK.layout)[0])
 
 
 class SimulatedAgent(Process):

@@ -129,6 +129,7 @@ FAULTS = {
         leap=0.002,
         slow=0.3,
     ),
+    "disks are full at times": Faults(fill_disk=0.03, free_disk=0.2),
 }
 
 HOSTILE_FAULTS = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -16,11 +16,16 @@ from fededge.storage import pieces
 from fededge.wire.encoding import RESIDUE
 from fededge.wire.messages import Manifest, Reply, Report
 from fededge_agent.store import AgentStore
-from fededge_server.machine.events import Command
-from fededge_server.machine.rounds import Rounds
+from fededge_server.executor import Command
+from fededge_server.machine import events
+from fededge_server.machine.participants import Participant
+from fededge_server.machine.updates import Updates
+from fededge_server.running import RunningCoordinator
 from fededge_server.store import Store
 from fededge_server.store.spool import Reader
-from tests.faults.schedules import run_seed
+from tests.faults.oracle import BrokenError
+from tests.faults.schedules import FAULTS, KINDS, run_seed
+from tests.faults.world import World
 
 SEEDS = 20
 
@@ -64,28 +69,29 @@ def forget_a_chunk_on_reconnect(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def count_a_duplicate(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Rounds._report
+    real = Updates.report
 
-    def report(self: Rounds, device: str, report: Report, now: float) -> list[Command]:
+    def report(self: Updates, device: str, report: Report, now: float) -> list[events.Command]:
         """A report that comes again counts again."""
-        if device in self.stored and self.stored[device].version == report.version:
+        one = self.state.participants.of(device)
+        if one.stored is not None and one.stored.version == report.version:
             twice = {name: 2 * value for name, value in report.scalars.items()}
-            self.stored[device] = msgspec.structs.replace(report, scalars=twice)
+            one.stored = msgspec.structs.replace(report, scalars=twice)
         return real(self, device, report, now)
 
-    monkeypatch.setattr(Rounds, "_report", report)
+    monkeypatch.setattr(Updates, "report", report)
 
 
 def accept_a_stale_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Rounds._verdict
+    real = Updates.verdict
 
-    def verdict(self: Rounds, device: str, report: Report, now: float) -> Reply | None:
+    def verdict(self: Updates, one: Participant, report: Report, now: float) -> Reply | None:
         """What was trained from the version before is taken for this round."""
-        reply = real(self, device, report, now)
+        reply = real(self, one, report, now)
         stale = reply is not None and reply.kind == "late"
-        return None if stale and self.phase == "open" else reply
+        return None if stale and self.state.phase == "open" else reply
 
-    monkeypatch.setattr(Rounds, "_verdict", verdict)
+    monkeypatch.setattr(Updates, "verdict", verdict)
 
 
 def lose_the_residue(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,6 +117,32 @@ def mark_before_the_commit(monkeypatch: pytest.MonkeyPatch) -> None:
         self._mark()
 
     monkeypatch.setattr(Store, "_write_seal", write_seal)
+
+
+def ask_for_what_is_not_expected(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = RunningCoordinator._work_off
+
+    def work_off(self: RunningCoordinator, batch: Sequence[Command]) -> None:
+        """A command that finds the disk full does not end its batch."""
+        for command in batch:
+            real(self, [command])
+
+    monkeypatch.setattr(RunningCoordinator, "_work_off", work_off)
+
+
+@pytest.mark.slow
+def test_chunks_that_nobody_expects_are_seen_to_be_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with monkeypatch.context() as bugged:
+        ask_for_what_is_not_expected(bugged)
+        with pytest.raises(BrokenError, match="is asked to send chunks that nobody expects"):
+            run_with_full_disks()
+
+
+def run_with_full_disks() -> None:
+    for seed in range(SEEDS):
+        World(seed, KINDS["all"], FAULTS["disks are full at times"]).run()
 
 
 @pytest.mark.slow

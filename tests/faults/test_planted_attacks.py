@@ -16,12 +16,15 @@ from fededge.flat import Vector
 from fededge.wire.messages import Reply, Report, round_of
 from fededge_server import merging
 from fededge_server.culprits import Sifted
-from fededge_server.machine import rounds
-from fededge_server.machine.eligibility import Fitness
-from fededge_server.machine.events import Command, Facts
-from fededge_server.machine.leases import Leases
+from fededge_server.machine import round_end, updates
+from fededge_server.machine.eligibility import Eligibility
+from fededge_server.machine.events import Command
+from fededge_server.machine.facts import RunFacts
+from fededge_server.machine.participants import Participant
 from fededge_server.machine.report_checks import flaw
-from fededge_server.machine.rounds import Rounds
+from fededge_server.machine.round_end import RoundEnd
+from fededge_server.machine.round_state import RoundState
+from fededge_server.machine.updates import Updates
 from fededge_server.merging import Current, Merging
 from tests.faults.oracle import BrokenError
 from tests.faults.schedules import HOSTILE_KINDS, at_peace, hostile_seeds, run_seed
@@ -54,26 +57,26 @@ def finds() -> str:
 
 
 def believe_the_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Rounds._verdict
+    real = Updates.verdict
 
-    def verdict(self: Rounds, device: str, report: Report, now: float) -> Reply | None:
+    def verdict(self: Updates, one: Participant, report: Report, now: float) -> Reply | None:
         """Which round an update is for, the report's word decides."""
-        if self.phase == "open" and round_of(report.version) >= self.round:
-            report = msgspec.structs.replace(report, version=self.version)
-        return real(self, device, report, now)
+        if self.state.phase == "open" and round_of(report.version) >= self.state.round:
+            report = msgspec.structs.replace(report, version=self.state.version)
+        return real(self, one, report, now)
 
-    monkeypatch.setattr(Rounds, "_verdict", verdict)
+    monkeypatch.setattr(Updates, "verdict", verdict)
 
 
 def ask_nobody_whom_it_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Rounds._verdict
+    real = Updates.verdict
 
-    def verdict(self: Rounds, device: str, report: Report, now: float) -> Reply | None:
+    def verdict(self: Updates, one: Participant, report: Report, now: float) -> Reply | None:
         """Whoever has an update of the version may send it."""
-        reply = real(self, device, report, now)
+        reply = real(self, one, report, now)
         return None if reply is not None and "was not asked" in reply.reason else reply
 
-    monkeypatch.setattr(Rounds, "_verdict", verdict)
+    monkeypatch.setattr(Updates, "verdict", verdict)
 
 
 def let_a_merge_raise(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,11 +90,11 @@ def let_a_merge_raise(monkeypatch: pytest.MonkeyPatch) -> None:
     def sift(suspects: Sequence[str], merge: Callable[[Sequence[str]], Any]) -> Sifted[Any]:
         return Sifted(merge(suspects))
 
-    def outliers(self: Rounds, now: float) -> list[Command]:
+    def outliers(self: RoundEnd, now: float) -> list[Command]:
         return []
 
     monkeypatch.setattr(Merging, "check", check)
-    monkeypatch.setattr(Rounds, "_outliers", outliers)
+    monkeypatch.setattr(RoundEnd, "outliers", outliers)
     monkeypatch.setattr(merging, "sift", sift)
 
 
@@ -104,34 +107,34 @@ def bound_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         return math.inf
 
     monkeypatch.setattr(Merging, "_check_values", check_values)
-    monkeypatch.setattr(rounds, "norm_limit", norm_limit)
+    monkeypatch.setattr(round_end, "norm_limit", norm_limit)
 
 
 def believe_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     def capped(weights: Mapping[str, float], share: float) -> Mapping[str, float]:
         return weights
 
-    def trusting(facts: Facts, report: Report, announced: int) -> str:
+    def trusting(facts: RunFacts, report: Report, announced: int) -> str:
         return flaw(facts, report, 2**53)
 
     monkeypatch.setattr(aggregation, "capped", capped)
     monkeypatch.setattr(merging, "capped", capped)
-    monkeypatch.setattr(rounds, "flaw", trusting)
+    monkeypatch.setattr(updates, "flaw", trusting)
 
 
 def wait_for_the_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    def cut_off(self: Rounds, now: float) -> None:
+    def cut_off(self: RoundEnd, now: float) -> None:
         """No slack: all have until the deadline."""
 
-    def valid(self: Leases, device: str, now: float) -> bool:
+    def leased(self: RoundState, one: Participant, now: float) -> bool:
         return True
 
-    def missed(self: Fitness, device: str, took: float, now: float) -> float:
+    def missed(self: Eligibility, one: Participant, took: float, now: float) -> float:
         return 0.0
 
-    monkeypatch.setattr(Rounds, "_cut_off", cut_off)
-    monkeypatch.setattr(Leases, "valid", valid)
-    monkeypatch.setattr(Fitness, "missed", missed)
+    monkeypatch.setattr(RoundEnd, "cut_off", cut_off)
+    monkeypatch.setattr(RoundState, "leased", leased)
+    monkeypatch.setattr(Eligibility, "missed", missed)
 
 
 @pytest.mark.slow

@@ -58,6 +58,7 @@ class Faults:
     partition: float = 0.0
     restart_broker: float = 0.0
     fill_disk: float = 0.0
+    free_disk: float = 0.0
     leap: float = 0.0
     slow: float = 0.0
     rot: float = 0.0
@@ -248,6 +249,8 @@ class World:
         elif self.chance(faults.fill_disk):
             self.count("disk full", process.name)
             self.disk.full.add(process.name)
+        elif process.name in self.disk.full and self.chance(faults.free_disk):
+            self.disk.full.discard(process.name)
         elif self.chance(faults.leap):
             self.count("clock leap", process.name)
             process.offset += self.rng.choice((1.0, 100.0, 10_000.0))

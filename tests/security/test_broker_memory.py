@@ -28,7 +28,7 @@ from fededge.transport.outbox import Parcel
 from fededge.transport.session import Connected, Delivered, Incoming, Lost, Session
 from fededge.wire.chunks import Payload
 from fededge.wire.topics import Topics
-from fededge_server.retained import AGAIN, Sweeper
+from fededge_server.sweeper import AGAIN, Sweeper
 from tests.mosquitto import free_port, running
 
 TOPICS = Topics("gates")

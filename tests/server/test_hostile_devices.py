@@ -7,21 +7,19 @@ from typing import Any
 
 import pytest
 
+from fededge.wire.messages import Reply
 from fededge_server.machine.events import (
-    Answer,
-    Bad,
     Command,
     Judge,
-    Memory,
     Merge,
-    Merged,
+    MergeDone,
     Note,
     Refuse,
-    Revoked,
     RolledBack,
-    Stored,
+    SendReply,
     Tick,
 )
+from fededge_server.machine.facts import Recalled
 from tests.server.machine.test_rounds import (
     FACTS,
     V0,
@@ -43,7 +41,7 @@ def third(driven: Driven) -> Driven:
     for version, following in ((V0, V1), (V1, V2)):
         for device in "ab":
             driven.deliver(device, version)
-        driven(Merged(following, ("a", "b")))
+        driven(MergeDone(following, ("a", "b")))
     return driven
 
 
@@ -54,15 +52,15 @@ def test_an_older_version_is_late_for_who_was_asked_for_it_and_for_who_was_not()
     driven = third(opened("a", "b", "c", participants=2, quorum=1, min_devices=3, count=9))
     for device in "abc":
         assert driven.replies(report(device, V1)) in ([(device, "late")], [(device, "accepted")])
-        assert driven.machine.transfers.open == {}
+        assert driven.sending == []
 
 
 def test_who_was_never_asked_for_an_old_version_is_refused_though_late_ones_are_folded() -> None:
     driven = opened("a", "b", min_devices=2, late="fold", count=9)
     driven.deliver("a")
     driven.deliver("b")
-    driven(Merged(V1, ("a", "b")), status("c"))
-    (answer,) = only(driven(report("c", V0)), Answer)
+    driven(MergeDone(V1, ("a", "b")), status("c"))
+    (answer,) = only(driven(report("c", V0)), SendReply)
     assert (answer.reply.kind, answer.reply.reason) == (
         "refused",
         f"the device was not asked for version {V0}",
@@ -70,9 +68,8 @@ def test_who_was_never_asked_for_an_old_version_is_refused_though_late_ones_are_
 
 
 def test_the_journal_says_who_was_asked_when_the_coordinator_starts_again() -> None:
-    memory = Memory({V0: {"a": 5, "b": 5}, V1: {"a": 5}}, recent={V0: 0})
-    driven = Driven(memory, late="fold", count=9)
-    driven.machine.round, driven.machine.version = 1, V1
+    recalled = Recalled({V0: {"a": 5, "b": 5}, V1: {"a": 5}}, recent={V0: 0})
+    driven = Driven(recalled, 1, V1, late="fold", count=9)
     driven(Tick())
     assert driven.replies(report("b", V0)) == [("b", "resend")]
     assert driven.replies(report("c", V0)) == [("c", "refused")]
@@ -84,7 +81,7 @@ def test_the_journal_says_who_was_asked_when_the_coordinator_starts_again() -> N
 
 def test_more_examples_than_the_device_announced_are_refused() -> None:
     driven = opened("a", "b")
-    (answer,) = only(driven(report("a", scalars={"examples": 1e15})), Answer)
+    (answer,) = only(driven(report("a", scalars={"examples": 1e15})), SendReply)
     assert answer.reply.kind == "refused"
     assert "claims 1e+15 examples, the device announced 5" in answer.reply.reason
     assert driven.replies(report("a")) == [("a", "resend")], "its good update is taken"
@@ -105,7 +102,7 @@ def test_bad_reports_do_no_harm_to_the_device_they_name() -> None:
     driven = opened("a", "b", quarantine_after=3)
     for _ in range(10):
         assert driven.replies(report("a", scalars={"examples": -1.0})) == [("a", "refused")]
-    assert not driven.machine.fitness.quarantined
+    assert driven.view.quarantined == 0
     driven.deliver("b")
     assert only(driven.deliver("a"), Merge)
 
@@ -114,11 +111,12 @@ def test_an_update_that_no_version_can_be_made_with_is_refused_and_its_device_pu
     driven = opened("a", "b", "c")
     for device in "abc":
         driven.deliver(device)
-    assert driven.machine.phase == "merging"
-    commands = driven(Revoked("b", "the next model is not finite"))
-    assert only(commands, Refuse) == [Refuse("b", V0, "the next model is not finite", True)]
-    driven(Merged(V1, ("a", "c")))
-    assert sorted(driven.machine.invited) == ["a", "c"]
+    assert driven.view.phase == "merging"
+    reason = "the next model is not finite"
+    commands = driven(MergeDone(V1, ("a", "c"), {"b": reason}))
+    assert SendReply("b", Reply("refused", V0, reason)) in commands
+    assert only(commands, Refuse) == [], "the journal has it already"
+    assert driven.invited == ["a", "c"]
     assert driven.replies(report("b", V1)) == [("b", "refused")]
 
 
@@ -126,22 +124,23 @@ def test_a_device_in_quarantine_does_not_hold_up_the_others() -> None:
     driven = opened("a", "b", "c", quarantine_after=1)
     driven.deliver("a")
     driven.deliver("b")
-    driven(Bad("c", "not finite"))
-    assert asked(driven(Merged(V1, ("a", "b")))) == ["a", "b"], "though three are to be there"
+    driven.spoil("c")
+    assert asked(driven(MergeDone(V1, ("a", "b")))) == ["a", "b"], "though three are to be there"
 
 
 # Changes that are too long
 
 
 def bounded(**config: Any) -> Driven:
-    driven = Driven(**({"min_devices": 4, "count": 9} | config))
-    driven.machine.facts = replace(FACTS, norm_factor=10.0)
+    facts = replace(FACTS, norm_factor=10.0)
+    driven = Driven(facts=facts, **({"min_devices": 4, "count": 9} | config))
     driven(*(status(device) for device in "abcd"))
     return driven
 
 
 def deliver(driven: Driven, device: str, norm: float) -> list[Command]:
-    return driven(Stored(device, report(device).report, norm))
+    driven.norms[device] = norm
+    return driven.deliver(device)
 
 
 def test_the_first_changes_of_a_run_are_judged_side_by_side() -> None:
@@ -160,7 +159,7 @@ def test_later_changes_are_bounded_by_what_the_fleet_sent_before() -> None:
     for device, norm in (("a", 1.0), ("b", 1.2), ("c", 0.9), ("d", 1.0)):
         deliver(driven, device, norm)
     assert driven.machine.limit(start=1.0) == 10.0, "nothing is known before a merge"
-    driven(Merged(V1, tuple("abcd")))
+    driven(MergeDone(V1, tuple("abcd")))
     assert driven.machine.limit(start=1e9) == pytest.approx(10.0)
 
 
@@ -182,7 +181,7 @@ def test_hostile_devices_that_are_heard_first_do_not_make_others_outliers() -> N
     commands = deliver(driven, "c", 1.0)
     assert only(commands, Refuse) == []
     assert only(commands, Merge)
-    driven(Merged(V1, ("a", "b", "c")))
+    driven(MergeDone(V1, ("a", "b", "c")))
     assert driven.machine.limit(start=5.0) == 50.0
 
 
@@ -206,13 +205,13 @@ def test_it_loses_its_place_and_each_time_for_longer() -> None:
     for number in range(1, 40):
         for device in "ab":
             driven.deliver(device, version)
-        if driven.machine.phase == "open":
+        if driven.view.phase == "open":
             now += 10.0
             silences.append(number)
             driven(Tick(), at=now)
-        assert driven.machine.phase == "merging"
+        assert driven.view.phase == "merging"
         version = f"{number:06d}-0123456789abcdef"
-        driven(Merged(version, ("a", "b")))
+        driven(MergeDone(version, ("a", "b")))
         now += 1.0
         driven(Tick(), at=now)
     assert len(silences) <= 3, "of 39 rounds it holds up three"
@@ -222,7 +221,7 @@ def test_who_keeps_silent_until_a_deadline_without_a_quorum_loses_its_place_too(
     """Of three that are asked two are silent: the round is extended, and the others end it."""
     some = {"participants": 3, "quorum": 2, "selection": "recency"}
     driven = opened(*"abcde", deadline=60.0, count=9, **some)
-    honest, *silent = sorted(driven.machine.invited)
+    honest, *silent = driven.invited
     driven.deliver(honest)
     everybody = [status(device, activity="training") for device in "abcde"]
     commands = driven(*everybody, Tick(), at=60.0)
@@ -231,30 +230,30 @@ def test_who_keeps_silent_until_a_deadline_without_a_quorum_loses_its_place_too(
     for device in sorted({*others} - {*silent}):
         commands = driven.deliver(device)
     assert only(commands, Merge)
-    driven(Merged(V1, (honest,)))
-    assert not {*silent} & driven.machine.invited.keys()
+    driven(MergeDone(V1, (honest,)))
+    assert not {*silent} & {*driven.invited}
 
 
 def test_a_retained_status_alone_is_a_lease_that_runs_out() -> None:
     driven = Driven(min_devices=2, deadline=600.0, lease=90.0)
     kept = replace(status("c"), retained=True)
     driven(kept, status("a"), at=0.0)
-    assert sorted(driven.machine.invited) == ["a", "c"]
+    assert driven.invited == ["a", "c"]
     driven.deliver("a")
     assert only(driven(status("a"), Tick(), at=89.0), Merge) == []
     commands = driven(Tick(), at=90.0)
     assert [n.device for n in only(commands, Note) if "no sign of life" in n.text] == ["c"]
     assert only(commands, Merge)
-    driven(Merged(V1, ("a",)))
+    driven(MergeDone(V1, ("a",)))
     assert driven(kept) == [], "the broker tells it once more"
-    assert "c" not in driven.machine.present
+    assert "c" not in driven.present
 
 
 def test_who_left_is_waited_for_as_long_as_its_lease_and_comes_back_into_the_round() -> None:
     driven = opened("a", "b", deadline=600.0, lease=90.0, quorum=2)
     driven.deliver("a")
     driven(gone("b"), Tick(), at=100.0)
-    assert driven.machine.phase == "open"
+    assert driven.view.phase == "open"
     assert asked(driven(status("b"), at=101.0)) == ["b"]
 
 
@@ -274,8 +273,8 @@ def test_a_run_that_goes_back_gives_up_what_the_round_has() -> None:
     driven(report("b"))
     commands = driven(RolledBack(V1, "its accuracy is 10.0%"))
     assert [(r.device, r.quarantined) for r in only(commands, Refuse)] == [("a", False)]
-    assert ("b", "late") in [(a.device, a.reply.kind) for a in only(commands, Answer)]
-    assert (driven.machine.round, driven.machine.version) == (1, V1)
+    assert ("b", "late") in [(a.device, a.reply.kind) for a in only(commands, SendReply)]
+    assert (driven.view.round, driven.view.version) == (1, V1)
     assert driven.replies(report("b", V0)) == [("b", "late")], "of a version that is given up"
 
 

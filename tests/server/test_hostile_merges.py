@@ -18,7 +18,7 @@ from fededge.flat import Layout, Vector
 from fededge.wire import tensors
 from fededge.wire.encoding import Encoding
 from fededge.wire.messages import Manifest, Report
-from fededge_server.merging import Current, Merging, Outcome
+from fededge_server.merging import Current, MergeResult, Merging
 from fededge_server.store import Store
 
 LAYOUT = Layout.of(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)))
@@ -42,7 +42,7 @@ class Updates(Merging):
 
 def merge(
     name: str, combine: str, vectors: dict[str, Vector], scalars: dict[str, dict[str, float]]
-) -> Outcome:
+) -> MergeResult:
     method = methods.method(name)
     robust = RobustConfig(combine=combine, byzantine=0)  # type: ignore[arg-type]
     with tempfile.TemporaryDirectory() as folder:
@@ -103,7 +103,7 @@ def test_the_others_are_merged_and_nobody_else_is_named(
     assert outcome.problem == ""
     assert np.isfinite(outcome.model).all()
     assert np.abs(outcome.model).max() <= 65504.0
-    assert all(np.isfinite(vector).all() for vector in outcome.memory.values())
+    assert all(np.isfinite(vector).all() for vector in outcome.state.values())
     assert {*outcome.refused} <= {"hostile"}
     assert {*vectors} - {"hostile"} <= {*outcome.merged}
 

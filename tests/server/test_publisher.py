@@ -10,16 +10,17 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from fededge.errors import WireError
 from fededge.transport.outbox import Outbox, Parcel
 from fededge.transport.session import Delivered, Session
 from fededge.wire.messages import State
 from fededge.wire.signing import sign
 from fededge.wire.topics import Topics
-from fededge_server.publisher import Board
+from fededge_server.publisher import Publisher
 from fededge_server.store import Store
 from tests.device_agent.machine.test_agent import MODEL, STATE
 
-Make = Callable[[], Board]
+Make = Callable[[], Publisher]
 
 
 class Link:
@@ -50,130 +51,153 @@ class Link:
 
 
 @pytest.fixture
-def boards(tmp_path: Path) -> Iterator[Make]:
+def publishers(tmp_path: Path) -> Iterator[Make]:
     """One after the other, as processes with the same folder: each with a connection of its own."""
     store = Store(tmp_path / "state")
     store.open()
 
-    def make() -> Board:
+    def make() -> Publisher:
         link = cast(Session, Link())
         topics, size = Topics(STATE.federation), STATE.manifest.chunk_bytes
-        return Board(link, topics, store, lambda: STATE, lambda: MODEL, 2, size, None, lambda: 99.0)
+        return Publisher(
+            link,
+            topics,
+            store,
+            lambda manifest: STATE,
+            lambda: MODEL,
+            most_chunks=2,
+            chunk_bytes=size,
+            manifest=STATE.manifest,
+            key=None,
+            wall=lambda: 99.0,
+        )
 
     yield make
     store.close()
 
 
-def connected(board: Board, found: bytes | None = None) -> int:
+def connected(publisher: Publisher, found: bytes | None = None) -> int:
     """How many chunks it publishes after a connect at which the broker has this state."""
-    link = cast(Link, board.session)
+    link = cast(Link, publisher.session)
     before = len(link.topics)
-    board.look()
+    publisher.look()
     if found is not None:
-        board.came(found, msgspec.json.decode(found, type=State), retained=True)
-    board.looked()
+        publisher.came(found, retained=True)
+    publisher.begin()
     return sum("/model/" in topic for topic in link.topics[before:])
 
 
-def arrive(board: Board) -> bytes:
+def arrive(publisher: Publisher) -> bytes:
     """All chunks reach the broker; the state that follows them."""
-    link = cast(Link, board.session)
+    link = cast(Link, publisher.session)
     while link.outbox.in_flight:
-        board.delivered(Delivered(next(iter(link.outbox.in_flight))))
+        publisher.delivered(Delivered(next(iter(link.outbox.in_flight))))
     return link.last
 
 
-def test_a_broker_without_our_state_gets_the_model_and_then_the_state(boards: Make) -> None:
-    board = boards()
-    assert connected(board) == 3
-    assert not board.announced
-    assert msgspec.json.decode(arrive(board), type=State).version == STATE.version
+def test_a_broker_without_our_state_gets_the_model_and_then_the_state(publishers: Make) -> None:
+    publisher = publishers()
+    assert connected(publisher) == 3
+    assert not publisher.announced
+    assert msgspec.json.decode(arrive(publisher), type=State).version == STATE.version
 
 
-def test_a_state_that_was_seen_there_says_that_the_model_is_there(boards: Make) -> None:
-    board = boards()
-    connected(board)
-    state = arrive(board)
-    board.came(state, msgspec.json.decode(state, type=State), retained=False)  # its echo
-    assert connected(board, state) == 0
-    assert connected(boards(), state) == 0, "nor does a new process publish it"
+def test_a_state_that_was_seen_there_says_that_the_model_is_there(publishers: Make) -> None:
+    publisher = publishers()
+    connected(publisher)
+    state = arrive(publisher)
+    publisher.came(state, retained=False)  # its echo
+    assert connected(publisher, state) == 0
+    assert connected(publishers(), state) == 0, "nor does a new process publish it"
 
 
-def test_a_state_that_never_came_back_may_have_reached_another_broker(boards: Make) -> None:
+def test_a_state_that_never_came_back_may_have_reached_another_broker(publishers: Make) -> None:
     """The client sends it again after a reconnect, to a broker that may have lost the chunks."""
-    board = boards()
-    connected(board)
-    state = arrive(board)
-    assert connected(board, state) == 3
-    connected(board, state)
-    assert not board.settled, "cut off again before the chunks had arrived"
-    assert connected(boards(), state) == 3, "and killed meanwhile"
+    publisher = publishers()
+    connected(publisher)
+    state = arrive(publisher)
+    assert connected(publisher, state) == 3
+    connected(publisher, state)
+    assert not publisher.idle, "cut off again before the chunks had arrived"
+    assert connected(publishers(), state) == 3, "and killed meanwhile"
 
 
-def test_a_version_stays_until_a_state_names_the_next_one(boards: Make) -> None:
+def test_a_version_stays_until_a_state_names_the_next_one(publishers: Make) -> None:
     """A device that comes meanwhile finds the model that the state before it names."""
-    board, old = boards(), "000000-ffffffffffffffff"
-    link = cast(Link, board.session)
-    board.outdate(old)
-    connected(board)
-    state = arrive(board)
+    publisher, old = publishers(), "000000-ffffffffffffffff"
+    link = cast(Link, publisher.session)
+    publisher.outdate(old)
+    connected(publisher)
+    state = arrive(publisher)
     assert not any(old in topic for topic in link.topics)
-    assert not board.settled
-    board.came(state, msgspec.json.decode(state, type=State), retained=False)
-    assert link.topics[-2:] == [board.topics.model(old, index) for index in (0, 1)]
-    assert board.settled
+    assert not publisher.idle
+    publisher.came(state, retained=False)
+    assert link.topics[-2:] == [publisher.topics.model(old, index) for index in (0, 1)]
+    assert publisher.idle
 
 
 def test_a_forged_state_of_a_million_chunks_costs_as_many_messages_as_our_model_has(
-    boards: Make,
+    publishers: Make,
 ) -> None:
-    board, foreign = boards(), "000007-ffffffffffffffff"
-    link = cast(Link, board.session)
+    publisher, foreign = publishers(), "000007-ffffffffffffffff"
+    link = cast(Link, publisher.session)
     manifest = msgspec.structs.replace(STATE.manifest, chunks=1_000_000)
     forged = msgspec.structs.replace(STATE, version=foreign, manifest=manifest)
-    connected(board, msgspec.json.encode(forged))
-    state = arrive(board)
-    board.came(state, STATE, retained=False)
-    assert sum(foreign in topic for topic in link.topics) == board.most_chunks
-    board.came(msgspec.json.encode(forged), forged, retained=False)
-    state = link.last
-    board.came(state, STATE, retained=False)
-    assert sum(foreign in topic for topic in link.topics) == board.most_chunks, "never again"
+    connected(publisher, msgspec.json.encode(forged))
+    state = arrive(publisher)
+    publisher.came(state, retained=False)
+    assert sum(foreign in topic for topic in link.topics) == publisher.most_chunks
+    publisher.came(msgspec.json.encode(forged), retained=False)
+    publisher.refresh()
+    publisher.came(link.last, retained=False)
+    assert sum(foreign in topic for topic in link.topics) == publisher.most_chunks, "never again"
 
 
 def test_a_state_of_somebody_else_is_replaced_at_the_next_tick_and_no_sooner(
-    boards: Make,
+    publishers: Make,
 ) -> None:
     """Two coordinators would answer each other as fast as the broker can."""
-    board = boards()
-    link = cast(Link, board.session)
-    connected(board)
-    ours = arrive(board)
-    board.came(ours, msgspec.json.decode(ours, type=State), retained=False)  # its echo
+    publisher = publishers()
+    link = cast(Link, publisher.session)
+    connected(publisher)
+    ours = arrive(publisher)
+    publisher.came(ours, retained=False)  # its echo
     before = len(link.topics)
     forged = msgspec.structs.replace(STATE, run="forged", issued=7)
     for _ in range(100):
-        board.came(msgspec.json.encode(forged), forged, retained=False)
+        publisher.came(msgspec.json.encode(forged), retained=False)
     assert len(link.topics) == before
-    assert not board.settled, "it does not leave before its own is back"
-    board.refresh()
-    assert link.topics[before:] == [board.topics.state]
+    assert not publisher.idle, "it does not leave before its own is back"
+    publisher.refresh()
+    assert link.topics[before:] == [publisher.topics.state]
     assert msgspec.json.decode(link.last, type=State).run == STATE.run
-    board.refresh()
+    publisher.refresh()
     assert len(link.topics) == before + 1
 
 
-def test_with_a_key_chunks_that_a_forged_state_names_are_not_its_business(boards: Make) -> None:
+def test_with_a_key_chunks_that_a_forged_state_names_are_not_its_business(publishers: Make) -> None:
     """It would take a hundred thousand messages down that nobody has put up."""
-    board = boards()
-    board.key = Ed25519PrivateKey.generate()
-    connected(board)
-    arrive(board)
+    publisher = publishers()
+    publisher.key = Ed25519PrivateKey.generate()
+    connected(publisher)
+    arrive(publisher)
     huge = msgspec.structs.replace(STATE.manifest, chunks=1_000_000)
     forged = msgspec.structs.replace(STATE, version="000009-0123456789abcdef", manifest=huge)
-    board.came(msgspec.json.encode(forged), forged, retained=False)
-    assert board.outdated == set()
-    signed = sign(forged, board.key)
-    board.look()
-    board.came(msgspec.json.encode(signed), signed, retained=True)
-    assert [*board.outdated] == [forged.version], "a leftover of our own"
+    publisher.came(msgspec.json.encode(forged), retained=False)
+    assert publisher.outdated == set()
+    signed = sign(forged, publisher.key)
+    publisher.look()
+    publisher.came(msgspec.json.encode(signed), retained=True)
+    assert [*publisher.outdated] == [forged.version], "a leftover of our own"
+
+
+@pytest.mark.parametrize("word", [b"", b"garbage"])
+def test_garbage_in_place_of_its_state_is_replaced(publishers: Make, word: bytes) -> None:
+    publisher = publishers()
+    connected(publisher)
+    arrive(publisher)
+    with pytest.raises(WireError, match="not a State"):
+        publisher.came(word, retained=False)
+    publisher.refresh()
+    link = cast(Link, publisher.session)
+    assert msgspec.json.decode(link.last, type=State).version == STATE.version

@@ -11,7 +11,8 @@ from fededge.errors import RefusedError, StoreError
 from fededge.storage.files import lock_folder
 from fededge.wire.messages import State, decode, encode
 from fededge_server import rollback
-from fededge_server.rollback import Wish, go_back, versions
+from fededge_server.rollback import RollbackRequest, go_back, versions
+from fededge_server.running import RunningCoordinator
 from fededge_server.store import Progress, Store
 from tests.faults.processes import CoordinatorService
 from tests.faults.schedules import KINDS
@@ -45,7 +46,7 @@ def test_the_versions_are_listed_with_their_accuracy_and_whether_they_are_there(
 def test_a_version_that_never_was_is_refused_at_once(folder: Path) -> None:
     with pytest.raises(StoreError, match="there is no version '000009-ffffffffffffffff'"):
         go_back(folder, "000009-ffffffffffffffff")
-    assert not Wish(folder).open
+    assert not RollbackRequest(folder).open
 
 
 def test_a_folder_without_a_journal_has_nothing_to_go_back_to(tmp_path: Path) -> None:
@@ -56,7 +57,7 @@ def test_a_folder_without_a_journal_has_nothing_to_go_back_to(tmp_path: Path) ->
 def test_a_coordinator_that_does_not_run_finds_the_wish_when_it_starts(folder: Path) -> None:
     version = Store(folder).history()[1].version
     assert "does not run: it goes back when it starts" in go_back(folder, version)
-    assert Wish(folder).read() == version
+    assert RollbackRequest(folder).read() == version
 
 
 def test_a_coordinator_that_does_not_answer_is_named(
@@ -69,7 +70,7 @@ def test_a_coordinator_that_does_not_answer_is_named(
 
 def test_a_refusal_reaches_the_operator(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refusing(seconds: float) -> None:
-        Wish(folder).refuse("no version is known to be good")
+        RollbackRequest(folder).refuse("no version is known to be good")
 
     monkeypatch.setattr("fededge_server.rollback.time.sleep", refusing)
     with lock_folder(folder, "us"), pytest.raises(RefusedError, match="known to be good"):
@@ -77,10 +78,10 @@ def test_a_refusal_reaches_the_operator(folder: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_wish_that_cannot_be_read_is_one_sentence(folder: Path) -> None:
-    wish = Wish(folder)
-    wish.path.write_bytes(b"{")
+    request = RollbackRequest(folder)
+    request.path.write_bytes(b"{")
     with pytest.raises(StoreError, match=r"rollback.json: unreadable .* run the command again"):
-        wish.read()
+        request.read()
 
 
 @pytest.fixture
@@ -97,6 +98,12 @@ def world() -> Iterator[World]:
                 process.service.abandon()
 
 
+def running(world: World) -> RunningCoordinator:
+    assert isinstance(world.coordinator.service, CoordinatorService)
+    assert world.coordinator.service.running is not None
+    return world.coordinator.service.running
+
+
 def finish(world: World) -> list[Progress]:
     world.oracle.excused |= world.oracle.outstanding  # what the round had is given up
     for _ in range(500):
@@ -108,10 +115,10 @@ def finish(world: World) -> list[Progress]:
 
 def test_the_run_goes_on_from_the_model_that_was_asked_for(world: World) -> None:
     before = Store(world.coordinator.folder).history()
-    wish = Wish(world.coordinator.folder)
-    wish.make(before[1].version)
+    request = RollbackRequest(world.coordinator.folder)
+    request.make(before[1].version)
     world.coordinator.tick()
-    assert not wish.open
+    assert not request.open
     after = finish(world)
     assert after[3].restored == before[1].version
     assert after[3].sha256 == before[1].sha256
@@ -119,19 +126,19 @@ def test_the_run_goes_on_from_the_model_that_was_asked_for(world: World) -> None
 
 
 def test_without_a_good_version_the_wish_is_refused_and_the_run_goes_on(world: World) -> None:
-    assert isinstance(world.coordinator.service, CoordinatorService)
-    world.coordinator.service.health.good.clear()
-    wish = Wish(world.coordinator.folder)
-    wish.make("")
+    running(world).judge.health.good.clear()
+    request = RollbackRequest(world.coordinator.folder)
+    request.make("")
     world.coordinator.tick()
-    assert not wish.open
-    assert "no version is known to be good; name one with --to" in wish.refused()
+    assert not request.open
+    assert "no version is known to be good; name one with --to" in request.refused()
     assert finish(world)[-1].restored == ""
 
 
 def test_a_problem_that_a_method_words_itself_does_not_spoil_the_state(world: World) -> None:
     """Every agent would drop a state whose text has a line break in it."""
-    assert isinstance(world.coordinator.service, CoordinatorService)
-    world.coordinator.service.problem = "round 3 is without effect: mine\n\x1b[2J" + "x" * 5000
-    state = world.coordinator.service._state()
+    coordinator = running(world)
+    problem = "round 3 is without effect: mine\n\x1b[2J" + "x" * 5000
+    coordinator.executor.message.problem = problem
+    state = coordinator.publisher.ours
     assert decode(encode(state), State).problem.startswith("round 3 is without effect: mine")

@@ -17,6 +17,7 @@ from fededge.flat import as_numpy
 from fededge.storage.source import FileSource
 from fededge.wire import tensors
 from fededge_server import versions as module
+from fededge_server.network import Network
 from fededge_server.store import Store
 from fededge_server.versions import Versions
 
@@ -47,10 +48,12 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def made(store: Store, method: str = "fedavg", encoding: str = "float32") -> Versions:
-    versions = Versions(config_of(store.folder, method, encoding), store)
-    versions.prepare()
-    versions.resume()
-    return versions
+    return resumed(config_of(store.folder, method, encoding), store)
+
+
+def resumed(config: CoordinatorConfig, store: Store) -> Versions:
+    network = Network(config.model, config.data, config.method, config.seed)
+    return Versions.resume(config, store, network, network.start())
 
 
 def test_what_travels_is_the_file_of_the_model_if_there_is_nothing_else(store: Store) -> None:
@@ -91,9 +94,7 @@ def test_a_second_process_goes_on_from_the_same_version(store: Store) -> None:
 
 def test_a_model_is_evaluated_where_it_lies(store: Store) -> None:
     """One copy is enough: the network that evaluates it has the version's own memory."""
-    versions = Versions(config_of(store.folder, "fedavg", "float32", EMBEDDED), store)
-    versions.prepare()
-    versions.resume()
+    versions = resumed(config_of(store.folder, "fedavg", "float32", EMBEDDED), store)
     model = versions.model + np.float32(1)
     versions.advance(1, model, {}, {}, None)
     assert versions.progress.accuracy is not None
@@ -106,15 +107,15 @@ ALONE = """
 import msgspec, pathlib, sys
 from fededge.config import CoordinatorConfig
 from fededge_server.store import Store
+from fededge_server.network import Network
 from fededge_server.versions import Versions
 
 config = msgspec.json.decode(sys.argv[1], type=CoordinatorConfig)
 store = Store(pathlib.Path(config.state))
 store.open()
-versions = Versions(config, store)
-versions.prepare()
-versions.resume()
-versions.network.stop()
+network = Network(config.model, config.data, config.method, config.seed)
+versions = Versions.resume(config, store, network, network.start())
+network.stop()
 store.close()
 print("torch" in sys.modules)
 """
@@ -130,9 +131,7 @@ def test_a_process_without_torch_makes_the_same_version_and_stays_without(
     assert (said.stdout, said.stderr) == ("False\n", "")
     alone, here = Store(tmp_path), Store(tmp_path / "here")
     here.open()
-    versions = Versions(config, here)
-    versions.prepare()
-    versions.resume()
+    versions = resumed(config, here)
     here.close()
     assert alone.history() == [versions.progress]
     assert (versions.progress.accuracy is None) == (data is WITHOUT)

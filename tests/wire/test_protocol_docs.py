@@ -17,7 +17,7 @@ from fededge.wire.messages import Message
 from fededge.wire.topics import DEVICE_KINDS, Topics
 from fededge_agent import agent, egress
 from fededge_agent.machine import turn
-from fededge_server import publisher as board
+from fededge_server import publisher
 from fededge_server import shell as server
 
 PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")
@@ -158,7 +158,7 @@ def test_the_times_are_those_that_hold() -> None:
     assert f"After {turn.UNANSWERED:.0f} seconds (then" in round_
     assert f"up to {turn.MOST_PATIENCE:.0f}" in round_
     kept = " ".join(section("What is retained, and until when").split())
-    assert f"expires after {board.CHUNK_EXPIRY // 86_400} days" in kept
+    assert f"expires after {publisher.CHUNK_EXPIRY // 86_400} days" in kept
     assert f"Chunks of an update expire after {egress.CHUNK_EXPIRY // 3600} hours" in kept
     assert server.SESSION_KEPT == agent.SESSION_KEPT
     assert f"at most {agent.SESSION_KEPT // 3600} hours" in kept

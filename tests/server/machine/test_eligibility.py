@@ -3,41 +3,46 @@
 from __future__ import annotations
 
 from fededge.config import RoundsConfig
-from fededge_server.machine.eligibility import LONGEST_SILENCE, Fitness
+from fededge_server.machine.eligibility import LONGEST_SILENCE, Eligibility
+from fededge_server.machine.participants import Participant
 
 
 def test_bad_bad_good_ends_in_quarantine() -> None:
-    fitness = Fitness(RoundsConfig(quarantine_after=3))
+    eligibility = Eligibility(RoundsConfig(quarantine_after=3))
+    a = Participant("a")
     quarantined = []
     for turn in range(9):
         if turn % 3 == 2:
-            fitness.well("a")
+            eligibility.well(a)
         else:
-            quarantined.append(fitness.refused("a", now=0.0))
+            quarantined.append(eligibility.refused(a, now=0.0))
     assert any(quarantined)
     assert quarantined.index(True) == 2, "at the third refusal"
 
 
 def test_a_rare_refusal_never_does() -> None:
-    fitness = Fitness(RoundsConfig(quarantine_after=3))
+    eligibility = Eligibility(RoundsConfig(quarantine_after=3))
+    a = Participant("a")
     for turn in range(100):
         if turn % 4 == 0:
-            assert not fitness.refused("a", now=0.0)
+            assert not eligibility.refused(a, now=0.0)
         else:
-            fitness.well("a")
+            eligibility.well(a)
 
 
 def test_who_keeps_silent_rests_twice_as_long_each_time_and_at_least_what_it_has_cost() -> None:
-    fitness = Fitness(RoundsConfig(backoff=30.0))
-    rests = [fitness.missed("a", took=100.0, now=0.0) for _ in range(12)]
+    eligibility = Eligibility(RoundsConfig(backoff=30.0))
+    a = Participant("a")
+    rests = [eligibility.missed(a, took=100.0, now=0.0) for _ in range(12)]
     assert rests[:4] == [100.0, 200.0, 400.0, 800.0]
     assert rests[-1] == LONGEST_SILENCE
-    assert fitness.missed("b", took=1.0, now=0.0) == 30.0
+    assert eligibility.missed(Participant("b"), took=1.0, now=0.0) == 30.0
 
 
 def test_an_answer_in_between_forgives_half() -> None:
-    fitness = Fitness(RoundsConfig(backoff=10.0))
+    eligibility = Eligibility(RoundsConfig(backoff=10.0))
+    a = Participant("a")
     for _ in range(4):
-        fitness.missed("a", took=1.0, now=0.0)
-    fitness.well("a")
-    assert fitness.missed("a", took=1.0, now=0.0) == 40.0
+        eligibility.missed(a, took=1.0, now=0.0)
+    eligibility.well(a)
+    assert eligibility.missed(a, took=1.0, now=0.0) == 40.0

@@ -12,8 +12,8 @@ from fededge.config import CoordinatorConfig, RolloutConfig, load
 from fededge.errors import ConfigError, StoreError
 from fededge.federated.rollout import may_use, place
 from fededge.wire.messages import Rollout, Status
-from fededge_server.machine.events import Note, StatusCame, Tick
-from fededge_server.machine.rollout import Plan, Planned, RoundsDone, Staging
+from fededge_server.machine.events import Note, PublishState, StatusCame, Tick
+from fededge_server.machine.rollout import Plan, PlanKept, Planned, RoundsDone, Staging
 from fededge_server.store import Store
 
 CONFIG = RolloutConfig(stages=(0.1, 0.5, 1.0), soak=60.0, abort=0.2)
@@ -43,8 +43,10 @@ class Fleet:
         for command in self.staging.handle(event, self.now):
             if isinstance(command, Note):
                 notes.append(command.text)
-            if isinstance(command, Planned) and self.store is not None:
-                self.store.keep_plan(command.plan)
+            if isinstance(command, Planned):
+                if self.store is not None:
+                    self.store.keep_plan(command.plan)
+                assert self.staging.handle(PlanKept(command.plan), self.now) == [PublishState()]
         return notes
 
     def devices(self) -> list[str]:
@@ -92,8 +94,17 @@ def test_a_new_model_reaches_the_fleet_stage_by_stage() -> None:
     assert fleet.using(0) == 40
     assert fleet.staging.plan.stage == 2
     assert fleet.soak() == ["rollout 1: complete: the models are for everybody"]
-    assert fleet.staging.settled
+    assert fleet.staging.idle
     assert fleet.staging.rollout == Rollout(1, 1, 1, 1, 0.0)
+
+
+def test_a_plan_that_is_not_on_disk_does_not_count() -> None:
+    staging = Staging(CONFIG, "run", Plan.initial(0), set(FLEET))
+    (planned, note) = staging.handle(RoundsDone(1), 0.0)
+    assert isinstance(planned, Planned), "before anybody reads of it"
+    assert isinstance(note, Note)
+    assert staging.plan == Plan.initial(0)
+    assert staging.handle(Tick(), 0.0) == [planned, note], "it is tried again"
 
 
 def test_what_is_trained_meanwhile_waits_for_the_next_rollout() -> None:
@@ -132,7 +143,7 @@ def test_a_rollout_is_aborted_and_the_devices_go_back_to_what_they_had() -> None
     assert fleet.staging.rollout.released == 1
     fleet.devices()
     assert fleet.using(0) == 40
-    assert fleet.staging.settled
+    assert fleet.staging.idle
     fleet.bad = frozenset()
     fleet.round()  # the next one leaves the aborted round out
     assert fleet.staging.rollout == msgspec.structs.replace(
@@ -175,7 +186,7 @@ def test_a_stage_without_a_device_that_has_a_model_ends_without_blame() -> None:
     fleet.devices()
     assert fleet.soak()[0].startswith("rollout 1: dropped")
     assert fleet.staging.rollout.released == 0
-    assert fleet.staging.settled
+    assert fleet.staging.idle
     assert fleet.soak() == []
     fleet.trained = 0
     assert fleet.round()[0].startswith("rollout 2: stage 1")
@@ -185,7 +196,9 @@ def test_a_stage_without_a_device_that_has_a_model_ends_without_blame() -> None:
 @pytest.mark.parametrize("devices", [1, 2, 3, 7])
 def test_a_small_fleet_has_at_least_one_device_in_the_first_stage(devices: int) -> None:
     staging = Staging(CONFIG, "run", Plan.initial(0), set(FLEET[:devices]))
-    staging.handle(RoundsDone(1), 0.0)
+    planned = staging.handle(RoundsDone(1), 0.0)[0]
+    assert isinstance(planned, Planned)
+    staging.handle(PlanKept(planned.plan), 0.0)
     reached = [d for d in FLEET[:devices] if may_use(staging.rollout, "run", d, 0)]
     assert len(reached) == 1
 

@@ -73,7 +73,7 @@ def content(store: Store) -> object:
     with store._transaction() as journal:
         facts = dict(journal.execute("SELECT name, value FROM facts"))
         refused = journal.execute("SELECT * FROM refused").fetchall()
-    return store.progress(), store.history(), store.memory(), facts, store.plan(), refused
+    return store.progress(), store.history(), store.recall(), facts, store.plan(), refused
 
 
 @contextlib.contextmanager
@@ -321,7 +321,7 @@ def test_a_damaged_update_in_the_spool_is_asked_for_again(
     flip(path, 100)
     store = Store(image)
     store.open()
-    assert "device-1" not in store.memory().accepted
+    assert "device-1" not in store.recall().accepted
     assert caplog.messages == [f"{path}: missing or damaged; device-1 is asked for it again"]
     store.close()
     store.open()
@@ -337,12 +337,12 @@ def test_what_was_reported_of_an_update_on_its_way_is_not_taken_from_a_damaged_f
     report = report_of("device-3", of)
     store.expect("device-3", report)
     store.keep(of.version, "device-3", 0, UPDATE[:1024])
-    assert store.memory().coming == {"device-3": (report, frozenset({0}))}
+    assert store.recall().coming == {"device-3": (report, frozenset({0}))}
     path = store.spool / of.version / "device-3.coming"
     whole = path.read_bytes()
     path.write_bytes(whole.replace(b'"examples":3.0', b'"examples":7.0'))
     assert path.read_bytes() != whole
-    assert store.memory().coming == {}
+    assert store.recall().coming == {}
     store.close()
 
 
@@ -392,8 +392,7 @@ def test_a_kill_while_the_journal_is_made_raises_no_alarm(
             with contextlib.suppress(CutError):
                 store.open()
                 break
-        if hasattr(store, "_lock"):
-            store._lock.close()
+        store.close()
         gc.collect()  # what else a killed process leaves
         store.open()
         store.agree({"run": "r1"})

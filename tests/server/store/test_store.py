@@ -21,7 +21,8 @@ from fededge.errors import ConfigError, StoreError, WireError
 from fededge.flat import Layout, Vector, as_numpy
 from fededge.wire import chunks, tensors
 from fededge.wire.messages import Manifest, Report
-from fededge_server.machine.events import Memory, Refuse
+from fededge_server.machine.events import Refuse
+from fededge_server.machine.facts import Recalled
 from fededge_server.store import Progress, Store
 
 LAYOUT = Layout.of(nn.Linear(20, 30))
@@ -271,7 +272,7 @@ def test_accepted_updates_and_who_was_asked_survive_a_kill(store: Store) -> None
     of = advance(store, 0)
     store.remember(0, of.version, {"a": 3, "b": 4}, ["a", "b", "c"])
     report = receive(store, "a", of)
-    assert reopened(store).memory() == Memory(
+    assert reopened(store).recall() == Recalled(
         asked={of.version: {"a": 3, "b": 4}},
         known=frozenset("abc"),
         accepted={"a": report},
@@ -287,16 +288,16 @@ def test_which_chunks_of_an_update_have_come_survives_a_kill(store: Store) -> No
     store.expect("b", report)
     for offset in (2048, 0):
         store.keep(of.version, "b", offset, data[offset : offset + 1024])
-    assert reopened(store).memory().coming == {"b": (report, frozenset({0, 2}))}
+    assert reopened(store).recall().coming == {"b": (report, frozenset({0, 2}))}
     flip(store.spool / of.version / "b.safetensors")
-    assert store.memory().coming == {"b": (report, frozenset({0}))}, "a torn piece comes again"
+    assert store.recall().coming == {"b": (report, frozenset({0}))}, "a torn piece comes again"
     store.keep(of.version, "b", 2048, data[2048:])
     store.keep(of.version, "b", 1024, data[1024:2048])
     store.check(of.version, "b", report.manifest, READ)
     store.accept("b", report, 0, 0.5)
-    assert reopened(store).memory().coming == {}
+    assert reopened(store).recall().coming == {}
     (store.spool / of.version / "b.coming").write_bytes(b"torn")
-    assert store.memory().coming == {}
+    assert store.recall().coming == {}
 
 
 def test_what_belongs_to_an_earlier_round_is_remembered_but_not_kept(store: Store) -> None:
@@ -305,7 +306,7 @@ def test_what_belongs_to_an_earlier_round_is_remembered_but_not_kept(store: Stor
     store.remember(0, of.version, {"a": 3}, ["a", "b"])
     report = receive(store, "a", of)
     advance(store, 1)
-    memory = reopened(store).memory()
+    memory = reopened(store).recall()
     assert (memory.accepted, memory.stored) == ({"a": report}, frozenset())
     assert memory.recent == {of.version: 0}
     assert list(store.spool.iterdir()) == []
@@ -317,7 +318,7 @@ def test_a_damaged_update_is_forgotten_so_that_its_sender_is_asked_again(store: 
         receive(store, device, of)
     flip(store.spool / of.version / "a.safetensors")
     os.truncate(store.spool / of.version / "b.safetensors", 100)
-    assert set(reopened(store).memory().accepted) == {"c"}
+    assert set(reopened(store).recall().accepted) == {"c"}
     with pytest.raises(StoreError, match="unreadable"):
         store.update(of.version, "a", READ)
 
@@ -327,7 +328,7 @@ def test_clearing_an_empty_spool_is_no_error(store: Store) -> None:
 
 
 def test_an_empty_folder_has_nothing_to_remember(store: Store) -> None:
-    assert store.memory() == Memory()
+    assert store.recall() == Recalled()
 
 
 def test_a_damaged_entry_is_said_in_one_sentence(store: Store) -> None:
@@ -336,7 +337,7 @@ def test_a_damaged_entry_is_said_in_one_sentence(store: Store) -> None:
         journal.execute("UPDATE accepted SET report = '{'")
     journal.close()
     with pytest.raises(StoreError, match="damaged"):
-        store.memory()
+        store.recall()
 
 
 # Power cuts
@@ -373,7 +374,7 @@ def test_a_power_cut_at_any_moment_leaves_the_old_version_or_the_new(
         progress = copy.progress()
         assert progress is not None
         copy.load(progress.version, LAYOUT)
-        assert copy.memory().accepted == {"a": report}
+        assert copy.recall().accepted == {"a": report}
         seen.add(progress.version)
         copy.close()
     assert cuts >= 6
@@ -398,25 +399,25 @@ def test_a_late_update_is_kept_until_the_round_that_takes_it_is_over(store: Stor
     store.keep(first.version, "a", 0, data)
     store.check(first.version, "a", report.manifest, READ)
     store.accept("a", report, 1, 0.5)
-    memory = reopened(store).memory()
+    memory = reopened(store).recall()
     assert memory.stored == {"a"}
     assert memory.accepted["a"] == report
     assert np.array_equal(store.update(first.version, "a", READ), vector(ord("a")))
     advance(store, 2)
-    assert reopened(store).memory().stored == frozenset()
+    assert reopened(store).recall().stored == frozenset()
 
 
 def test_a_refusal_and_a_quarantine_survive_until_a_good_update(store: Store) -> None:
     of = advance(store, 0)
     store.refuse(0, Refuse("a", of.version, "it is not finite", False))
-    assert reopened(store).memory().quarantined == frozenset()
+    assert reopened(store).recall().quarantined == frozenset()
     store.refuse(0, Refuse("a", of.version, "it is not finite again", True))
-    assert reopened(store).memory().quarantined == {"a"}
+    assert reopened(store).recall().quarantined == {"a"}
     with sqlite3.connect(store.path) as journal:
         reasons = [reason for (reason,) in journal.execute("SELECT reason FROM refused")]
     assert reasons == ["it is not finite", "it is not finite again"]
     receive(store, "a", of)
-    assert reopened(store).memory().quarantined == frozenset()
+    assert reopened(store).recall().quarantined == frozenset()
 
 
 def test_an_accepted_update_that_a_merge_refuses_is_no_longer_accepted(store: Store) -> None:
@@ -424,9 +425,9 @@ def test_an_accepted_update_that_a_merge_refuses_is_no_longer_accepted(store: St
     receive(store, "a", of)
     kept = receive(store, "b", of)
     store.refuse(0, Refuse("b", "000009-another", "an update of another version", False))
-    assert set(store.memory().accepted) == {"a", "b"}
+    assert set(store.recall().accepted) == {"a", "b"}
     store.refuse(0, Refuse("a", of.version, "the merge overflows with it", True))
-    memory = reopened(store).memory()
+    memory = reopened(store).recall()
     assert memory.accepted == {"b": kept}
     assert memory.norms == {"b": 0.25}
     assert memory.quarantined == {"a"}
@@ -438,7 +439,7 @@ def test_an_accepted_update_that_a_merge_refuses_is_no_longer_accepted(store: St
 def test_who_was_asked_is_known_for_the_last_thousand_versions(store: Store) -> None:
     for number in range(1003):
         store.remember(number, f"v{number}", {"a": number}, ["a"])
-    asked = reopened(store).memory().asked
+    asked = reopened(store).recall().asked
     assert list(asked) == [f"v{number}" for number in range(3, 1003)]
     assert asked["v3"] == {"a": 3}
 
@@ -446,7 +447,7 @@ def test_who_was_asked_is_known_for_the_last_thousand_versions(store: Store) -> 
 def test_the_last_word_on_who_was_asked_and_who_is_known_counts(store: Store) -> None:
     store.remember(0, "v0", {"a": 1}, ["a", "b"])
     store.remember(0, "v0", {"a": 1, "c": 2}, ["a", "c"])
-    memory = store.memory()
+    memory = store.recall()
     assert memory.asked == {"v0": {"a": 1, "c": 2}}
     assert memory.known == {"a", "c"}
 

@@ -9,7 +9,7 @@ import pytest
 from fededge.errors import WireError
 from fededge.transport.session import Incoming, Session
 from fededge.wire.topics import Topics
-from fededge_server.retained import AGAIN, Sweeper
+from fededge_server.sweeper import AGAIN, Sweeper
 
 TOPICS = Topics("gates")
 VERSION = "000000-0123456789abcdef"

@@ -1,4 +1,4 @@
-"""Retained messages where nothing may be retained: they would fill the broker, and come again."""
+"""Clears retained messages where nothing may be retained: they would fill the broker."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from fededge.wire.topics import Address, Topics
 __all__ = ["Sweeper"]
 
 FLEETING = frozenset({"report", "update", "coordinator claim"})
-"""Messages for those who are there; who retains one means harm, or has a bug."""
+"""Kinds of messages for those who are connected; a retained one is an attack or a bug."""
 
 AGAIN = 10.0
-"""Seconds after which the broker is asked for what else is retained there."""
+"""Seconds after which the broker is asked for further retained messages."""
 
 
 class Sweeper:
@@ -31,11 +31,11 @@ class Sweeper:
         self.session.subscribe(*self.filters, as_published=True)
 
     def cleared(self, address: Address, message: Incoming) -> bool:
-        """Whether this is only the echo of a cleared message, of ours or a device's."""
+        """True if this is only the echo of a cleared message."""
         return address.kind in FLEETING and not message.payload
 
     def check(self, address: Address, message: Incoming, now: float) -> None:
-        """Clear a message that is retained and may not be: a WireError, nobody handles it."""
+        """Clear a message that must not be retained, and raise a WireError: nobody handles it."""
         if address.kind in FLEETING and message.retained:
             self.session.publish(message.topic, b"", retain=True)
             self.again = now + AGAIN if self.again is None else self.again

@@ -1,0 +1,124 @@
+"""The state that the parts of the round machine share: the open round, and every device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from fededge.config import RoundsConfig
+from fededge.wire.messages import round_of
+from fededge_server.machine.events import Command, Invite, Remember
+from fededge_server.machine.facts import RunFacts
+from fededge_server.machine.participants import Participant, Participants
+
+__all__ = ["RoundState", "RoundsView"]
+
+Phase = Literal["waiting", "open", "merging", "done"]
+
+
+@dataclass(frozen=True)
+class RoundsView:
+    """A read-only view of the rounds, for the shell.
+
+    Attributes:
+        asked: how many devices the open round has asked.
+        quarantined: how many devices are in quarantine.
+        spooled: versions whose updates must stay in the spool.
+    """
+
+    run: str
+    round: int
+    version: str
+    phase: Phase
+    full: bool
+    deadline: float
+    asked: int
+    quarantined: int
+    spooled: frozenset[str]
+
+
+@dataclass
+class RoundState:
+    """The open round and its devices.
+
+    Attributes:
+        participants: every device that was heard of.
+        asked: the devices that were asked for earlier versions, with their examples.
+        recent: earlier versions whose late updates may still be folded, with their rounds.
+        full: the disk is full, and no update is taken.
+        counted: how many devices the federation had when the round was last opened.
+        cutoff: when the round stops waiting, now that it is known how long a turn takes.
+    """
+
+    facts: RunFacts
+    config: RoundsConfig
+    round: int
+    version: str
+    participants: Participants = field(default_factory=Participants)
+    phase: Phase = "waiting"
+    asked: dict[str, Mapping[str, int]] = field(default_factory=dict)
+    recent: dict[str, int] = field(default_factory=dict)
+    full: bool = False
+    counted: int = 0
+    opened: float = 0.0
+    deadline: float = math.inf
+    cutoff: float = math.inf
+
+    def view(self, now: float) -> RoundsView:
+        late = self.recent if self.config.folds else {}
+        stored = {report.version for report in self.participants.stored.values()}
+        return RoundsView(
+            run=self.facts.run,
+            round=self.round,
+            version=self.version,
+            phase=self.phase,
+            full=self.full,
+            deadline=self.deadline,
+            asked=len(self.participants.invited),
+            quarantined=len(self.participants.where(lambda one: one.quarantined(now))),
+            spooled=frozenset({self.version, *late, *stored}),
+        )
+
+    def leased(self, one: Participant, now: float) -> bool:
+        """True if a device has given a sign of life in time, or nothing is known of it yet."""
+        return one.heard is None or now - one.heard < self.config.lease
+
+    def asked_for(self, one: Participant, version: str) -> int | None:
+        """The examples that a device had when it was asked for a version; None if it was not."""
+        if version == self.version:
+            return one.asked
+        return self.asked.get(version, {}).get(one.device)
+
+    def too_late(self, version: str) -> str:
+        """Why it is too late for an update for a version; empty if it is not.
+
+        It is not before the next version is in the journal: until then a coordinator that restarts
+        goes on with the same round, and asks for the update.
+        """
+        number = self.recent.get(version, self.round if version == self.version else None)
+        if number is None:  # no version of ours, or one that is long forgotten
+            number = round_of(version)
+            return f"round {number + 1} is over" if number < self.round else ""
+        fresh = self.round - number <= self.config.max_staleness
+        taken = version == self.version or (self.config.folds and fresh)
+        return "" if taken and self.phase != "done" else f"round {number + 1} is over"
+
+    def outdated(self, one: Participant, version: str) -> bool:
+        """True if a later update of the device was accepted: this one was decided on long ago."""
+        return one.accepted is not None and round_of(version) <= round_of(one.accepted.version)
+
+    def invitations(self, devices: Iterable[Participant]) -> list[Command]:
+        """Ask devices for a turn; nobody while the disk is full.
+
+        That a device is asked may not be on disk then: it would be refused after a restart.
+        """
+        if self.full:
+            return []
+        return [Invite(one.device, self.round, self.version) for one in devices]
+
+    def remember(self) -> Remember:
+        known = tuple(self.participants.known)
+        self.counted = len(known)
+        return Remember(self.round, self.version, self.participants.invited, known)

@@ -1,0 +1,183 @@
+"""Updates of the open round: reports, chunks, checks and refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from fededge.wire.messages import Reply, Report
+from fededge_server.machine.eligibility import Eligibility
+from fededge_server.machine.events import (
+    Bad,
+    Check,
+    Command,
+    Discard,
+    ExpectUpdate,
+    Note,
+    Refuse,
+    SendReply,
+    Stored,
+    UpdateChunkCame,
+)
+from fededge_server.machine.participants import Part, Participant
+from fededge_server.machine.report_checks import flaw, foreign
+from fededge_server.machine.round_state import RoundState
+from fededge_server.machine.transfers import Transfer
+
+__all__ = ["Updates"]
+
+
+@dataclass(frozen=True)
+class Updates:
+    """Decides which updates are taken. A report's claims decide nothing that is known here."""
+
+    state: RoundState
+    eligibility: Eligibility
+
+    # Reports
+
+    def report(self, device: str, report: Report, now: float) -> list[Command]:
+        one = self.state.participants.of(device)
+        one.heard = now
+        reply = self.verdict(one, report, now)
+        if reply is None and self.state.phase == "open":
+            wrong = flaw(self.state.facts, report, self._announced(one, report.version))
+            # Anybody can make a bad report on an open broker: it says nothing about the device.
+            reply = Reply("refused", report.version, wrong) if wrong else None
+        if reply is not None:
+            text = f"update {reply.kind}: {reply.reason}" if reply.reason else "asked again"
+            return [Note(text, device), SendReply(device, reply)]
+        busy = self.state.full or one.part in (Part.CHECKING, Part.STORED)
+        if self.state.phase != "open" or busy:
+            return []  # the device keeps its update, and asks again when the round opens
+        return self._begin(one, report, now)
+
+    def _announced(self, one: Participant, version: str) -> int:
+        """The examples that a device had when it was asked, or has now."""
+        now = one.status.examples if one.status is not None else 0
+        return max(self.state.asked_for(one, version) or 0, now)
+
+    def verdict(self, one: Participant, report: Report, now: float) -> Reply | None:
+        """The reply that a report gets at once; None if its chunks are wanted, now or later."""
+        version, state = report.version, self.state
+        reason = foreign(state.facts, one.device, report)
+        if reason:
+            return Reply("refused", version, reason)
+        if one.accepted is not None and one.accepted.version == version:
+            return Reply("accepted", version)
+        late = state.too_late(version)
+        if late:
+            return Reply("late", version, late)
+        if version != state.version and version not in state.recent:
+            reason = f"trained from version {version}, wanted is {state.version}"
+        elif state.outdated(one, version):
+            reason = "a later update of this device was accepted: this one is a repetition"
+        elif state.phase == "open" and state.asked_for(one, version) is None:
+            reason = f"the device was not asked for version {version}"
+        elif one.part is Part.REFUSED:
+            reason = "an update of this device was refused in this round"
+        elif one.quarantined(now):
+            reason = "the device is in quarantine: too many of its updates had to be refused"
+        return Reply("refused", version, reason) if reason else None
+
+    def _begin(self, one: Participant, report: Report, now: float) -> list[Command]:
+        """Ask for the chunks of this report; if that was done, for those that do not come."""
+        if one.transfer is None or one.transfer.report.manifest != report.manifest:
+            one.move(Part.SENDING)
+            one.transfer = Transfer.begun(report, now)
+            return [ExpectUpdate(one.device, report), one.transfer.request(one.device)]
+        one.transfer.renew()
+        return [one.transfer.request(one.device)] if one.transfer.overdue(now) else []
+
+    def resume(self, one: Participant, report: Report, have: frozenset[int], now: float) -> None:
+        """Go on with an update that was on its way when an earlier process ended."""
+        wanted = not self.state.too_late(report.version)
+        if one.part is not Part.IDLE or not wanted or self.state.outdated(one, report.version):
+            return
+        one.move(Part.SENDING)
+        one.transfer = Transfer.resumed(report, have, now)
+
+    # Chunks
+
+    def chunk(self, event: UpdateChunkCame, now: float) -> list[Command]:
+        one = self.state.participants.of(event.device)
+        one.heard = now
+        if self.state.phase == "merging":
+            return []  # it is too late for this version; if the next can take it, it is asked for
+        if one.transfer is None or one.transfer.report.version != event.version:
+            return []  # late, or before its report: what is missing will be asked for
+        commands = one.transfer.take(event, now)
+        return [*commands, self._complete(one)] if commands and one.transfer.complete else commands
+
+    def stalled(self, now: float) -> list[Command]:
+        """Ask for chunks that do not come, and for a turn: the device may have lost its update."""
+        commands: list[Command] = []
+        silent: list[Participant] = []
+        if self.state.phase == "merging":
+            return []
+        for one in self.state.participants.doing(Part.SENDING):
+            assert one.transfer is not None
+            if one.transfer.complete:  # an earlier process had no time to check it
+                commands.append(self._complete(one))
+            elif one.present and one.transfer.overdue(now):
+                commands.append(one.transfer.request(one.device))
+                silent += [one] * (one.transfer.report.version == self.state.version)
+        return commands + self.state.invitations(one for one in silent if one.invited)
+
+    def _complete(self, one: Participant) -> Check:
+        assert one.transfer is not None
+        report = one.transfer.report
+        one.move(Part.CHECKING)
+        return Check(one.device, report)
+
+    # Verdicts
+
+    def stored(self, event: Stored) -> list[Command]:
+        one, report = self.state.participants.of(event.device), event.report
+        one.move(Part.STORED)
+        one.stored, one.accepted, one.change = report, report, event.norm
+        self.eligibility.well(one)
+        return [SendReply(one.device, Reply("accepted", report.version))]
+
+    def bad(self, event: Bad, now: float) -> list[Command]:
+        one = self.state.participants.of(event.device)
+        quarantined = self.eligibility.refused(one, now)
+        version = event.version or self.state.version
+        return self._refuse(one, version, event.reason, quarantined)
+
+    def _refuse(
+        self, one: Participant, version: str, reason: str, quarantined: bool
+    ) -> list[Command]:
+        one.move(Part.REFUSED)
+        return [
+            Note(f"update refused{', now in quarantine' * quarantined}: {reason}", one.device),
+            Discard(one.device, version),
+            Refuse(one.device, version, reason, quarantined),
+            SendReply(one.device, Reply("refused", version, reason)),
+        ]
+
+    def revoke(self, one: Participant, reason: str, now: float) -> list[Command]:
+        """Refuse an update that was accepted: no version can be made with it."""
+        assert one.stored is not None
+        version, one.accepted = one.stored.version, None
+        self.eligibility.quarantine(one, now)
+        return self._refuse(one, version, reason, quarantined=True)
+
+    def drop_all(self) -> list[Command]:
+        """The disk is full: devices keep their updates, and report them again."""
+        dropped: list[Command] = []
+        for one in self.state.participants.doing(Part.SENDING, Part.CHECKING):
+            if one.transfer is not None:
+                dropped.append(Discard(one.device, one.transfer.report.version))
+            one.move(Part.INVITED if one.invited else Part.IDLE)
+        return dropped
+
+    def give_up(self, senders: Iterable[Participant]) -> list[Command]:
+        """Their updates are of no use any more, and need not be sent to the end."""
+        commands: list[Command] = []
+        for one in senders:
+            assert one.transfer is not None
+            version = one.transfer.report.version
+            one.move(Part.IDLE)
+            commands.append(SendReply(one.device, Reply("late", version, "the round is over")))
+        return commands
