@@ -66,7 +66,6 @@ PARTS: Mapping[Part, Mapping[Part, str]] = {
         Part.SENDING: "its report comes",
         Part.RESTING: "it says that its turn failed",
         Part.FAILED: "it cannot take part, or its turn failed too often",
-        Part.QUARANTINED: "a restarted round had asked it, and it is in quarantine since",
         Part.IDLE: OVER,
     },
     Part.RESTING: {
