@@ -125,7 +125,7 @@ class EchoRunner(TurnRunner):
             version=state.version,
             layout=layout.hash,
             manifest=chunks.manifest(FileSource(path), state.manifest.chunk_bytes),
-            scalars=dict.fromkeys(self.method.scalars, float(EXAMPLES)),
+            scalars=dict.fromkeys(self.method.scalars, 1.0) | {"examples": float(EXAMPLES)},
         )
         self.store.save_turn(now, update, Private(), report)
 
