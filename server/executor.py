@@ -28,7 +28,7 @@ from fededge_server.store import Store
 from fededge_server.version_judge import VersionJudge
 from fededge_server.versions import Versions
 
-__all__ = ["Executor"]
+__all__ = ["CommandExecutor"]
 
 log = logging.getLogger("coordinator")
 
@@ -37,7 +37,7 @@ Command = events.Command | rollout.Command
 
 
 @dataclass
-class Executor:
+class CommandExecutor:
     """`opened` says when each round was opened, to tell how long it took."""
 
     config: CoordinatorConfig

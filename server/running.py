@@ -20,7 +20,7 @@ from fededge.errors import DiskFullError, TransportError, WireError
 from fededge.transport.session import Connected, Delivered, Failed, Incoming, Lost, Session
 from fededge.wire.messages import Claim, Report, Status, decode
 from fededge.wire.topics import Address
-from fededge_server.executor import Command, Event, Executor
+from fededge_server.executor import Command, CommandExecutor, Event
 from fededge_server.identity import Identity
 from fededge_server.machine import events, rollout
 from fededge_server.machine.round_state import RoundsView
@@ -54,7 +54,7 @@ class RunningCoordinator:
     versions: Versions
     rounds: Rounds
     staging: rollout.Staging | None
-    executor: Executor
+    executor: CommandExecutor
     judge: VersionJudge
     publisher: Publisher
     name: NameKeeper

@@ -21,7 +21,7 @@ from fededge.methods import Hyper
 from fededge.transport.presence import claim_name, new_claim
 from fededge.transport.session import Session, Will
 from fededge.wire.messages import Presence
-from fededge_server.executor import Command, Executor
+from fededge_server.executor import Command, CommandExecutor
 from fededge_server.identity import Identity
 from fededge_server.machine import events
 from fededge_server.machine.facts import RunFacts
@@ -193,7 +193,7 @@ class Coordinator:
             versions=versions,
             rounds=rounds,
             staging=staging,
-            executor=Executor(
+            executor=CommandExecutor(
                 config=config,
                 identity=identity,
                 session=session,
