@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from fededge_agent.machine.agent import transitions_table as agent_table
+from fededge_server.machine.participants import transitions_table as coordinator_table
 from tests.pages import page, program
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -60,7 +62,7 @@ def test_every_name_is_in_its_file(path: str, name: str) -> None:
 
 def test_the_page_names_enough_to_be_worth_checking() -> None:
     assert len(set(named())) > 40
-    assert ("server/machine/rounds.py", "Rounds._refuse") in set(named())
+    assert ("server/machine/updates.py", "Updates._refuse") in set(named())
 
 
 def test_every_package_is_in_the_table_of_the_tree() -> None:
@@ -74,6 +76,14 @@ def test_every_package_is_in_the_table_of_the_tree() -> None:
     inner = {name for name in packages if name.count("/") > 1}  # data/formats, models/networks
     assert packages - inner <= listed
     assert all((ROOT / name).is_dir() for name in listed)
+
+
+@pytest.mark.parametrize(
+    ("side", "table"), [("coordinator", coordinator_table()), ("agent", agent_table())]
+)
+def test_the_states_are_those_of_the_machines(side: str, table: str) -> None:
+    place = PAGE.partition(f"<!-- {side} states: made by tests -->")[2].partition("<!-- end -->")[0]
+    assert place.strip() == table.strip()
 
 
 def test_the_steps_of_the_round_are_numbered_through() -> None:

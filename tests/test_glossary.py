@@ -12,27 +12,6 @@ from tests.pages import page
 from tests.test_imports import FOLDERS, modules
 
 PAGE = page("glossary.md")
-WORDS, SHARED = PAGE.split("## Classes that share a name")
-
-# Pairs that are about to get names of their own.
-PENDING = {
-    "Answer",
-    "ChunkCame",
-    "Entry",
-    "Facts",
-    "File",
-    "Finish",
-    "Layout",
-    "Manifest",
-    "Merged",
-    "Message",
-    "Open",
-    "Outcome",
-    "Progress",
-    "Trained",
-    "Turn",
-    "Wanted",
-}
 
 WANTED = {
     *("federation", "coordinator", "agent", "device", "round", "turn", "task", "version", "update"),
@@ -46,7 +25,7 @@ def rows(text: str) -> list[list[str]]:
     """The cells of all tables, without headings and rules."""
     lines = [line for line in text.splitlines() if line.startswith("| ")]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    return [row for row in cells if row[0] not in ("word", "class")]
+    return [row for row in cells if row[0] != "word"]
 
 
 @cache
@@ -76,7 +55,7 @@ def shared_names() -> dict[str, set[str]]:
 
 
 def test_every_word_has_a_sentence_and_a_place_that_exists() -> None:
-    for word, meaning, where in rows(WORDS):
+    for word, meaning, where in rows(PAGE):
         assert re.fullmatch("[a-z][a-z ]*", word)
         assert re.search(r"[.:][)]?$", meaning), f"{word}: the meaning is not a sentence"
         (name,) = re.findall("`([^`]+)`", where)
@@ -84,21 +63,14 @@ def test_every_word_has_a_sentence_and_a_place_that_exists() -> None:
 
 
 def test_every_word_is_there_once() -> None:
-    words = Counter(row[0] for row in rows(WORDS))
+    words = Counter(row[0] for row in rows(PAGE))
     assert [word for word, count in words.items() if count > 1] == []
     assert WANTED - words.keys() == set()
 
 
-def test_a_class_shares_its_name_only_if_the_glossary_says_why() -> None:
-    listed = {
-        cell.strip("`"): set(re.findall("`([^`]+)`", where)) for cell, where, _ in rows(SHARED)
-    }
-    found = {name: where for name, where in shared_names().items() if name not in PENDING}
-    assert found == listed
-
-
-def test_a_reason_stands_beside_every_shared_name() -> None:
-    assert all(re.search(r"\w+ \w+.*\.$", reason) for _, _, reason in rows(SHARED))
+def test_no_two_classes_share_a_name() -> None:
+    """A pair that must share one needs a table in the glossary with its reason; none does."""
+    assert shared_names() == {}
 
 
 def test_a_class_that_is_not_there_would_be_noticed() -> None:

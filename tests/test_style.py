@@ -14,18 +14,6 @@ from tests.test_imports import FOLDERS, modules
 ROOT = Path(__file__).resolve().parents[1]
 MOST_LINES, MANY_LINES = 300, 35
 
-# Modules that are about to be split.
-PENDING = {
-    "fededge.config.sections",
-    "fededge.predictor.http_endpoint",
-    "fededge.transport.session",
-    "fededge_agent.machine.life",
-    "fededge_agent.shell",
-    "fededge_agent.store.store",
-    "fededge_server.machine.rounds",
-    "fededge_server.shell",
-}
-
 # Functions that may be longer: one `match` over all events or commands reads best in one piece.
 LONG = {"fededge_agent.machine.life._take", "fededge_server.shell._do"}
 
@@ -45,7 +33,7 @@ def long_functions(module: str, source: str) -> Iterator[str]:
 def test_a_module_and_its_functions_are_short_enough_to_be_read(module: str, path: Path) -> None:
     source = path.read_text("utf-8")
     lines = len(source.splitlines())
-    assert lines <= MOST_LINES or module in PENDING, f"{module} has {lines} lines"
+    assert lines <= MOST_LINES, f"{module} has {lines} lines"
     assert set(long_functions(module, source)) <= LONG
 
 
