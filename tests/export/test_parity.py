@@ -116,7 +116,7 @@ def test_accuracy_is_that_of_the_exported_file(
     [
         (torch.zeros(0, 3, 8, 8, dtype=torch.uint8), "there are none"),
         (torch.zeros(4, 3, 8, 8), r"got torch.float32 \(4, 3, 8, 8\)"),
-        (torch.zeros(4, 1, 8, 8, dtype=torch.uint8), r"of shape \(3, 8, 8\), these are"),
+        (torch.zeros(4, 1, 8, 8, dtype=torch.uint8), r"of shape \(3, 8, 8\), got"),
     ],
     ids=["none", "float", "channels"],
 )
