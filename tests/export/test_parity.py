@@ -171,5 +171,5 @@ def test_without_onnx_runtime_there_is_a_sentence_and_the_agent_trains_on(
 ) -> None:
     """An agent catches exactly this error, and goes on without exports."""
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(ExportError, match=r"takes ONNX Runtime, .*pip install onnxruntime"):
+    with pytest.raises(ExportError, match=r"needs ONNX Runtime, .*pip install onnxruntime"):
         Template.trace(network, spec)
