@@ -72,7 +72,7 @@ def test_labels_of_the_federation_decide_the_numbers() -> None:
 
 
 def test_arrays_of_another_shape_are_refused() -> None:
-    refuses(r"shape \[1, 28, 28\], but \[3, 32, 32\]", "embedded", None, shape=(3, 32, 32))
+    refuses(r"shape \[3, 32, 32\], got \[1, 28, 28\]", "embedded", None, shape=(3, 32, 32))
 
 
 def test_embedded_reads_no_root(tmp_path: Path) -> None:
@@ -282,7 +282,7 @@ def test_pickles_with_another_md5_are_not_opened(
 def test_cifar_without_torchvision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "cifar-10-batches-py").mkdir()
     monkeypatch.setitem(sys.modules, "torchvision.datasets", None)
-    refuses(r"takes torchvision.*install fededge\[vision\]", "cifar10", tmp_path)
+    refuses(r"needs torchvision.*install fededge\[vision\]", "cifar10", tmp_path)
 
 
 # ---- folder -----------------------------------------------------------------------------------
@@ -365,7 +365,7 @@ def test_folder_mistakes(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     refuses("none of its class folders holds an image", "folder", tmp_path)
     write_image(tmp_path / "a" / "1.png", pixels(4, 4))
-    refuses("not 2 as wanted", "folder", tmp_path, shape=(2, 4, 4))
+    refuses("but 2 are wanted", "folder", tmp_path, shape=(2, 4, 4))
     write_image(tmp_path / "a" / "2.png", pixels(4, 5))
     refuses(r"2.png: its shape \(1, 4, 5\) differs from \(1, 4, 4\)", "folder", tmp_path)
     write_image(tmp_path / "a" / "2.png", pixels(4, 4, 3))
@@ -520,7 +520,7 @@ def test_npz_with_a_test_part_and_labels(tmp_path: Path) -> None:
         ({"x": np.array([{}] * 4), "y": Y}, "array `x` cannot be read .object"),
         (
             {"x": pixels(4, 3, 3), "y": Y, "x_test": pixels(4, 5, 5), "y_test": Y},
-            r"shape \[1, 5, 5\], but \[1, 3, 3\]",
+            r"shape \[1, 3, 3\], got \[1, 5, 5\]",
         ),
     ],
 )

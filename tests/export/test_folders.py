@@ -58,7 +58,7 @@ def test_a_folder_where_the_link_belongs_is_said_and_stays(tmp_path: Path) -> No
     """As a copy leaves it that followed the link: nobody knows whether it is the only one."""
     folders.write_folder(tmp_path, 1, FILES)
     shutil.copytree(tmp_path / "1", tmp_path / "current")
-    with pytest.raises(StoreError, match=r"current: this is a folder .*; remove it"):
+    with pytest.raises(StoreError, match=r"current must be a link .* it is a folder .*; remove it"):
         folders.set_current(tmp_path, 1)
     assert (tmp_path / "current" / "model.onnx").exists()
 

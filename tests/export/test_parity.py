@@ -115,8 +115,8 @@ def test_accuracy_is_that_of_the_exported_file(
     ("images", "words"),
     [
         (torch.zeros(0, 3, 8, 8, dtype=torch.uint8), "there are none"),
-        (torch.zeros(4, 3, 8, 8), r"these are torch.float32 \(4, 3, 8, 8\)"),
-        (torch.zeros(4, 1, 8, 8, dtype=torch.uint8), r"of shape \(3, 8, 8\), these are"),
+        (torch.zeros(4, 3, 8, 8), r"got torch.float32 \(4, 3, 8, 8\)"),
+        (torch.zeros(4, 1, 8, 8, dtype=torch.uint8), r"of shape \(3, 8, 8\), got"),
     ],
     ids=["none", "float", "channels"],
 )
@@ -171,5 +171,5 @@ def test_without_onnx_runtime_there_is_a_sentence_and_the_agent_trains_on(
 ) -> None:
     """An agent catches exactly this error, and goes on without exports."""
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(ExportError, match=r"takes ONNX Runtime, .*pip install onnxruntime"):
+    with pytest.raises(ExportError, match=r"needs ONNX Runtime, .*pip install onnxruntime"):
         Template.trace(network, spec)

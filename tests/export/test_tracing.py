@@ -210,7 +210,7 @@ class Branching(nn.Module):
     [
         (
             nn.Sequential(nn.Flatten(), nn.Linear(192, 4)),
-            r"\(2, 4\) .* must be \(2, 3\): .* 3 labels",
+            r"must return shape \(2, 3\) .* 3 labels, got \(2, 4\)",
         ),
         (
             nn.Sequential(nn.Flatten(), nn.Linear(100, 3)),
