@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from fededge._internal.logs import RateLimit
 from fededge._internal.plain_text import plain
 from fededge.config import CoordinatorConfig
 from fededge.errors import WireError
+from fededge.service.log_lines import LogLines
 from fededge.transport.session import Session
 from fededge.wire.messages import Reply, Report, TaskMessage, encode
 from fededge_server.identity import Identity
@@ -51,7 +51,7 @@ class CommandExecutor:
     publisher: Publisher
     message: StateMessage
     clock: Callable[[], float]
-    notes: RateLimit
+    lines: LogLines
     opened: dict[int, float] = field(default_factory=dict)
 
     @property
@@ -75,7 +75,7 @@ class CommandExecutor:
             case events.Invite() | events.SendReply() | events.RoundOpened():
                 self._tell(command)
             case events.Note(text, device):
-                self.notes.say(logging.INFO, device, text, self.clock())
+                self.lines.note(text, device)
             case events.RunFinished():
                 log.info("all %d rounds are done", self.config.rounds.count)
             case events.PublishState():

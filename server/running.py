@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fededge._internal.logs import RateLimit
 from fededge.errors import DiskFullError, TransportError, WireError
+from fededge.service.log_lines import LogLines
 from fededge.transport.session import Connected, Delivered, Failed, Incoming, Lost, Session
 from fededge.wire.messages import Claim, Report, Status, decode
 from fededge.wire.topics import Address
@@ -44,8 +44,8 @@ SPARE_UPDATES = 4
 class RunningCoordinator:
     """Built whole by `Coordinator.start`.
 
-    `observe` hears every command before it is carried out. `dropped` limits the log's lines on
-    messages that are of no use, `notes` those on devices.
+    `observe` hears every command before it is carried out. `lines` are log lines that the network
+    can cause, at a bounded rate.
     """
 
     identity: Identity
@@ -60,8 +60,7 @@ class RunningCoordinator:
     name: NameKeeper
     sweeper: Sweeper
     clock: Callable[[], float]
-    dropped: RateLimit
-    notes: RateLimit
+    lines: LogLines
     observe: Callable[[Command], None]
     waiting: deque[Event] = field(default_factory=deque)
 
@@ -111,10 +110,8 @@ class RunningCoordinator:
 
     def tick(self) -> None:
         """Do what is due by the clock."""
-        now = self.clock()
-        for limit in (self.dropped, self.notes):
-            limit.tick(now)
-        self.sweeper.tick(now)
+        self.lines.tick()
+        self.sweeper.tick(self.clock())
         self._look_for_space()
         if not self.view.full:
             self._attempt(self.judge.requested)
@@ -131,8 +128,7 @@ class RunningCoordinator:
                 self._dispatch(address, message)
         except WireError as error:
             device = self.identity.topics.device_of(message.topic)
-            text = f"message on {message.topic} dropped: {error}"
-            self.dropped.say(logging.WARNING, device, text, self.clock())
+            self.lines.drop(message.topic, device, error)
 
     def _dispatch(self, address: Address, message: Incoming) -> None:
         device, payload = address.device, message.payload

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import queue
 import time
@@ -13,11 +12,12 @@ from typing import Any, Protocol
 
 import msgspec
 
-from fededge._internal.logs import RateLimit
 from fededge._internal.malloc import return_free_memory
 from fededge.config import BrokerConfig, CoordinatorConfig
 from fededge.credentials.signing_keys import read_signing_key
 from fededge.methods import Hyper
+from fededge.service.inbox import InboxLoop
+from fededge.service.log_lines import LogLines
 from fededge.transport.presence import claim_name, new_claim
 from fededge.transport.session import Session, Will
 from fededge.wire.messages import Presence
@@ -44,8 +44,9 @@ __all__ = ["Coordinator"]
 
 log = logging.getLogger("coordinator")
 
-TICK = 0.5
 SESSION_KEPT = 24 * 3600
+LOGGED_DEVICES = 1000
+"""Devices that may cause log lines of their own; further ones share a counter."""
 
 
 class Connect(Protocol):
@@ -109,13 +110,11 @@ class Coordinator:
         self.connect = connect
         self.claim = claim
         self.observe = observe
-        self.inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.stopping = False
+        self.loop = InboxLoop(clock)
 
     def stop(self) -> None:
         """Ask `run` to return; safe from a signal handler."""
-        self.stopping = True
-        self.inbox.put(events.Tick())
+        self.loop.stop()
 
     def run(self) -> Progress:
         """Run the rounds that are left, and return where the run stands then."""
@@ -123,22 +122,12 @@ class Coordinator:
         try:
             running = self.start()
             try:
-                self._loop(running)
+                self.loop.run(running)
             finally:
                 running.stop()
             return running.progress
         finally:
             self.close()
-
-    def _loop(self, running: RunningCoordinator) -> None:
-        """One thread decides."""
-        next_tick = self.clock() + TICK
-        while not self.stopping and not running.done:
-            with contextlib.suppress(queue.Empty):
-                running.take(self.inbox.get(timeout=max(0.0, next_tick - self.clock())))
-            if self.clock() >= next_tick:
-                next_tick = self.clock() + TICK
-                running.tick()
 
     def close(self) -> None:
         """Give the state folder and the network's process up; also after a start that failed."""
@@ -170,14 +159,8 @@ class Coordinator:
         staging = self._staging(versions)
         message = StateMessage(config, rounds, versions, staging, self.clock)
         session = self._session(identity)
-        dropped = RateLimit(log, first=5, devices=100)
-        notes = RateLimit(log, first=20, devices=1000)
-
-        def warn(text: str) -> None:
-            """Log what others can cause at any time, at a bounded rate."""
-            dropped.say(logging.WARNING, "", text, self.clock())
-
-        publisher = self._publisher(identity, session, versions, message, warn)
+        lines = LogLines(log, self.clock, LOGGED_DEVICES)
+        publisher = self._publisher(identity, session, versions, message, lines.warn)
         judge = VersionJudge(
             versions=versions,
             health=self._health(),
@@ -205,15 +188,14 @@ class Coordinator:
                 publisher=publisher,
                 message=message,
                 clock=self.clock,
-                notes=notes,
+                lines=lines,
             ),
             judge=judge,
             publisher=publisher,
-            name=NameKeeper(identity, session, self.clock, warn),
+            name=NameKeeper(identity, session, self.clock, lines.warn),
             sweeper=Sweeper(session, identity.topics),
             clock=self.clock,
-            dropped=dropped,
-            notes=notes,
+            lines=lines,
             observe=self.observe,
         )
 
@@ -262,7 +244,7 @@ class Coordinator:
         # A secret of the state folder: whoever took our client id would throw us off the broker.
         name = f"fededge-{config.federation}-coordinator-{self.store.fact('session')}"
         will = identity.presence(online=False)
-        session = self.connect(config.broker, name, self.inbox, will, SESSION_KEPT)
+        session = self.connect(config.broker, name, self.loop.inbox, will, SESSION_KEPT)
         session.subscribe(f"{topics.coordinator}/status", topics.state)
         session.subscribe(topics.device("+", "status"))
         # Last: what is retained elsewhere must not wait behind litter.

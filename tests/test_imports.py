@@ -51,7 +51,7 @@ fededge_agent: _internal.plain_text errors model_spec flat models wire method st
     fededge_agent.machine
 fededge_server.store: errors flat wire storage fededge_server.machine
 fededge_server: _internal.plain_text errors model_spec _internal flat models wire method storage
-    credentials federated training methods config data transport fededge_server.machine
+    credentials federated training methods config data transport service fededge_server.machine
     fededge_server.store
 cli: _internal.plain_text errors _internal inputs ops models wire storage broker credentials
     federated predictor training export methods config data transport simulation fededge_agent

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 
 import pytest
 
@@ -13,11 +12,7 @@ from fededge_server.machine.participants import (
     Part,
     Participant,
     Participants,
-    transitions_table,
 )
-
-PAGE = Path(__file__).parents[3] / "docs" / "architecture.md"
-MARK = "<!-- coordinator states: made by tests -->"
 
 
 @pytest.mark.parametrize(("before", "after"), [*itertools.permutations(Part, 2)])
@@ -53,10 +48,3 @@ def test_a_question_about_a_device_changes_nothing() -> None:
     assert not one.rests(6.0)
     assert not one.quarantined(6.0)
     assert (one.rests_until, one.quarantined_until) == (5.0, 5.0)
-
-
-@pytest.mark.skipif(not PAGE.exists(), reason="the page is not written yet")
-def test_the_documentation_has_the_table() -> None:
-    _, _, rest = PAGE.read_text(encoding="utf-8").partition(MARK)
-    table, _, _ = rest.partition(MARK)
-    assert table.strip() == transitions_table().strip()

@@ -423,7 +423,7 @@ def test_a_bad_update_is_refused_and_not_waited_for() -> None:
         ({"manifest": Manifest(1, 2048, 10, "0" * 64)}, "chunks of 2048"),
         ({"manifest": Manifest(3, 1024, 10, "0" * 64)}, "3 chunks"),
         ({"manifest": Manifest(1, 1024, 2500, "0" * 64)}, "1 chunks"),
-        ({"manifest": Manifest(1_000_000, 1024, 2**53, "0" * 64)}, "more than the 10000"),
+        ({"manifest": Manifest(1_000_000, 1024, 2**53, "0" * 64)}, "the limit is 10000"),
     ],
 )
 def test_a_report_that_is_not_what_it_must_be_is_refused_with_the_reason(
