@@ -39,7 +39,8 @@ class Publisher:
     """The broker's copy of the model and the state.
 
     `describe` makes the state, `payload` gives the bytes of the model. A version has at most
-    `most_chunks`, whatever a state claims that somebody else wrote.
+    `most_chunks`, whatever a state claims that somebody else wrote. `chunks_of` is the version
+    whose chunks were handed to the session: no state goes out before those of its version.
     """
 
     session: Session
@@ -62,6 +63,7 @@ class Publisher:
     put_at: float | None = None
     overwritten: bool = False
     outdated: set[str] = field(default_factory=set)
+    chunks_of: str = ""
 
     @property
     def idle(self) -> bool:
@@ -93,8 +95,7 @@ class Publisher:
         """
         if self.looking:
             self.looking = False
-            if not self._still_there():
-                self.put_model()
+            self.chunks_of = self.ours.version if self._still_there() else ""
             self.put_state()
 
     def _still_there(self) -> bool:
@@ -125,7 +126,7 @@ class Publisher:
         """Publish the current version in retained chunks: the broker hands them to all who ask."""
         payload = chunks.Payload.of(self.payload(), self.chunk_bytes)
         self.manifest = payload.facts
-        version = self.ours.version
+        version = self.chunks_of = self.ours.version
         for index in range(self.manifest.chunks):
             make = functools.partial(payload.chunk, index)
             topic = self.topics.model(version, index)
@@ -135,6 +136,8 @@ class Publisher:
     def put_state(self) -> None:
         """Publish the state, once the broker has the model that it names."""
         self.overwritten = False
+        if not self.looking and self.chunks_of != self.ours.version:
+            self.put_model()
         self.due = self.looking or not self.session.idle
         if not self.due:
             self._put_state()

@@ -134,6 +134,8 @@ class Updates:
 
     def stored(self, event: Stored) -> list[Command]:
         one, report = self.state.participants.of(event.device), event.report
+        if one.part is not Part.CHECKING:
+            return []  # given up meanwhile; the device reports it again
         one.move(Part.STORED)
         one.stored, one.accepted, one.change = report, report, event.norm
         self.eligibility.well(one)
@@ -141,6 +143,8 @@ class Updates:
 
     def bad(self, event: Bad, now: float) -> list[Command]:
         one = self.state.participants.of(event.device)
+        if one.part is not Part.CHECKING:
+            return []  # given up meanwhile; the device reports it again
         quarantined = self.eligibility.refused(one, now)
         version = event.version or self.state.version
         return self._refuse(one, version, event.reason, quarantined)
