@@ -25,7 +25,7 @@ __all__ = ["Handler", "RequestError"]
 
 log = logging.getLogger(__name__)
 
-# Of a body that is too large, up to this many times the limit is read and discarded: else the
+# A body that is too large is read and discarded, up to this many times the limit: else the
 # client, still sending, may see a broken connection instead of the answer.
 DISCARDED = 8
 PIECE = 1 << 16
