@@ -2,6 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
+
+#include "kernels/host_device.h"
 
 namespace fededge::cpu {
 
@@ -27,16 +30,18 @@ void convolve_baseline(const Convolution& layer, const float* image, float* out,
 void convolve_avx2(const Convolution& layer, const float* image, float* out, uint8_t* where);
 void convolve_avx512(const Convolution& layer, const float* image, float* out, uint8_t* where);
 
-// The gradient with respect to one number of the feature map, and the offset of the number's patch
-// in the image.
-struct Slope {
-  int64_t at;
-  float value;
-};
+// True unless the number is 0 of either sign. Integer arithmetic takes fewer instructions.
+FEDEDGE_HD bool nonzero(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, sizeof(bits));
+  return bits << 1 != 0;
+}
 
-// The nonzero slopes of one output channel in one image.
+// The nonzero slopes of one output channel in one image: the gradients with respect to numbers of
+// the feature map, and the offsets of their patches in the image.
 struct Slopes {
-  const Slope* data;
+  const int32_t* at;
+  const float* value;
   int64_t count;
 };
 
@@ -57,9 +62,30 @@ void add_to_weight_baseline(const Patches& p, Slopes slopes, const float* image,
 void add_to_weight_avx2(const Patches& p, Slopes slopes, const float* image, float* weight);
 void add_to_weight_avx512(const Patches& p, Slopes slopes, const float* image, float* weight);
 
-// Adds the contribution of the slopes to the gradient of an image.
-void add_to_image_baseline(const Patches& p, Slopes slopes, const float* weight, float* image);
-void add_to_image_avx2(const Patches& p, Slopes slopes, const float* weight, float* image);
-void add_to_image_avx512(const Patches& p, Slopes slopes, const float* weight, float* image);
+// The slopes of all output channels in one image, [row][column][output] of the pooled output. A
+// value of 0 means that there is none.
+struct Cells {
+  int64_t rows;
+  int64_t columns;
+  int64_t outputs;
+  int64_t channels;  // of the image
+  const uint8_t* where;
+  const float* value;
+};
+
+// A slope and the weights of its output channel.
+struct Tap {
+  const float* weight;
+  float value;
+};
+
+// Adds the contribution of the slopes to the gradient of an image. `weight` has the rows of all
+// output channels, `scratch` has 4 * outputs elements.
+void add_to_image_baseline(const Patches& p, const Cells& cells, const float* weight, Tap* scratch,
+                           float* image);
+void add_to_image_avx2(const Patches& p, const Cells& cells, const float* weight, Tap* scratch,
+                       float* image);
+void add_to_image_avx512(const Patches& p, const Cells& cells, const float* weight, Tap* scratch,
+                         float* image);
 
 }  // namespace fededge::cpu

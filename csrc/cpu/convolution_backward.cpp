@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <tuple>
 #include <vector>
 
@@ -78,51 +79,103 @@ void each_weight(const Tensor& weight, const Patches& p, const F& f) {
   }
 }
 
-// Finds the slopes of an output channel in an image.
-class Finder {
+// The slopes of one image after another, [row][column][output] of the pooled output: the offsets of
+// their patches, and their values, 0 where there is none.
+class ImageSlopes {
  public:
-  Finder(const Inputs& in, int64_t row)
+  ImageSlopes(const Inputs& in, int64_t row)
       : in_(in),
-        strides_(in.gradient.strides()),
-        offsets_{0, in.channels(), row, row + in.channels(), 0},
-        row_(row),
-        found_(in.cells()) {}
+        rows_(in.gradient.size(2)),
+        columns_(in.gradient.size(3)),
+        outputs_(in.outputs()),
+        channels_(static_cast<int32_t>(in.channels())),
+        row_(static_cast<int32_t>(row)),
+        at_(rows_ * columns_ * outputs_),
+        value_(at_.size()),
+        sum_(outputs_),
+        found_at_(rows_ * columns_),
+        found_value_(found_at_.size()) {}
 
-  // Returns the slopes in the order of the feature map.
-  Slopes find(int64_t image, int64_t output) {
-    const float* const slopes =
-        in_.gradient.const_data_ptr<float>() + image * strides_[0] + output * strides_[1];
-    const int64_t rows = in_.gradient.size(2), columns = in_.gradient.size(3);
-    const uint8_t* const where =
-        in_.where.const_data_ptr<uint8_t>() + image * in_.cells() * in_.outputs() + output;
-    Slope* end = found_.data();
-    for (int64_t y = 0; y < rows; ++y) {
-      end = find_in_row(slopes + y * strides_[2], where + y * columns * in_.outputs(), columns,
-                        2 * y * row_, end);
+  void read(int64_t image) {
+    const at::IntArrayRef strides = in_.gradient.strides();
+    const float* const from = in_.gradient.const_data_ptr<float>() + image * strides[0];
+    where_ = in_.where.const_data_ptr<uint8_t>() + image * at_.size();
+    int64_t to = 0;
+    for (int64_t y = 0; y < rows_; ++y) {
+      for (int64_t x = 0; x < columns_; ++x, to += outputs_) {
+        const float* const gradient = from + y * strides[2] + x * strides[3];
+        const int32_t first = static_cast<int32_t>(2 * (y * row_ + x * channels_));
+        // A constant stride is vectorised.
+        if (strides[1] == 1) {
+          read_cell(gradient, 1, first, to);
+        } else {
+          read_cell(gradient, strides[1], first, to);
+        }
+      }
     }
-    return {found_.data(), end - found_.data()};
+  }
+
+  // The slopes of an output channel, in the order of the feature map. Branch-free: a branch would
+  // be mispredicted, since about half of the positions have a slope.
+  Slopes of_output(int64_t output) {
+    const int32_t* at = at_.data() + output;
+    const float* value = value_.data() + output;
+    int32_t* const found_at = found_at_.data();
+    float* const found_value = found_value_.data();
+    const int64_t cells = found_at_.size(), step = outputs_;
+    int64_t count = 0;
+    for (int64_t i = 0; i < cells; ++i, at += step, value += step) {
+      const float slope = *value;
+      found_at[count] = *at;
+      found_value[count] = slope;
+      count += nonzero(slope);
+    }
+    return {found_at, found_value, count};
+  }
+
+  Cells cells() const { return {rows_, columns_, outputs_, channels_, where_, value_.data()}; }
+
+  // Adds the slopes of each output channel. A row is summed first, in single precision.
+  void add_to(double* sums) {
+    const float* from = value_.data();
+    float* const sum = sum_.data();
+    const int64_t outputs = outputs_;
+    for (int64_t y = 0; y < rows_; ++y) {
+      std::fill_n(sum, outputs, 0.0f);
+      for (int64_t x = 0; x < columns_; ++x, from += outputs) {
+        for (int64_t o = 0; o < outputs; ++o) sum[o] += from[o];
+      }
+      for (int64_t o = 0; o < outputs; ++o) sums[o] += sum[o];
+    }
   }
 
  private:
-  // Branch-free: a branch would be mispredicted, since about half of the positions have a slope.
-  Slope* find_in_row(const float* slope, const uint8_t* where, int64_t columns, int64_t at,
-                     Slope* to) const {
-    const int64_t stride = strides_[3], outputs = in_.outputs(), step = 2 * in_.channels();
-    const std::array<int64_t, kNone + 1> offsets = offsets_;
-    for (int64_t x = 0; x < columns; ++x, at += step) {
-      const float value = slope[x * stride];
-      const int place = std::min<int>(where[x * outputs], kNone);  // any byte stays in bounds
-      *to = {at + offsets[place], value};
-      to += (place != kNone) & (value != 0);
+  void read_cell(const float* gradient, int64_t stride, int32_t first, int64_t to) {
+    const int64_t outputs = outputs_;
+    const int32_t channels = channels_, row = row_;
+    const uint8_t* const where = where_ + to;
+    int32_t* const at = at_.data() + to;
+    float* const value = value_.data() + to;
+    for (int64_t o = 0; o < outputs; ++o) {
+      const int32_t place = where[o];  // any byte is allowed
+      const float slope = gradient[o * stride];
+      at[o] = first + (place & 1 ? channels : 0) + (place & 2 ? row : 0);
+      value[o] = place < kNone ? slope : 0.0f;
     }
-    return to;
   }
 
   const Inputs& in_;
-  at::IntArrayRef strides_;
-  std::array<int64_t, kNone + 1> offsets_;  // of the patch, by the position of the maximum
-  int64_t row_;
-  std::vector<Slope> found_;
+  int64_t rows_;
+  int64_t columns_;
+  int64_t outputs_;
+  int32_t channels_;
+  int32_t row_;
+  std::vector<int32_t> at_;
+  std::vector<float> value_;
+  std::vector<float> sum_;
+  std::vector<int32_t> found_at_;
+  std::vector<float> found_value_;
+  const uint8_t* where_ = nullptr;
 };
 
 // The gradient of one image after another. The buffer includes the padding, and end() crops it.
@@ -162,30 +215,28 @@ struct Sums {
   double* bias = nullptr;   // [part][output]
 };
 
-// The sum stays in a register: in memory, each addition would wait for the previous store.
-double added(double sum, Slopes slopes) {
-  for (int64_t s = 0; s < slopes.count; ++s) sum += slopes.data[s].value;
-  return sum;
-}
-
 void add_images(const Inputs& in, const float* weight, int64_t part, const Sums& sums) {
   const Patches p = in.patches();
   const Level best = level();
   const int64_t images = in.x.size(0), of_channel = p.rows * p.stride;
   PaddedImages read(in.x, in.padding, p.row, kWidest);
   ImageGradient written(in, p.row, sums.x);
-  Finder finder(in, p.row);
+  ImageSlopes slopes(in, p.row);
+  std::vector<Tap> scratch(sums.x == nullptr ? 0 : 4 * in.outputs());
   for (int64_t i = part * images / in.parts(); i < (part + 1) * images / in.parts(); ++i) {
-    const float* const image = sums.weight == nullptr ? nullptr : read.image(i);
-    float* const gradient = sums.x == nullptr ? nullptr : written.begin();
-    for (int64_t o = 0; o < in.outputs(); ++o) {
-      const Slopes slopes = finder.find(i, o);
-      const int64_t channel = part * in.outputs() + o;
-      if (image) best.add_to_weight(p, slopes, image, sums.weight + channel * of_channel);
-      if (gradient) best.add_to_image(p, slopes, weight + o * of_channel, gradient);
-      if (sums.bias) sums.bias[channel] = added(sums.bias[channel], slopes);
+    slopes.read(i);
+    if (sums.bias) slopes.add_to(sums.bias + part * in.outputs());
+    if (sums.weight) {
+      const float* const image = read.image(i);
+      float* to = sums.weight + part * in.outputs() * of_channel;
+      for (int64_t o = 0; o < in.outputs(); ++o, to += of_channel) {
+        best.add_to_weight(p, slopes.of_output(o), image, to);
+      }
     }
-    if (gradient) written.end(i);
+    if (sums.x) {
+      best.add_to_image(p, slopes.cells(), weight, scratch.data(), written.begin());
+      written.end(i);
+    }
   }
 }
 
@@ -218,6 +269,8 @@ std::tuple<Tensor, Tensor, Tensor> pooled_convolution_backward(const Tensor& gra
   convolution_op::check_backward(gradient, where, x, weight, padding);
   const Inputs in{gradient, where.contiguous(at::MemoryFormat::ChannelsLast), x, weight, padding};
   const Patches p = in.patches();
+  TORCH_CHECK_VALUE((x.size(2) + 2 * padding) * p.row <= std::numeric_limits<int32_t>::max(),
+                    convolution_op::kOp, ": an image with its padding has more than 2**31 numbers");
   const int64_t size = in.outputs() * p.rows * p.stride;
   const Tensor weights = needed[1] ? zeros(in.parts() * size) : Tensor();
   std::vector<double> biases(needed[2] ? in.parts() * in.outputs() : 0);

@@ -19,22 +19,48 @@ FEDEDGE_HD V pooled(V a, V b) {
   return a == a ? most : a;
 }
 
-// The position of the maximum, as in torch's pooling: the first of equal numbers, the last NaN.
-// kNone if the ReLU's output is 0.
+// The maximum of four numbers and its position, as in torch's pooling: the first of equal numbers,
+// the last NaN. kNone if the ReLU's output is 0.
 template <class V>
-FEDEDGE_HD auto place(V a, V b, V c, V d) {
-  using Places = decltype(a > b);
-  V best = a;
-  Places at{};
-  const auto meet = [&](V x, int number) FEDEDGE_LAMBDA {
-    const Places take = (x > best) | (x != x);
-    best = take ? x : best;
-    at = take ? Places{} + number : at;
-  };
-  meet(b, 1);
-  meet(c, 2);
-  meet(d, 3);
-  return best <= V{} ? Places{} + kNone : at;
+struct Best {
+  using Places = decltype(V{} > V{});
+  V value;
+  Places at;
+
+  FEDEDGE_HD Best(V a, V b, V c, V d) {
+    const Places right_above = beats(b, a), right_below = beats(d, c);
+    const V above = right_above ? b : a, below = right_below ? d : c;
+    const Places is_below = beats(below, above);
+    value = is_below ? below : above;
+    at = is_below ? 2 - right_below : -right_above;  // true is -1
+    at = value <= V{} ? Places{} + kNone : at;
+  }
+
+  FEDEDGE_HD static Places beats(V x, V best) { return (x > best) | (x != x); }
+};
+
+// The low byte of each lane.
+template <int kRegister, class Places>
+FEDEDGE_HD auto bytes(Places x) {
+  typedef uint8_t Bytes __attribute__((vector_size(kRegister / 4)));
+#if !defined(__clang__)  // GCC would convert lane by lane
+#if defined(FEDEDGE_AVX512)
+  if constexpr (kRegister == 64) {
+    return (Bytes)_mm512_maskz_cvtepi32_epi8(0xffff, (__m512i)x);
+  }
+#endif
+#if defined(FEDEDGE_AVX2)
+  if constexpr (kRegister == 32) {
+    const __m128i low = _mm256_castsi256_si128((__m256i)x);
+    const __m128i words = _mm_packs_epi32(low, _mm256_extracti128_si256((__m256i)x, 1));
+    const __m128i packed = _mm_packus_epi16(words, words);
+    Bytes out;
+    std::memcpy(&out, &packed, sizeof(out));
+    return out;
+  }
+#endif
+#endif
+  return __builtin_convertvector(x, Bytes);
 }
 
 // Pooled columns per tile, so that all sums are held in registers. AVX-512 and ARM have 32 of them.
@@ -61,19 +87,32 @@ struct Tile {
     for (int j = 0; j < kWide; ++j) upper[j] = lower[j] = load(bias);
   }
 
-  // Adds the taps of one image row to the upper and the lower row of the feature map.
-  template <bool kUpper, bool kLower>
-  FEDEDGE_HD void add(const float* from, const float* weight, int64_t taps, int64_t channels) {
-    const float* const before = kLower ? weight - taps * kLanes : weight;
+  // Adds the taps of one image row, with a row of the kernel for the upper and one for the lower
+  // row of the feature map.
+  FEDEDGE_HD void add(const float* from, const float* of_upper, const float* of_lower, int64_t taps,
+                      int64_t channels) {
     for (int64_t t = 0; t < taps; ++t) {
-      V of_upper, of_lower;
-      if constexpr (kUpper) of_upper = load(weight + t * kLanes);
-      if constexpr (kLower) of_lower = load(before + t * kLanes);
+      const V a = load(of_upper + t * kLanes), b = load(of_lower + t * kLanes);
 #pragma GCC unroll 16
       for (int j = 0; j < kWide; ++j) {
         const V x = from[j * channels + t] - V{};  // broadcast
-        if constexpr (kUpper) upper[j] = fused_registers<float, kRegister>(x, of_upper, upper[j]);
-        if constexpr (kLower) lower[j] = fused_registers<float, kRegister>(x, of_lower, lower[j]);
+        upper[j] = fused_registers<float, kRegister>(x, a, upper[j]);
+        lower[j] = fused_registers<float, kRegister>(x, b, lower[j]);
+      }
+    }
+  }
+
+  // Adds the taps of the first image row to the upper, and those of the last one to the lower row
+  // of the feature map. Each alone has too few sums to hide the latency of an addition.
+  FEDEDGE_HD void add_ends(const float* first, const float* last, const float* of_upper,
+                           const float* of_lower, int64_t taps, int64_t channels) {
+    for (int64_t t = 0; t < taps; ++t) {
+      const V a = load(of_upper + t * kLanes), b = load(of_lower + t * kLanes);
+#pragma GCC unroll 16
+      for (int j = 0; j < kWide; ++j) {
+        const V x = first[j * channels + t] - V{}, y = last[j * channels + t] - V{};
+        upper[j] = fused_registers<float, kRegister>(x, a, upper[j]);
+        lower[j] = fused_registers<float, kRegister>(y, b, lower[j]);
       }
     }
   }
@@ -82,15 +121,19 @@ struct Tile {
 #pragma GCC unroll 8
     for (int j = 0; j < kColumns; ++j) {
       const V &a = upper[2 * j], &b = upper[2 * j + 1], &c = lower[2 * j], &d = lower[2 * j + 1];
-      const V most = pooled(pooled(a, b), pooled(c, d));
-      put(V{} > most ? V{} : most, to + j * stride, count);
-      if (where == nullptr) continue;
-      put(__builtin_convertvector(place(a, b, c, d), Bytes), where + j * stride, count);
+      if (where == nullptr) {
+        put(rectified(pooled(pooled(a, b), pooled(c, d))), to + j * stride, count);
+      } else {
+        const Best<V> best(a, b, c, d);
+        put(rectified(best.value), to + j * stride, count);
+        put(bytes<kRegister>(best.at), where + j * stride, count);
+      }
     }
   }
 
  private:
-  typedef uint8_t Bytes __attribute__((vector_size(kLanes)));
+  // Never -0: whether the maximum of zeros has a sign depends on how it was found.
+  FEDEDGE_HD static V rectified(V x) { return x <= V{} ? V{} : x; }
 
   FEDEDGE_HD static V load(const float* from) { return *reinterpret_cast<const Loose*>(from); }
 
@@ -110,14 +153,14 @@ FEDEDGE_APART void convolve_tile(const Convolution& layer, const float* image, c
                                  const float* bias, float* out, uint8_t* where, int64_t count) {
   const int64_t taps = layer.kernel_columns * layer.channels;
   const int64_t step = taps * (kRegister / 4);
+  const int64_t end = layer.kernel_rows;
   Tile<kRegister, kColumns> tile(bias);
-  tile.template add<true, false>(image, weight, taps, layer.channels);
-  for (int64_t i = 1; i < layer.kernel_rows; ++i) {
-    tile.template add<true, true>(image + i * layer.row, weight + i * step, taps, layer.channels);
+  tile.add_ends(image, image + end * layer.row, weight, weight + (end - 1) * step, taps,
+                layer.channels);
+  for (int64_t i = 1; i < end; ++i) {
+    tile.add(image + i * layer.row, weight + i * step, weight + (i - 1) * step, taps,
+             layer.channels);
   }
-  const int64_t last = layer.kernel_rows;
-  tile.template add<false, true>(image + last * layer.row, weight + last * step, taps,
-                                 layer.channels);
   tile.store(out, where, layer.outputs, count);
 }
 

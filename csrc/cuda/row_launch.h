@@ -12,9 +12,4 @@ template <class Way, class Kernel>
 void launch(const RowJob<typename Kernel::Real>& job, const Kernel& kernel, void* scratch,
             cudaStream_t stream);
 
-template <class Way, class Kernel>
-RowPlan plan_of(const RowJob<typename Kernel::Real>& job) {
-  return RowPlan::of(Way::groups(job), job.columns, Kernel::kKept * sizeof(typename Kernel::Real));
-}
-
 }  // namespace fededge::cuda

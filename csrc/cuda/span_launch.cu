@@ -1,6 +1,4 @@
 // Launches of the flat-vector ops, instantiated for every span of ops/vector_ops.h.
-#include <algorithm>
-
 #include "cuda/span_launch.h"
 #include "kernels/ala_step.h"
 #include "kernels/ema.h"
@@ -10,8 +8,7 @@
 namespace fededge::cuda {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int64_t kBlocks = 4096;  // more than any device runs at once; threads loop over the rest
+constexpr int kThreads = SpanPlan::kThreads;
 
 template <class Span>
 __global__ void __launch_bounds__(kThreads) run(Span span, int64_t n) {
@@ -23,8 +20,7 @@ __global__ void __launch_bounds__(kThreads) run(Span span, int64_t n) {
 template <class Span>
 void launch_span(int64_t n, const Span& span, cudaStream_t stream) {
   if (n == 0) return;  // a grid without blocks is an error
-  const int64_t blocks = std::min(kBlocks, (n + kThreads - 1) / kThreads);
-  run<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(span, n);
+  run<<<static_cast<unsigned>(SpanPlan::blocks(n)), kThreads, 0, stream>>>(span, n);
 }
 
 #define FEDEDGE_SPAN(...) \

@@ -13,6 +13,17 @@ FEDEDGE_HD void stride_over(const Span& span, int64_t n, int64_t first, int64_t 
   for (int64_t i = first; i < n; i += step) span(i);
 }
 
+// The launch configuration of a span.
+struct SpanPlan {
+  static constexpr int kThreads = 256;
+  static constexpr int64_t kBlocks = 4096;  // more than any device runs; threads loop over the rest
+
+  static int64_t blocks(int64_t n) {
+    const int64_t needed = (n + kThreads - 1) / kThreads;
+    return needed < kBlocks ? needed : kBlocks;
+  }
+};
+
 // Arguments of a row kernel's launch that all threads share.
 template <typename T>
 struct RowJob {
@@ -159,5 +170,10 @@ struct RowPlan {
  private:
   static int64_t atmost(int64_t n, int64_t limit) { return n < limit ? n : limit; }
 };
+
+template <class Way, class Kernel>
+RowPlan plan_of(const RowJob<typename Kernel::Real>& job) {
+  return RowPlan::of(Way::groups(job), job.columns, Kernel::kKept * sizeof(typename Kernel::Real));
+}
 
 }  // namespace fededge

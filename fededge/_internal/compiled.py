@@ -52,7 +52,7 @@ def _without_module(
     environ: Mapping[str, str], wanted: str | None, error: ImportError, fallback: str
 ) -> Choice:
     missing = f"the compiled kernels do not load ({type(error).__name__}: {error})"
-    remedy = "install with a C++ compiler: pip install --no-build-isolation ."
+    remedy = "install with a C++ compiler: pip install --no-build-isolation --no-deps ."
     for name, value in (
         ("FEDEDGE_OPS", "cpu"),
         ("FEDEDGE_OPS", "cuda"),

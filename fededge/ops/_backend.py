@@ -22,6 +22,17 @@ from fededge.ops import reference
 __all__ = ["Choice", "choose", "choose_cuda", "facts", "kernels"]
 
 
+# All that a device must have before the compiled ops serve it; the other ops are made of these.
+DEVICE_OPS = (
+    "ala_step_",
+    "distillation_forward",
+    "ema_",
+    "label_loss_forward",
+    "probability_sums_",
+    "sgd_step_",
+)
+
+
 def choose_cuda(environ: Mapping[str, str], cpu: Choice, gpu: bool, load: Load) -> Choice:
     """For a GPU: the same, once it is known what serves the CPU.
 
@@ -50,10 +61,8 @@ def _cuda_module(cpu: Choice, gpu: bool, load: Load) -> tuple[Mapping[str, Any] 
     try:
         build = load()
     except ModuleNotFoundError:
-        return (
-            None,
-            "no CUDA kernels were built (FEDEDGE_CUDA=1 pip install --no-build-isolation .)",
-        )
+        command = "FEDEDGE_CUDA=1 pip install --no-build-isolation --no-deps ."
+        return None, f"no CUDA kernels were built ({command})"
     except ImportError as error:
         return None, f"the CUDA kernels do not load ({error})"
     return build, None if gpu else "torch sees no GPU"
@@ -87,13 +96,29 @@ def _minor(version: str) -> tuple[str, ...]:
 
 def kernels(like: Tensor) -> ModuleType:
     """The functions that serve this tensor's device."""
-    choice = CHOICE if like.is_cpu else CUDA if like.is_cuda else None
-    if choice is None or choice.name == "reference":
+    choice = CHOICE if like.is_cpu else CUDA if like.is_cuda else other_device(like.device.type)
+    if choice.name == "reference":
         return reference
     compiled: ModuleType = torch.ops.fededge
     if torch.compiler.is_compiling():  # what it sees of these is their schemas
         return compiled
     return direct()
+
+
+@cache
+def other_device(device_type: str) -> Choice:
+    """For a device that is neither the CPU nor a CUDA GPU: kernels that its own module brings."""
+    wanted = os.environ.get("FEDEDGE_OPS")
+    if wanted in NAMES:
+        return Choice("reference", f"FEDEDGE_OPS={wanted}")
+    if CHOICE.build is None:
+        return Choice("reference", CHOICE.reason)
+    key = torch._C._dispatch_key_for_device(device_type)
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    missing = [op for op in DEVICE_OPS if not has_kernel(f"fededge::{op}", key)]
+    if missing:
+        return Choice("reference", f"there is no {missing[0]} for {device_type}")
+    return Choice(device_type, f"torch has the kernels for {device_type}")
 
 
 @cache

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fededge.models.base import channels_last
+from fededge.models.precision import channels_last
 
 __all__ = ["LAYOUTS", "LENET", "PADDED", "SECOND", "SHAPES", "WIDE", "Shape", "layers"]
 

@@ -75,6 +75,24 @@ def test_what_cannot_be_had_is_a_configuration_error(environ: dict[str, str], me
         choose(environ, fails)
 
 
+@compiled
+@pytest.mark.skipif("FEDEDGE_OPS" in os.environ, reason="FEDEDGE_OPS decides")
+def test_another_device_is_served_by_the_reference_until_it_has_every_kernel() -> None:
+    """Meta tensors have kernels for some of the ops: that is not enough."""
+    for device in ("meta", "xpu"):
+        choice = _backend.other_device.__wrapped__(device)
+        assert choice == Choice("reference", f"there is no ala_step_ for {device}")
+
+
+@pytest.mark.parametrize("wish", NAMES)
+def test_the_environment_keeps_the_kernels_off_another_device(
+    monkeypatch: pytest.MonkeyPatch, wish: str
+) -> None:
+    monkeypatch.setenv("FEDEDGE_OPS", wish)
+    choice = _backend.other_device.__wrapped__("xpu")
+    assert choice == Choice("reference", f"FEDEDGE_OPS={wish}")
+
+
 def test_the_choice_is_made_before_the_first_op() -> None:
     result = subprocess.run(
         [sys.executable, "-c", "from fededge.ops import ema_"],

@@ -3,44 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from fededge.ops import _backend
+from tests.ops.device_inputs import TOLERANCES, moved, normal, rows, spans
 
 pytestmark = pytest.mark.skipif(_backend.CUDA.name != "cuda", reason=_backend.CUDA.reason)
 
 SIZES = [0, 1, 255, 256, 257, 3_000_001]
 SHAPES = [(0, 10), (1, 1), (7, 2), (300_000, 3), (64, 10), (5, 1024), (5, 1025), (3, 100_000)]
-TOLERANCES = {torch.float64: 1e-10, torch.float32: 3e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
-
-
-def normal(*shape: int) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
-
-
-def spans(n: int) -> dict[str, list[Any]]:
-    v = [normal(n).roll(i) for i in range(6)]
-    mask = (v[5] > 0).float()
-    return {
-        "ala_step_": [v[0].sigmoid(), v[1], v[2], v[3], v[4], 0.5],
-        "ema_": [v[0], v[1], 0.3],
-        "sgd_step_": [v[0], v[1], v[2], 0.1, 0.9, 0.01, 0.2, v[3], v[4], mask],
-    }
-
-
-def moved(arguments: list[Any], change: Callable[[Tensor], Tensor]) -> list[Any]:
-    out: list[Any] = []
-    for a in arguments:
-        if isinstance(a, list):
-            out.append(moved(a, change))
-        else:
-            out.append(change(a) if isinstance(a, Tensor) else a)
-    return out
 
 
 @pytest.mark.parametrize("n", SIZES)
@@ -54,32 +28,6 @@ def test_flat_vectors_give_the_bits_of_the_cpu(op: str, n: int) -> None:
     for a, b in zip(here, there, strict=True):
         if isinstance(a, Tensor):
             assert torch.equal(a, b.cpu())
-
-
-def rows(n: int, c: int, kind: torch.dtype) -> dict[str, list[Any]]:
-    """Each op's arguments, already rounded to `kind`."""
-    z, other, target = (normal(n, c + i)[:, :c].to(kind) for i in range(3))
-    y, w = torch.arange(n) * 7 % c, torch.arange(n) * 3 % c
-    shift, scale = normal(c).to(kind), normal(c).abs().to(kind)
-    target = target.float().softmax(1).to(kind)
-    flat = 0.5 if c > 1 else 0.0
-    return {
-        "label_loss_forward": [
-            z,
-            [y, w],
-            [0.3, 0.7],
-            1.0,
-            flat,
-            0.4,
-            scale,
-            shift,
-            shift.exp(),
-            other,
-            scale.flip(0),
-            target,
-        ],
-        "distillation_forward": [z, other, 2.0, y if c > 1 else None],
-    }
 
 
 @pytest.mark.parametrize("kind", TOLERANCES)

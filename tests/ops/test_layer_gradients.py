@@ -19,7 +19,7 @@ from torch.library import opcheck
 from torch.nn.grad import conv2d_input, conv2d_weight
 
 from fededge import ops
-from fededge.models.base import channels_last
+from fededge.models.precision import channels_last
 from fededge.ops import _backend
 from tests.ops.images import LAYOUTS, LENET, PADDED, SECOND, SHAPES, WIDE, Shape, layers
 from tests.ops.inputs import many

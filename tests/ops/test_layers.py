@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.library import opcheck
 
 from fededge import ops
-from fededge.models.base import channels_last
+from fededge.models.precision import channels_last
 from fededge.ops import _backend
 from tests.ops.images import LAYOUTS, LENET, PADDED, SECOND, SHAPES, WIDE, Shape, layers
 from tests.ops.inputs import many

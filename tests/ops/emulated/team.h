@@ -5,6 +5,7 @@
 // that do not all come to the same meeting are found out.
 #pragma once
 
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <cstdint>
@@ -17,35 +18,64 @@
 
 namespace emulated {
 
-// The fibers of one block.
-class Team {
+// A stack with what runs on it. swapcontext makes a system call at every switch, which takes 50
+// times as long as _longjmp; the sanitizers follow swapcontext alone.
+class Fiber {
  public:
   static constexpr size_t kStack = 64 * 1024;
 
+  // Without a stack: what runs already.
+  Fiber() = default;
+
+  // Runs enter(who, number) when it is first switched to.
+  template <class Who>
+  Fiber(void (*enter)(unsigned, unsigned, int), Who* who, int number) : stack_(new char[kStack]) {
+    getcontext(&context_);
+    context_.uc_stack.ss_sp = stack_.get();
+    context_.uc_stack.ss_size = kStack;
+    context_.uc_link = nullptr;
+    const auto address = reinterpret_cast<uintptr_t>(who);
+    makecontext(&context_, reinterpret_cast<void (*)()>(enter), 3,
+                static_cast<unsigned>(address >> 32), static_cast<unsigned>(address), number);
+  }
+
+  __attribute__((noinline)) void switch_to(Fiber& to) {
+#if defined(__SANITIZE_ADDRESS__)
+    swapcontext(&context_, &to.context_);
+#else
+    if (_setjmp(at_) != 0) return;
+    started_ = true;
+    if (to.started_) _longjmp(to.at_, 1);
+    setcontext(&to.context_);
+#endif
+  }
+
+ private:
+  ucontext_t context_;
+  jmp_buf at_;
+  bool started_ = false;
+  std::unique_ptr<char[]> stack_;
+};
+
+// The threads of one block. It may run many bodies, one after the other, on the same stacks.
+class Team {
+ public:
   Team(int threads, int warp, uint64_t seed)
-      : threads_(threads),
-        warp_(warp),
-        random_(seed),
-        warps_(threads / warp),
-        slots_(threads * 8) {}
+      : threads_(threads), warp_(warp), random_(seed), slots_(threads * 8) {}
 
   int threads() const { return threads_; }
   int warp() const { return warp_; }
 
   // Runs the body once as each thread, until all have returned.
   void run(const std::function<void(int)>& body) {
+    if (fibers_.empty()) begin();
     body_ = &body;
-    fibers_.clear();
-    for (int i = 0; i < threads_; ++i) start(i);
-    while (true) {
-      const std::vector<int> ready = runnable();
-      if (ready.empty()) break;
-      current_ = ready[random_() % ready.size()];
-      swapcontext(&scheduler_, &fibers_[current_]->context);
-    }
-    for (const auto& fiber : fibers_) {
-      if (!fiber->done) throw std::logic_error("the threads do not all come to the same meetings");
-    }
+    returned_ = 0;
+    for (int i = 0; i < threads_; ++i) ready_.push_back(i);
+    next(scheduler_);
+    if (returned_ == threads_) return;
+    fibers_.clear();  // they wait for ever
+    throw std::logic_error("the threads do not all come to the same meetings");
   }
 
   // Waits until all threads of the thread's warp, or of the block, have come here.
@@ -58,68 +88,57 @@ class Team {
   // A warp's shuffle: everyone shows x, then looks.
   template <typename T>
   T shuffle(T x, int mask) {
-    Fiber& me = *fibers_[current_];
-    std::memcpy(me.shown, &x, sizeof(T));
+    const int me = current_;
+    std::memcpy(shown_.data() + 8 * me, &x, sizeof(T));
     meet_warp();
     T other;
-    std::memcpy(&other, fibers_[current_ ^ mask]->shown, sizeof(T));
+    std::memcpy(&other, shown_.data() + 8 * (me ^ mask), sizeof(T));
     meet_warp();
     return other;
   }
 
  private:
-  struct Meeting {
-    int arrived = 0;
-    int64_t held = 0;
-  };
+  using Meeting = std::vector<int>;  // who has arrived
 
-  struct Fiber {
-    ucontext_t context;
-    std::unique_ptr<char[]> stack{new char[kStack]};
-    Meeting* waits = nullptr;
-    int64_t for_number = 0;
-    bool done = false;
-    char shown[8];
-  };
-
-  void start(int i) {
-    fibers_.push_back(std::make_unique<Fiber>());
-    Fiber& fiber = *fibers_.back();
-    getcontext(&fiber.context);
-    fiber.context.uc_stack.ss_sp = fiber.stack.get();
-    fiber.context.uc_stack.ss_size = kStack;
-    fiber.context.uc_link = &scheduler_;
-    const auto self = reinterpret_cast<uintptr_t>(this);
-    makecontext(&fiber.context, reinterpret_cast<void (*)()>(&Team::enter), 3, i,
-                static_cast<unsigned>(self >> 32), static_cast<unsigned>(self));
-  }
-
-  static void enter(int i, unsigned high, unsigned low) {
-    Team& team = *reinterpret_cast<Team*>(static_cast<uintptr_t>(high) << 32 | low);
-    (*team.body_)(i);
-    team.fibers_[i]->done = true;
-  }
-
-  std::vector<int> runnable() const {
-    std::vector<int> out;
+  void begin() {
+    warps_.assign(threads_ / warp_, Meeting());
+    block_.clear();
+    shown_.resize(threads_ * 8);
     for (int i = 0; i < threads_; ++i) {
-      const Fiber& fiber = *fibers_[i];
-      const bool waits = fiber.waits != nullptr && fiber.waits->held < fiber.for_number;
-      if (!fiber.done && !waits) out.push_back(i);
+      fibers_.push_back(std::make_unique<Fiber>(&Team::enter, this, i));
     }
-    return out;
+  }
+
+  static void enter(unsigned high, unsigned low, int number) {
+    Team& team = *reinterpret_cast<Team*>(static_cast<uintptr_t>(high) << 32 | low);
+    while (true) {
+      (*team.body_)(number);
+      ++team.returned_;
+      team.next(*team.fibers_[number]);
+    }
   }
 
   void meet(Meeting& meeting, int expected) {
-    Fiber& me = *fibers_[current_];
-    me.waits = &meeting;
-    me.for_number = meeting.held + 1;
-    if (++meeting.arrived == expected) {
-      meeting.arrived = 0;
-      ++meeting.held;
+    const int me = current_;
+    meeting.push_back(me);
+    if (static_cast<int>(meeting.size()) == expected) {
+      ready_.insert(ready_.end(), meeting.begin(), meeting.end());
+      meeting.clear();
     }
-    swapcontext(&me.context, &scheduler_);  // the last one too: another may go first
-    me.waits = nullptr;
+    next(*fibers_[me]);  // the last one too: another may go first
+  }
+
+  // From `me` to a thread that is drawn from those that can go on, or back to run().
+  void next(Fiber& me) {
+    Fiber* to = &scheduler_;
+    if (!ready_.empty()) {
+      int& drawn = ready_[(random_() >> 32) * ready_.size() >> 32];
+      current_ = drawn;
+      drawn = ready_.back();
+      ready_.pop_back();
+      to = fibers_[current_].get();
+    }
+    if (to != &me) me.switch_to(*to);
   }
 
   int threads_;
@@ -127,11 +146,14 @@ class Team {
   std::mt19937_64 random_;
   std::vector<Meeting> warps_;
   Meeting block_;
+  std::vector<int> ready_;
   std::vector<char> slots_;
+  std::vector<char> shown_;
   std::vector<std::unique_ptr<Fiber>> fibers_;
-  ucontext_t scheduler_;
+  Fiber scheduler_;
   const std::function<void(int)>* body_ = nullptr;
   int current_ = 0;
+  int returned_ = 0;
 };
 
 // What csrc/kernels/exchange.h asks of a thread.

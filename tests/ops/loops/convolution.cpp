@@ -68,36 +68,64 @@ void forward(const Shape& s, bool spoiled) {
   print(s, "forward", hash);
 }
 
+Patches patches_of(const Shape& s) {
+  const int64_t run = s.kernel_columns * s.channels;
+  return {s.kernel_rows, run, s.row(), (run + kWidest - 1) / kWidest * kWidest};
+}
+
+// Of the weights, and of their gradient: beyond the end of a row there may be anything.
+void add_rows(const Patches& p, const std::vector<float>& from, Hash& hash) {
+  for (auto row = from.begin(); row != from.end(); row += p.stride) {
+    hash.add(without_nan({row, row + p.run}));
+  }
+}
+
 // A channel's slopes, at about half of the places.
-std::vector<Slope> slopes_of(const Shape& s, Draw& draw) {
-  std::vector<Slope> out;
+void weight_gradient(const Shape& s, Hash& hash) {
+  Draw draw{static_cast<uint64_t>(s.channels * 1000 + s.outputs)};
+  const Patches patches = patches_of(s);
+  const std::vector<float> image = numbers(draw, s.height() * s.row() + kWidest);
+  std::vector<int32_t> at;
+  std::vector<float> value;
   for (int y = 0; y < 2 * s.rows; ++y) {
     for (int x = 0; x < 2 * s.columns; ++x) {
-      const float value = static_cast<float>(draw.number());
-      if (draw.label(2)) out.push_back({y * s.row() + x * s.channels, value});
+      const float slope = static_cast<float>(draw.number());
+      if (draw.label(2) == 0) continue;
+      at.push_back(y * s.row() + x * s.channels);
+      value.push_back(slope);
     }
   }
-  return out;
+  std::vector<float> out(s.kernel_rows * patches.stride);
+  const Slopes slopes{at.data(), value.data(), static_cast<int64_t>(at.size())};
+  add_to_weight<FEDEDGE_REGISTER>(patches, slopes, image.data(), out.data());
+  add_rows(patches, out, hash);
+}
+
+// The slopes of all channels, at about half of the places. One is infinite and must stay within its
+// patch.
+void image_gradient(const Shape& s, Hash& hash) {
+  Draw draw{static_cast<uint64_t>(s.channels * 1000 + s.outputs)};
+  const Patches patches = patches_of(s);
+  const std::vector<float> weight = numbers(draw, s.outputs * s.kernel_rows * patches.stride);
+  std::vector<float> value = numbers(draw, s.rows * s.columns * s.outputs);
+  std::vector<uint8_t> where(value.size());
+  for (size_t i = 0; i < value.size(); ++i) {
+    where[i] = static_cast<uint8_t>(draw.label(kNone + 1));
+    if (where[i] == kNone || draw.label(2)) value[i] = 0;
+  }
+  where[value.size() / 2] = 0;
+  value[value.size() / 2] = INFINITY;
+  std::vector<Tap> scratch(4 * s.outputs);
+  std::vector<float> out(s.height() * s.row() + kWidest);
+  const Cells cells{s.rows, s.columns, s.outputs, s.channels, where.data(), value.data()};
+  add_to_image<FEDEDGE_REGISTER>(patches, cells, weight.data(), scratch.data(), out.data());
+  hash.add(without_nan(out));
 }
 
 void backward(const Shape& s) {
-  Draw draw{static_cast<uint64_t>(s.channels * 1000 + s.outputs)};
-  const int64_t run = s.kernel_columns * s.channels;
-  const Patches patches{s.kernel_rows, run, s.row(), (run + kWidest - 1) / kWidest * kWidest};
-  const std::vector<float> image = numbers(draw, s.height() * s.row() + kWidest);
-  const std::vector<float> weight = numbers(draw, s.kernel_rows * patches.stride);
-  std::vector<Slope> slopes = slopes_of(s, draw);
-  const Slopes given{slopes.data(), static_cast<int64_t>(slopes.size())};
-  std::vector<float> of_weight(weight.size()), of_image(image.size());
-  add_to_weight<FEDEDGE_REGISTER>(patches, given, image.data(), of_weight.data());
-  slopes[slopes.size() / 2].value = INFINITY;  // which must stay within its patch
-  add_to_image<FEDEDGE_REGISTER>(patches, given, weight.data(), of_image.data());
   Hash hash;
-  for (int i = 0; i < s.kernel_rows; ++i) {  // beyond a row there may be anything
-    const auto row = of_weight.begin() + i * patches.stride;
-    hash.add(without_nan({row, row + run}));
-  }
-  hash.add(without_nan(of_image));
+  weight_gradient(s, hash);
+  image_gradient(s, hash);
   print(s, "backward", hash);
 }
 
@@ -114,4 +142,5 @@ int main() {
   }
   forward(shapes[1], true);
   backward({3, 1, 11, 6, 2, 3});  // more rows than are summed up at once
+  backward({40, 3, 2, 5, 1, 2});  // longer rows
 }
