@@ -8,9 +8,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.fededge-ready
 SOURCES := pyproject.toml setup.py $(shell find csrc -type f)
-CPP := $(shell find csrc tests/ops -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh')
+CPP := $(shell find csrc tests/ops tests/accelerator -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh')
 
-.PHONY: setup demo test lint examples attack faults fuzz kills link sanitize clean distclean
+.PHONY: setup demo test lint examples attack faults fuzz gpu kills link sanitize clean distclean
 
 setup: $(READY)
 
@@ -72,6 +72,10 @@ attack: setup
 	$(BIN)/python -m pytest -n 2 tests/security tests/integration/test_security.py \
 	  tests/integration/test_forged_messages.py tests/server/test_hostile_devices.py \
 	  tests/server/test_hostile_merges.py tests/methods/test_hostile_updates.py $(PYTEST_ARGS)
+
+# Everything that needs a real GPU: tests, benchmarks, and one report to send in, in build/gpu-report.
+gpu: setup
+	$(BIN)/python benchmarks/gpu_report.py $(ARGS)
 
 # Real processes on a real Mosquitto, killed with -9 at random moments: make kills RUNS=20
 RUNS ?= 20
