@@ -27,22 +27,22 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import BinaryIO
-
-from torch import Tensor
 
 from fededge import methods
 from fededge._internal.processes import Child
 from fededge.broker.local import Broker
 from fededge.config import AgentConfig, BrokerConfig, CoordinatorConfig, template
-from fededge.flat import FlatModel, as_numpy, as_tensors
+from fededge.flat import FlatModel
 from fededge.methods import Private
 from fededge.models import build_for
 from fededge.storage.source import FileSource
 from fededge.wire import chunks, tensors
-from fededge.wire.messages import Report, State
+from fededge.wire.messages import Report, Rollout, State
 from fededge_agent.agent import Agent, Surroundings
-from fededge_agent.turn_runner import TurnRunner
+from fededge_agent.requests import PreparedJob
+from fededge_agent.store import Index, TrainedTurn
+from fededge_agent.trainer.turn_files import TurnFiles
+from fededge_agent.trainer.turns import DeviceTurns
 
 MOST_IN_A_PROCESS = 200
 """Agents per process: each has four open files, and paho's select takes none above 1023."""
@@ -77,59 +77,40 @@ class Row:
     base_anonymous_mb: float
 
 
-class EchoRunner(TurnRunner):
+class EchoTurns(DeviceTurns):
     """A device without training: it sends back the model; all agents share one network."""
 
     shared: FlatModel | None = None
     lock = threading.Lock()
 
-    @property
-    def layout_hash(self) -> str:
-        return EchoRunner.shared.layout.hash if EchoRunner.shared else ""
+    def start(self) -> None:
+        """Torch is here already."""
 
-    @property
-    def examples(self) -> int:
-        return EXAMPLES
+    def prepare(self, state: State, export: bool = True) -> PreparedJob:
+        method = methods.announced(state.method, state.files, [])
+        with EchoTurns.lock:
+            if EchoTurns.shared is None:
+                EchoTurns.shared = FlatModel(build_for(state.model, seed=0))
+        self.job = PreparedJob(EchoTurns.shared.layout, (), method.scalars, EXAMPLES)
+        return self.job
 
-    @property
-    def scalars(self) -> frozenset[str]:
-        return self.method.scalars
-
-    @property
-    def most_bytes(self) -> int:
-        return tensors.payload_limit(self.net.layout)
-
-    @property
-    def net(self) -> FlatModel:
-        assert EchoRunner.shared is not None, "not prepared"
-        return EchoRunner.shared
-
-    def prepare(self, state: State) -> None:
-        self.method = methods.announced(state.method, state.files, [])
-        with EchoRunner.lock:
-            if EchoRunner.shared is None:
-                EchoRunner.shared = FlatModel(build_for(state.model, seed=0))
-
-    def _read_model(self, file: BinaryIO) -> dict[str, Tensor]:
-        return as_tensors(tensors.decode(self.net.layout, file, ("model",)))
-
-    def train(self, state: State) -> None:  # type: ignore[override]
-        layout = self.net.layout
-        kept = self.store.model(state.version, self._read_model)
-        vectors = {name: as_numpy(vector) for name, vector in kept.items()}
-        now = self.store.write_private(Private())
-        update, path = self.store.write_update(lambda file: tensors.write(file, layout, vectors))
+    def train(self, state: State, index: Index) -> TrainedTurn:
+        assert self.job is not None, "not prepared"
+        layout, files = self.job.layout, TurnFiles(self.folder, index)
+        vectors = files.model(state.version, lambda file: tensors.decode(layout, file))
+        update, path = files.write_update(lambda file: tensors.write(file, layout, vectors))
         report = Report(
             device=self.config.device,
             run=state.run,
             version=state.version,
             layout=layout.hash,
             manifest=chunks.manifest(FileSource(path), state.manifest.chunk_bytes),
-            scalars=dict.fromkeys(self.method.scalars, 1.0) | {"examples": float(EXAMPLES)},
+            scalars=dict.fromkeys(self.job.scalars, 1.0) | {"examples": float(EXAMPLES)},
         )
-        self.store.save_turn(now, update, Private(), report)
+        now, accepted = files.write_private(Private()), files.write_accepted(Private())
+        return TrainedTurn(report, update, now, accepted)
 
-    def follow_up(self, finished: object) -> None:
+    def follow_up(self, run: str, rollout: Rollout | None) -> None:
         """No personal model."""
 
 
@@ -140,7 +121,7 @@ def host(folder: Path, broker: BrokerConfig, names: Sequence[str]) -> None:
         config = AgentConfig(
             federation="fleet", device=name, state=str(folder / name), broker=broker
         )
-        agent = Agent(config, Surroundings(runner=EchoRunner))
+        agent = Agent(config, Surroundings(trainer=lambda config, store: EchoTurns(config)))
         threading.Thread(target=agent.run, name=name, daemon=True).start()
         time.sleep(APART)
     threading.Event().wait()

@@ -32,11 +32,11 @@ from torch import Tensor, nn
 
 from fededge import Predictor
 from fededge.export import ModelRegistry, Origin, Samples, Template, make_candidate, session
-from fededge.export.tracing import OUTPUT, Deployed, input_name
+from fededge.export.manifest import input_name
+from fededge.export.tracing import OUTPUT, Deployed
 from fededge.flat import FlatModel
 from fededge.model_spec import ModelSpec
-from fededge.models import build_for, names
-from fededge.models.base import channels_last
+from fededge.models import build_for, channels_last, names
 
 CLASSES = 10
 GREY = ("lenet", "lenet5", "lfd-cnn", "mlpnet")

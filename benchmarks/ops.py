@@ -1,7 +1,8 @@
 """Kernels against torch, forward and backward, in turns: medians of ratios.
 
 python benchmarks/ops.py [--ops fedacd …] [--batches 64 …] [--classes 10 …] [--threads 1 2]
-                         [--compile fedacd …] [--no-compile] [--rounds 15] [--json FILE]
+                         [--compile fedacd …] [--no-compile] [--rounds 15] [--device cuda]
+                         [--json FILE]
 
 us                   microseconds of ours
 eager_ratio          time of the same written in eager torch / ours: higher is better
@@ -21,7 +22,7 @@ threads, and a ratio is of one round's times. With one thread the processor's ti
 a busy machine disturbs less; with more, the clock's: on a machine whose cores are taken, those say
 nothing. torch.compile takes seconds for each shape, so that only the losses of --compile have that
 column, with the first of the threads. At the end stands at how many of the shapes each target is
-met.
+met. On another device than the CPU the clock's time is counted, until the device has finished.
 """
 
 from __future__ import annotations
@@ -30,7 +31,6 @@ import argparse
 import json
 import math
 import statistics
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -40,8 +40,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from device_flags import add_device_flags, elapsed
 from fededge import ops
-from fededge.models.base import channels_last
+from fededge.hardware import choose
+from fededge.models import channels_last
 
 Work = Callable[[], object]
 
@@ -83,25 +85,25 @@ Times = dict[str, list[float]]
 """Seconds of each work, round by round."""
 
 
-def seconds(work: Work, repeats: int) -> float:
-    clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
-    start = clock()
-    for _ in range(repeats):
-        work()
-    return (clock() - start) / repeats
+def seconds(work: Work, repeats: int, device: str) -> float:
+    def all_repeats() -> None:
+        for _ in range(repeats):
+            work()
+
+    return elapsed(all_repeats, device) / repeats
 
 
-def quickest(work: Work) -> float:
+def quickest(work: Work, device: str) -> float:
     """Of a few calls: the first ones find nothing in the caches."""
-    return max(1e-7, min(seconds(work, 1) for _ in range(4)))
+    return max(1e-7, min(seconds(work, 1, device) for _ in range(4)))
 
 
-def interleave(works: dict[int, dict[str, Work]], rounds: int) -> dict[int, Times]:
+def interleave(works: dict[int, dict[str, Work]], rounds: int, device: str) -> dict[int, Times]:
     """By threads and name. All take turns, so that a busy machine disturbs all alike."""
     once: dict[int, dict[str, float]] = {}
     for threads, named in works.items():
         torch.set_num_threads(threads)
-        once[threads] = {name: quickest(work) for name, work in named.items()}
+        once[threads] = {name: quickest(work, device) for name, work in named.items()}
     # Of what takes long, a few rounds must do.
     longest = sum(sum(took.values()) for took in once.values())
     times: dict[int, Times] = {n: {name: [] for name in named} for n, named in works.items()}
@@ -111,7 +113,7 @@ def interleave(works: dict[int, dict[str, Work]], rounds: int) -> dict[int, Time
             for name, work in named.items():
                 repeats = max(1, int(0.002 / once[threads][name]))
                 work()  # the turn before it was another's
-                times[threads][name].append(seconds(work, repeats))
+                times[threads][name].append(seconds(work, repeats, device))
     return times
 
 
@@ -167,7 +169,7 @@ def losses(batch: int, classes: int) -> dict[str, Case]:
 
     def sums(z: Tensor) -> None:
         num.index_add_(0, y, z.softmax(1).double())
-        den.index_add_(0, y, torch.ones(batch, dtype=torch.float64))
+        den.index_add_(0, y, torch.ones_like(y, dtype=torch.float64))
 
     def ours(z: Tensor, *labels: Tensor) -> Tensor:
         shares = (0.3, 0.7) if len(labels) == 2 else (1.0,)
@@ -226,23 +228,24 @@ def least_backward(leaves: int) -> Work:
 
 def measure_loss(name: str, batch: int, classes: int, args: argparse.Namespace) -> Iterator[Row]:
     torch.manual_seed(0)
-    case = losses(batch, classes)[name]
-    z = torch.randn(batch, classes, requires_grad=case.gradient)
-    leaf = torch.randn(batch, classes, requires_grad=True)
-    y = torch.randint(classes, (batch,))
-    works = {
-        "ours": step(case.ours, z, *case.others),
-        "eager": step(case.eager, z, *case.others),
-        "cross_entropy": step(lambda z: F.cross_entropy(z, y), leaf),
-        "least": least_backward(1 + len(case.others)),
-    }
+    with torch.device(args.device):  # not while it is measured: it costs time at every call
+        case = losses(batch, classes)[name]
+        z = torch.randn(batch, classes, requires_grad=case.gradient)
+        leaf = torch.randn(batch, classes, requires_grad=True)
+        y = torch.randint(classes, (batch,))
+        works = {
+            "ours": step(case.ours, z, *case.others),
+            "eager": step(case.eager, z, *case.others),
+            "cross_entropy": step(lambda z: F.cross_entropy(z, y), leaf),
+            "least": least_backward(1 + len(case.others)),
+        }
     each = {threads: dict(works) for threads in args.threads}
     if name in args.compile:
         torch._dynamo.reset()  # or it gives up after a few shapes, and runs the rest in eager mode
         torch.set_num_threads(args.threads[0])  # which it compiles for
         compiled = torch.compile(case.eager, dynamic=False)
         each[args.threads[0]]["compile"] = step(compiled, z, *case.others)
-    for threads, took in interleave(each, args.rounds).items():
+    for threads, took in interleave(each, args.rounds, args.device).items():
         yield Row(
             name,
             batch,
@@ -311,9 +314,10 @@ def pairs() -> Iterator[tuple[str, int, int, Callable[[], tuple[Work, Work]]]]:
 def measure(args: argparse.Namespace) -> Iterator[Row]:
     for name, batch, size, make in pairs():
         if args.ops is None or name.split()[0] in args.ops:
-            ours, peer = make()
+            with torch.device(args.device):
+                ours, peer = make()
             works = {threads: {"ours": ours, "eager": peer} for threads in args.threads}
-            for threads, took in interleave(works, args.rounds).items():
+            for threads, took in interleave(works, args.rounds, args.device).items():
                 us = statistics.median(took["ours"]) * 1e6
                 yield Row(name, batch, size, threads, us, ratio(took, "eager", "ours"))
     for name in losses(1, 2):
@@ -404,12 +408,15 @@ def main() -> None:
     )
     parser.add_argument("--batches", nargs="+", type=int, default=BATCHES)
     parser.add_argument("--classes", nargs="+", type=int, default=CLASSES)
-    parser.add_argument("--threads", nargs="+", type=int, default=(1, 2))
+    parser.add_argument("--threads", nargs="+", type=int, help="default: 1 2; on a GPU 1")
     parser.add_argument("--compile", nargs="+", default=["fedacd"], metavar="LOSS")
     parser.add_argument("--no-compile", dest="compile", action="store_const", const=[])
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows here")
+    add_device_flags(parser, "device")
     args = parser.parse_args()
+    args.device = choose(args.device).device
+    args.threads = args.threads or ((1, 2) if args.device == "cpu" else (1,))
     rows = []
     for row in measure(args):
         show(row)

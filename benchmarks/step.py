@@ -1,20 +1,23 @@
 """The time of a local step under each method, as ratios.
 
 python benchmarks/step.py [--models lenet] [--methods fedavg fedacd lfd] [--batch 64] [--held-out 0]
-                          [--rounds 31] [--json FILE]
+                          [--rounds 31] [--compile] [--device cuda] [--precision bfloat16]
+                          [--json FILE]
 
 ratio                to FedAvg's step as it is trained today: what the method adds
 torch_layers_ratio   to FedAvg's step with torch's own layers, without fused convolutions
 plain_torch_ratio    to a plain torch loop: cross_entropy, backward and torch.optim.SGD
+compiled_ratio       with --compile: to that loop with its network under torch.compile
 
-The last two are absolute: their denominators do not change when our own kernels get faster.
+The last three are absolute: their denominators do not change when our own kernels get faster.
 
 Every method takes its third turn (private state is there and settled, targets are cached), on
 random images and batches of 64, or of --batch: FedALA's paper has 10. A step is forward, loss,
 backward and the optimiser's step with what the method notes of it. A ratio is the median over
-rounds of eight steps, in which all four take turns step by step, so that a busy machine disturbs
+rounds of eight steps, in which all take turns step by step, so that a busy machine disturbs
 them alike; with one thread the processor's time is counted. The process is prepared as an agent's
-is.
+is. On a GPU a step lasts until the device has finished, and the microseconds of its pieces are
+those of their launches.
 
 FedALA's steps are FedAvg's: it works before them, and its ratios are those of a device's whole
 turn, one epoch over 640 images, without the exchange with the coordinator. Nothing is held out,
@@ -42,8 +45,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from device_flags import add_device_flags, elapsed
 from fededge import models, ops
 from fededge.flat import FlatModel, as_tensors
+from fededge.hardware import CPU, Hardware, Precision, choose
 from fededge.method.base import forward
 from fededge.methods import Hyper, Private, method
 from fededge.methods.ala import Mixture
@@ -82,17 +87,23 @@ class Row:
     high: float
     torch_layers_ratio: float
     plain_torch_ratio: float
+    compiled_ratio: float | None
     of: str
     split: Split = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Setting:
-    """The network, the size of a batch, and how many images a device has beside its 640."""
+    """The network, the size of a batch, and how many images a device has beside its 640.
+
+    `compiled` adds a plain loop under torch.compile to the comparison.
+    """
 
     model: str
     batch: int
     held_out: int
+    hardware: Hardware = CPU
+    compiled: bool = False
 
 
 class Device:
@@ -102,12 +113,14 @@ class Device:
         self, setting: Setting, text: str, head: str, turns: int = 3, torch_layers: bool = False
     ) -> None:
         model, self.batch, self.torch_layers = setting.model, setting.batch, torch_layers
+        self.hardware = setting.hardware
         draw = torch.Generator().manual_seed(1)
         net = FlatModel(build(model, CLASSES, MODELS[model], 0, head=head))
         stack = method(text)
-        self.trainer = Trainer("device", net, Scale(), examples(setting), stack)
+        data = examples(setting)
+        self.trainer = Trainer("device", net, Scale(), data, stack, setting.hardware)
         sent = as_tensors(stack.send(stack.initial(net.layout)))
-        self.private, received = Private(), net.vector.clone()
+        self.private, received = Private(), net.vector.detach().cpu().clone()
         for number in range(turns):
             self.task = Task(0, number, Hyper(batch_size=self.batch), received, sent)
             if number < turns - 1:
@@ -120,12 +133,16 @@ class Device:
 
     def begin(self) -> None:
         """Come to where the steps are taken; nothing after this is done once a turn only."""
+        with models.computing_on(self.hardware):
+            self._begin()
+
+    def _begin(self) -> None:
         turn = self.turn_state = self.trainer._turn(self.task, self.private)
         stack = self.trainer.method
         turn.phase = stack.phases(turn)[0]
         turn.net.load(stack.begin(turn))
-        order = torch.arange(EXAMPLES).split(self.batch)
-        batches = ((order[i % len(order)], False) for i in range(1 << 40))
+        order = torch.arange(EXAMPLES, device=self.hardware.device).split(self.batch)
+        batches = (((order[i % len(order)], None), False) for i in range(1 << 40))
         with layers(self.torch_layers):
             self.step = LocalStep(stack, turn, batches)
         turn.net.module.train()
@@ -133,6 +150,10 @@ class Device:
 
     def take_step(self, times: Times | None = None) -> None:
         """A local step as training makes it, with a stop watch between its pieces."""
+        with models.computing_on(self.hardware):
+            self._take_step(times)
+
+    def _take_step(self, times: Times | None) -> None:
         stack, turn, step = self.trainer.method, self.turn_state, self.step
         batch = step.batch()
         clock = [time.perf_counter()]
@@ -142,10 +163,11 @@ class Device:
         clock.append(time.perf_counter())
         for model in step.models:
             model.zero_grad()
-        ops.backward(loss)
+        ops.backward(loss if step.scale is None else step.scale.scaled(loss))
+        if step.scale is not None:
+            step.scale.unscale_([model.grad for model in step.models])
         clock.append(time.perf_counter())
         stack.observe(turn, out, batch)
-        float(loss.detach())
         step.apply()
         clock.append(time.perf_counter())
         for name, begin, end in zip(PIECES, clock, clock[1:], strict=False):
@@ -156,15 +178,20 @@ class Device:
 class PlainLoop:
     """The same network and data in a loop that knows torch alone."""
 
-    def __init__(self, setting: Setting, head: str) -> None:
-        data = examples(setting)
-        self.x, self.y, self.batch = data.x, data.y, setting.batch
+    def __init__(self, setting: Setting, head: str, compiled: bool = False) -> None:
+        data, device = examples(setting), setting.hardware.device
+        self.x, self.y, self.batch = data.x.to(device), data.y.to(device), setting.batch
         self.module = build(setting.model, CLASSES, MODELS[setting.model], 0, head=head).train()
+        self.module.to(device)
+        self.network = torch.compile(self.module) if compiled else self.module
+        self.hardware = setting.hardware
+        scaled = setting.hardware.precision is Precision.FLOAT16
+        self.scaler = torch.amp.GradScaler(torch.device(device).type, enabled=scaled)
         hyper = Hyper()
         self.optimiser = torch.optim.SGD(
             self.module.parameters(), lr=hyper.lr, momentum=hyper.momentum
         )
-        self.order = torch.arange(EXAMPLES).split(self.batch)
+        self.order = torch.arange(EXAMPLES, device=device).split(self.batch)
         self.scale, self.taken = Scale(), 0
 
     def begin(self) -> None:
@@ -176,14 +203,18 @@ class PlainLoop:
         self.taken += 1
 
     def turn(self) -> None:
-        for index in torch.randperm(EXAMPLES).split(self.batch):
+        for index in torch.randperm(EXAMPLES, device=self.x.device).split(self.batch):
             self._step(index)
 
     def _step(self, index: torch.Tensor) -> None:
-        loss = F.cross_entropy(self.module(self.scale(self.x[index])), self.y[index])
+        x = self.scale(self.x[index])
+        with models.computing_on(self.hardware), models.autocast(x):
+            logits = self.network(x)
+        loss = F.cross_entropy(logits.float(), self.y[index])
         self.optimiser.zero_grad()
-        loss.backward()
-        self.optimiser.step()
+        self.scaler.scale(loss).backward()
+        self.scaler.step(self.optimiser)
+        self.scaler.update()
 
 
 @contextmanager
@@ -212,24 +243,19 @@ class Scale(nn.Module):
         return x.float() / 127.5 - 1
 
 
-def seconds(work: Callable[[], object]) -> float:
-    clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
-    start = clock()
-    work()
-    return clock() - start
-
-
 def compare_steps(setting: Setting, text: str, rounds: int) -> Row:
     found = contenders(setting, text)
     for one in found.values():
         one.begin()
-    took = interleaved({name: one.take_step for name, one in found.items()}, rounds, repeats=8)
+    works = {name: one.take_step for name, one in found.items()}
+    took = interleaved(works, rounds, 8, setting.hardware.device)
     return row(setting, text, took, "step", pieces(found["ours"], rounds))
 
 
 def compare_turns(setting: Setting, text: str, rounds: int, turns: int) -> Row:
     found = contenders(setting, text, turns)
-    took = interleaved({name: one.turn for name, one in found.items()}, rounds, repeats=4)
+    works = {name: one.turn for name, one in found.items()}
+    took = interleaved(works, rounds, 4, setting.hardware.device)
     if turns > 2:
         return row(setting, text, took, "round")
     return row(setting, f"{text} start", took, "round", {"passes": passes(found["ours"])})
@@ -238,12 +264,15 @@ def compare_turns(setting: Setting, text: str, rounds: int, turns: int) -> Row:
 def contenders(setting: Setting, text: str, turns: int = 3) -> dict[str, Device | PlainLoop]:
     """The method, and what it is compared with by the name of the ratio."""
     head = "cosine:0.1" if text.startswith("lfd") else "linear"
-    return {
+    found: dict[str, Device | PlainLoop] = {
         "ours": Device(setting, text, head, turns),
         "ratio": Device(setting, "fedavg", head, turns),
         "torch_layers_ratio": Device(setting, "fedavg", head, turns, torch_layers=True),
         "plain_torch_ratio": PlainLoop(setting, head),
     }
+    if setting.compiled:
+        found["compiled_ratio"] = PlainLoop(setting, head, compiled=True)
+    return found
 
 
 def compare(setting: Setting, text: str, rounds: int) -> list[Row]:
@@ -252,7 +281,9 @@ def compare(setting: Setting, text: str, rounds: int) -> list[Row]:
     return [compare_steps(setting, text, rounds)]
 
 
-def interleaved(works: Mapping[str, Callable[[], object]], rounds: int, repeats: int) -> Times:
+def interleaved(
+    works: Mapping[str, Callable[[], object]], rounds: int, repeats: int, device: str
+) -> Times:
     """Let all take turns, call by call, in a new order each time.
 
     In a fixed cycle one would always follow the same other, whose caches it finds: FedAvg beside
@@ -265,7 +296,7 @@ def interleaved(works: Mapping[str, Callable[[], object]], rounds: int, repeats:
         for _ in range(repeats):
             draw.shuffle(order)
             for name in order:
-                total[name] += seconds(works[name])
+                total[name] += elapsed(works[name], device)
         for name in works:
             took[name].append(total[name])
     return took
@@ -287,6 +318,7 @@ def row(setting: Setting, text: str, took: Times, of: str, split: Split | None =
         spread[-1 - tenth],
         middle["torch_layers_ratio"],
         middle["plain_torch_ratio"],
+        middle.get("compiled_ratio"),
         of,
         split or {},
     )
@@ -313,6 +345,8 @@ def show(row: Row) -> None:
     absolute = (
         f"torch layers {row.torch_layers_ratio:5.3f}  plain torch {row.plain_torch_ratio:5.3f}"
     )
+    if row.compiled_ratio is not None:
+        absolute += f"  compiled {row.compiled_ratio:5.3f}"
     name = f"{row.model:8} {row.method:14}"
     print(f"{name} {row.ratio:5.3f} a {row.of:5} {spread:16} {absolute}  {split}")
 
@@ -327,14 +361,17 @@ def main() -> None:
     parser.add_argument("--held-out", type=int, default=0, metavar="IMAGES", help="default: 0")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=31, help="default: 31")
+    parser.add_argument("--compile", action="store_true", help="compare with torch.compile too")
+    add_device_flags(parser, "device", "precision")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows here")
     args = parser.parse_args()
-    prepare_training()
-    torch.set_num_threads(args.threads)
+    hardware = choose(args.device, args.threads, args.precision)
+    prepare_training(hardware)
     rows = []
     for model in args.models:
         for text in args.methods:
-            found = compare(Setting(model, args.batch, args.held_out), text, args.rounds)
+            setting = Setting(model, args.batch, args.held_out, hardware, args.compile)
+            found = compare(setting, text, args.rounds)
             rows += found
             for row in found:
                 show(row)

@@ -36,8 +36,7 @@ from fededge.export import (
 )
 from fededge.flat import FlatModel
 from fededge.model_spec import ModelSpec
-from fededge.models import Preprocess, build_for, names
-from fededge.models.base import channels_last
+from fededge.models import Preprocess, build_for, channels_last, names
 from fededge.models.evaluation import accuracy
 
 BATCH, CALIBRATED, REPEATS = 128, 256, 5

@@ -4,6 +4,7 @@ FedEdgeError
 ├── ConfigError      edit the configuration, a flag or an environment variable
 ├── DataError        fix the device's data: a folder, a file, a missing class
 ├── LayoutError      two models have different tensors
+├── HardwareError    the training device ran out of memory, or failed
 ├── MethodError      a method or a composition of methods is used wrongly
 ├── TransportError   the broker is unreachable, or refuses the connection
 ├── RefusedError     the federation refuses this coordinator or agent
@@ -11,7 +12,8 @@ FedEdgeError
 ├── EgressError      a bug: data outside the egress contract was about to leave the device
 ├── StoreError       a file of FedEdge's own is unreadable or locked
 │   └── DiskFullError  free some space: the write is retried, nothing is lost
-└── ExportError      an exported model does not agree with its source model
+├── ExportError      an exported model does not agree with its source model
+└── ProcessDiedError a process of ours was killed or crashed: what it did is tried again
 """
 
 from __future__ import annotations
@@ -25,8 +27,10 @@ __all__ = [
     "EgressError",
     "ExportError",
     "FedEdgeError",
+    "HardwareError",
     "LayoutError",
     "MethodError",
+    "ProcessDiedError",
     "RefusedError",
     "StoreError",
     "TransportError",
@@ -53,6 +57,10 @@ class DataError(FedEdgeError):
 
 class LayoutError(FedEdgeError):
     exit_code = 2
+
+
+class HardwareError(FedEdgeError):
+    """The accelerator ran out of memory, or failed; another turn may work."""
 
 
 class MethodError(FedEdgeError):
@@ -88,3 +96,7 @@ class EgressError(FedEdgeError):
 
 class ExportError(FedEdgeError):
     pass
+
+
+class ProcessDiedError(FedEdgeError):
+    exit_code = 2

@@ -46,8 +46,6 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _allowing(config: AgentConfig, references: Iterable[str]) -> AgentConfig:
-    """Return the configuration with these plugins allowed too; import their files now."""
+    """Return the configuration with these plugins allowed too; the agent imports their files."""
     absolute = [methods.absolute_paths(reference, Path.cwd()) for reference in references]
-    for reference in absolute:
-        methods.own_method(reference)
     return msgspec.structs.replace(config, methods=(*config.methods, *absolute))

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 from fededge.cli.fleet import Fleet, FleetOptions, split_source
+from fededge.cli.hardware_flags import add_hardware_flags
 from fededge.errors import ConfigError
 from fededge.storage.files import replace_file
 
@@ -43,6 +44,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="auto: Mosquitto if it is installed, else the broker in Python",
     )
+    add_hardware_flags(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result as JSON too")
     parser.set_defaults(run=run)
 
@@ -59,6 +61,9 @@ def run(options: argparse.Namespace) -> None:
             root=root,
             folder=options.out.absolute(),
             broker=options.broker,
+            device=options.device,
+            threads=options.threads,
+            precision=options.precision,
         )
     )
     if options.json is not None and not options.json.absolute().parent.is_dir():

@@ -6,6 +6,7 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,7 +15,9 @@ import msgspec
 from fededge import methods, models
 from fededge._internal.suggestions import unknown
 from fededge.cli.fleet import split_source
+from fededge.cli.hardware_flags import HARDWARE_FLAGS
 from fededge.errors import ConfigError, WireError
+from fededge.hardware import choose
 from fededge.simulation.experiment import Experiment
 from fededge.simulation.presets import preset
 from fededge.wire.encoding import Encoding
@@ -45,6 +48,7 @@ FLAGS: tuple[tuple[str, type, str], ...] = (
     ("clip-norm", float, "largest norm of a gradient; 0: no clipping"),
     ("encoding", str, "encoding of updates, such as float16+delta or int8+delta"),
     ("measure-every", int, "rounds between measurements of the local models"),
+    *HARDWARE_FLAGS,
 )
 
 
@@ -85,7 +89,17 @@ def experiment(
     method.needs(models.probe_network(made.model, made.head))
     if not 1 <= options.workers <= 256:
         raise ConfigError(f"--workers {options.workers}: must be 1 to 256")
-    return msgspec.structs.replace(made, method_files=method.files)
+    device = _device(made.device, made.threads, made.precision)
+    return msgspec.structs.replace(made, method_files=method.files, device=device)
+
+
+@cache
+def _device(device: str, threads: int, precision: str) -> str:
+    """Return the device that is used, for the result's settings; refuse what does not work here.
+
+    Cached: a comparison asks for every method and seed, and the choice is logged.
+    """
+    return choose(device, threads, precision).device
 
 
 def converted(values: Mapping[str, Any], kind: type[T]) -> T:

@@ -27,6 +27,7 @@ from fededge.config import (
 )
 from fededge.data import sources
 from fededge.errors import ConfigError, FedEdgeError
+from fededge.hardware import choose
 from fededge.transport.session import Incoming, Session
 from fededge.wire.messages import Report, State, Status, decode
 from fededge.wire.topics import Topics
@@ -58,6 +59,14 @@ class FleetOptions:
     root: str
     folder: Path
     broker: Literal["auto", "mosquitto", "python"] = "auto"
+    device: str = "cpu"
+    threads: int = 0
+    precision: str = "float32"
+
+    @property
+    def hardware(self) -> dict[str, Any]:
+        """The section of both sides' configurations."""
+        return {"device": self.device, "threads": self.threads, "precision": self.precision}
 
 
 def split_source(text: str) -> tuple[str, str]:
@@ -115,6 +124,9 @@ class Fleet:
                 raise ConfigError(f"--{name} {value}: must be {least} to 1000")
         if not 0 <= options.seed <= 2**53:
             raise ConfigError(f"--seed {options.seed}: must be 0 to {2**53}")
+        if not 0 <= options.threads <= 1024:
+            raise ConfigError(f"--threads {options.threads}: must be 0 to 1024")
+        choose(**options.hardware)
 
     def _clear_folder(self) -> None:
         """Empty the folder; only an earlier demo's files are removed."""
@@ -131,7 +143,12 @@ class Fleet:
     def _write_configs(self) -> None:
         options = self.options
         broker = msgspec.structs.asdict(self.broker)
-        common = {"federation": FEDERATION, "state": ".", "broker": broker}
+        common = {
+            "federation": FEDERATION,
+            "state": ".",
+            "broker": broker,
+            "hardware": options.hardware,
+        }
         coordinator = {
             **common,
             "method": self.method,

@@ -60,7 +60,7 @@ class LiveProgress:
         self.bars.stop()
 
     def status(self, device: str, status: Status) -> None:
-        able = status.online and status.activity not in ("starting", "unable")
+        able = status.online and status.activity not in ("starting", "unable", "resting")
         if able and device not in self.ready:
             self.ready.add(device)
             note = f"{len(self.ready)} of {self.agents} agents ready"

@@ -1,5 +1,6 @@
 """The TOML configuration of coordinator and agent: keys, help, loading, template."""
 
+from fededge.config.hardware_sections import EvaluationHardwareConfig, HardwareConfig
 from fededge.config.loading import load, load_either
 from fededge.config.run_sections import (
     ModelConfig,
@@ -24,7 +25,9 @@ __all__ = [
     "BrokerConfig",
     "CoordinatorConfig",
     "DataConfig",
+    "EvaluationHardwareConfig",
     "ExportConfig",
+    "HardwareConfig",
     "ModelConfig",
     "RobustConfig",
     "RolloutConfig",

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from fededge._internal.lazy_torch import torch_is_loaded
 from fededge.config.base import Section, section_of
+from fededge.config.hardware_sections import EvaluationHardwareConfig, HardwareConfig
 from fededge.config.run_sections import RolloutConfig, RoundsConfig
 from fededge.config.sections import (
     PASSWORD_VARIABLE,
@@ -23,6 +24,9 @@ from fededge.config.sections import (
     Side,
 )
 from fededge.errors import ConfigError, FedEdgeError, WireError
+from fededge.hardware import check_device_name
+from fededge.hardware.hours import parse_hours
+from fededge.hardware.priority import check_ionice
 from fededge.storage.files import check_private, read_file
 from fededge.wire.encoding import Encoding
 from fededge.wire.topics import check_name
@@ -148,15 +152,39 @@ def _check_choices(config: Side) -> None:
         if torch_is_loaded():  # else it is checked when the network is built
             method.needs(models.probe_network(config.model.name, config.model.head))
         _check_robust(config, [layer.name for layer in method.overriding["sums"]])
+        _check_hardware(config.hardware)
     if isinstance(config, AgentConfig):
-        for reference in config.methods:
-            methods.own_method(reference)
+        _check_hardware(config.hardware)
+        _check_gate(config.hardware)
+        if torch_is_loaded():  # else the trainer process imports them: a plugin may import torch
+            for reference in config.methods:
+                methods.own_method(reference)
         if config.model is not None:
             models.check_name(config.model.name)
     _check_tls(config.broker)
     _check_signing(config)
     if config.data.root and not Path(config.data.root).exists():
         raise ConfigError(f"data.root: there is no '{config.data.root}'")
+
+
+def _check_hardware(hardware: EvaluationHardwareConfig) -> None:
+    try:
+        check_device_name(hardware.device)
+    except ConfigError as error:
+        raise ConfigError(f"hardware.{error}") from None
+
+
+def _check_gate(hardware: HardwareConfig) -> None:
+    """Check the hours and the priority; the agent itself looks for the sensors at its start."""
+    try:
+        parse_hours(hardware.when.hours)
+    except ConfigError as error:
+        raise ConfigError(f"hardware.when.hours: {error}") from None
+    if hardware.priority.ionice:
+        try:
+            check_ionice(hardware.priority.ionice)
+        except ConfigError as error:
+            raise ConfigError(f"hardware.priority.{error}") from None
 
 
 def _check_tls(broker: BrokerConfig) -> None:
@@ -171,14 +199,16 @@ def _check_tls(broker: BrokerConfig) -> None:
 
 
 def _check_signing(config: Side) -> None:
-    from fededge.credentials import signing_keys
+    side = config.export if isinstance(config, AgentConfig) else config
+    signing, trusted = getattr(side, "signing_key", ""), getattr(config, "trusted_key", "")
+    if not signing and not trusted:
+        return
+    from fededge.credentials import signing_keys  # loads cryptography: 7 MB
 
-    if isinstance(config, CoordinatorConfig) and config.signing_key:
-        signing_keys.read_signing_key(Path(config.signing_key))
-    if isinstance(config, AgentConfig) and config.trusted_key:
-        signing_keys.read_trusted_keys(Path(config.trusted_key))
-    if isinstance(config, AgentConfig) and config.export.signing_key:
-        signing_keys.read_signing_key(Path(config.export.signing_key))
+    if trusted:
+        signing_keys.read_trusted_keys(Path(trusted))
+    if signing:
+        signing_keys.read_signing_key(Path(signing))
 
 
 def _check_rollout(rollout: RolloutConfig | None) -> None:
@@ -241,7 +271,7 @@ def _check_keys(path: Path, values: Mapping[str, Any], kind: type[Struct], where
             raise ConfigError(f"{path}: unknown key '{key}'{place}; {guess}")
         section = section_of(hints[key])
         if section is not None and isinstance(value, Mapping):
-            _check_keys(path, value, section, key)
+            _check_keys(path, value, section, f"{where}.{key}" if where else key)
 
 
 def _readable(error: str, kind: type[Struct]) -> str:

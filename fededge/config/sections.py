@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from fededge.config.base import Section, described
+from fededge.config.hardware_sections import EvaluationHardwareConfig, HardwareConfig
 from fededge.config.run_sections import (
     ModelConfig,
     RobustConfig,
@@ -146,6 +147,7 @@ class CoordinatorConfig(Side, frozen=True, kw_only=True):
         int, described("number of last versions whose model files are kept; 0: all", ge=0)
     ] = 10
     transfer: TransferConfig = TransferConfig()
+    hardware: EvaluationHardwareConfig = EvaluationHardwareConfig()
     rollout: Annotated[
         RolloutConfig | None, described("staged rollout of new personal models; left out: at once")
     ] = None
@@ -170,4 +172,5 @@ class AgentConfig(Side, frozen=True, kw_only=True):
     max_memory_bytes: Annotated[
         int, described("refuse a training that takes more memory; 0: half of the machine's", ge=0)
     ] = 0
+    hardware: HardwareConfig = HardwareConfig()
     export: ExportConfig = ExportConfig()

@@ -24,20 +24,32 @@ def template(kind: type[Side], values: Mapping[str, Any]) -> str:
         if section is None:
             lines += _lines(field, hints, values)
         else:
-            sections += ["", f"# {section.__doc__}"]
             sections += _section_lines(field, section, values.get(field.name))
     return "\n".join(lines + sections) + "\n"
 
 
 def _section_lines(
-    field: msgspec.structs.FieldInfo, section: type[Struct], values: Mapping[str, Any] | None
+    field: msgspec.structs.FieldInfo,
+    section: type[Struct],
+    values: Mapping[str, Any] | None,
+    where: str = "",
 ) -> list[str]:
-    """The lines of a section; an optional one without values is commented out as a whole."""
-    hints = get_type_hints(section, include_extras=True)
+    """The lines of a section and those within it; `where` is the section that it is part of.
+
+    An optional one without values is commented out as a whole.
+    """
+    hints, plain = get_type_hints(section, include_extras=True), get_type_hints(section)
     mark = "# " if values is None and field.default is None else ""
-    fields = msgspec.structs.fields(section)
-    keys = [line for each in fields for line in _lines(each, hints, values or {})]
-    return [f"{mark}[{field.name}]", *keys]
+    given, name = values or {}, where + field.name
+    lines = ["", f"# {section.__doc__}", f"{mark}[{name}]"]
+    inner: list[str] = []
+    for each in msgspec.structs.fields(section):
+        part = section_of(plain[each.name])
+        if part is None:
+            lines += _lines(each, hints, given)
+        else:
+            inner += _section_lines(each, part, given.get(each.name), f"{name}.")
+    return lines + inner
 
 
 def _lines(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from fededge.export.candidate import VARIANTS, Candidate, Samples, make_candidate
+from typing import TYPE_CHECKING
+
+from fededge._internal.lazy_torch import lazy_names
 from fededge.export.manifest import InputSpec, ModelFacts, ModelManifest, Origin, Variant
-from fededge.export.parity import Parity, check, predict, predict_all, session
 from fededge.export.registry import ModelRegistry
 from fededge.export.registry_index import IndexEntry, RegistryIndex
-from fededge.export.template import Template
 
 __all__ = [
     "VARIANTS",
@@ -29,3 +29,18 @@ __all__ = [
     "predict_all",
     "session",
 ]
+
+if TYPE_CHECKING:
+    from fededge.export.candidate import VARIANTS, Candidate, Samples, make_candidate
+    from fededge.export.parity import Parity, check, predict, predict_all, session
+    from fededge.export.template import Template
+else:
+    # Lazy imports: these modules need torch. An agent's own process needs the registry alone.
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "candidate": "VARIANTS Candidate Samples make_candidate",
+            "parity": "Parity check predict predict_all session",
+            "template": "Template",
+        },
+    )

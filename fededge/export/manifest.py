@@ -8,22 +8,39 @@ from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta, Struct
-from torch import Tensor
 
 from fededge import __version__
+from fededge._internal.lazy_torch import Tensor
 from fededge.errors import StoreError
-from fededge.export.tracing import input_name
 from fededge.flat import Layout
 from fededge.model_spec import ModelSpec
 from fededge.predictor.manifest import FILE_NAME, LARGEST_MANIFEST
 from fededge.storage.files import read_bounded
 
-__all__ = ["InputSpec", "ModelFacts", "ModelManifest", "Origin", "Variant", "as_text"]
+__all__ = [
+    "INPUT",
+    "TOKENS",
+    "InputSpec",
+    "ModelFacts",
+    "ModelManifest",
+    "Origin",
+    "Variant",
+    "as_text",
+    "input_name",
+]
+
+INPUT, TOKENS = "image", "tokens"
+"""Names of the ONNX file's input."""
 
 Count = Annotated[int, Meta(ge=0)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 FileName = Annotated[str, Meta(pattern=rf"^{FILE_NAME.pattern}$")]
+
+
+def input_name(spec: ModelSpec) -> str:
+    """Return the name of the ONNX file's input."""
+    return TOKENS if spec.kind == "text" else INPUT
 
 
 class Origin(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

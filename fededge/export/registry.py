@@ -9,19 +9,23 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
-from torch import Tensor
 
 from fededge.errors import StoreError
 from fededge.export import folders
-from fededge.export.candidate import Candidate, make_candidate
 from fededge.export.manifest import ModelManifest, Origin
 from fededge.export.registry_index import Event, RegistryIndex, RolloutAnswer
-from fededge.export.template import Template
-from fededge.flat import FlatModel
 from fededge.predictor.manifest import BAD, CURRENT, MANIFEST, MODEL
 from fededge.storage.files import disk_error, read_bounded, stream_sha256
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fededge.export.candidate import Candidate
+    from fededge.export.template import Template
+    from fededge.flat import FlatModel
 
 __all__ = ["ModelRegistry"]
 
@@ -132,6 +136,8 @@ class ModelRegistry:
         self, flat: FlatModel, template: Template, origin: Origin, inputs: Tensor
     ) -> ModelManifest:
         """Export a model to ONNX, check it against torch on these inputs, and make it current."""
+        from fededge.export.candidate import make_candidate  # needs torch
+
         return self.publish(make_candidate(flat, template, origin, inputs))
 
     def publish(self, candidate: Candidate) -> ModelManifest:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from fededge import __version__
 from fededge.errors import ExportError
+from fededge.export.manifest import INPUT, TOKENS, input_name
 from fededge.flat import Layout
 from fededge.model_spec import ModelSpec
 from fededge.models import Preprocess
@@ -25,27 +26,19 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EXPORTERS",
-    "INPUT",
     "OUTPUT",
-    "TOKENS",
     "Deployed",
     "Exporter",
     "dry_run",
     "examples",
-    "input_name",
     "trace_without_weights",
 ]
 
-INPUT, TOKENS, OUTPUT, BATCH = "image", "tokens", "probabilities", "batch"
+OUTPUT, BATCH = "probabilities", "batch"
 
 # 17 is the last opset that TensorRT 8.5 and 8.6 read (JetPack 5.1 and 6.0), and IR 8 belongs to
 # it: ONNX Runtime has read both since 2022. Nothing here needs a later one.
 OPSET, IR_VERSION = 17, 8
-
-
-def input_name(spec: ModelSpec) -> str:
-    """Return the name of the ONNX file's input."""
-    return TOKENS if spec.kind == "text" else INPUT
 
 
 def examples(spec: ModelSpec, count: int) -> Tensor:

@@ -55,8 +55,11 @@ class Step(Protocol):
     def batch(self) -> Batch:
         """Return the next batch, after the layers' `batch` hooks."""
 
-    def gradient(self, batch: Batch) -> float:
-        """Fill the gradients of the network and its companions; return the loss."""
+    def gradient(self, batch: Batch) -> Tensor:
+        """Fill the gradients of the network and its companions; return the loss.
+
+        The loss stays on the training's device: a step that reads it would wait for the device.
+        """
 
     def apply(self, lr: float | None = None) -> None:
         """Take an SGD step, with the layers' pulls, momentum and weight decay."""
@@ -142,8 +145,8 @@ class Method:
         """Return the device's own models that the phase trains too, by the same loss and SGD."""
         return ()
 
-    def advance(self, r: TurnView, step: Step) -> float:
-        """Take one local step; return its loss."""
+    def advance(self, r: TurnView, step: Step) -> Tensor | float:
+        """Take one local step; return its loss, as `step.gradient` gives it."""
         loss = step.gradient(step.batch())
         step.apply()
         return loss
@@ -155,6 +158,10 @@ class Method:
     def objective(self, r: TurnView, out: Output, batch: Batch) -> Objective:
         """Return the layer's part of the loss; without side effects: other layers call it too."""
         return Objective()
+
+    def by_example(self) -> bool:
+        """Return True if the loss is a mean over examples: a batch can be split to save memory."""
+        return True
 
     def observe(self, r: TurnView, out: Output, batch: Batch) -> None:
         """Record statistics of a training step's output, without gradients."""

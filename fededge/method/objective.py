@@ -23,13 +23,17 @@ class Output:
 
 
 def forward(module: nn.Module, x: Tensor) -> Output:
-    """Return logits and features; without a head, the logits are the features too."""
+    """Return logits and features in float32; without a head, the logits are the features too.
+
+    The network computes in the precision of the turn's hardware, losses in float32.
+    """
     x = models.channels_last(x)
-    if isinstance(module, models.Classifier):
-        features = module.features(x)
-        return Output(module.head(features), features)
-    logits = module(x)
-    return Output(logits, logits)
+    with models.autocast(x):
+        features = module.features(x) if isinstance(module, models.Classifier) else module(x)
+        logits = module.head(features) if isinstance(module, models.Classifier) else features
+    if logits.dtype in (torch.bfloat16, torch.float16):
+        logits, features = logits.float(), features.float()
+    return Output(logits, features)
 
 
 Term = Callable[[Output, Tensor], Tensor]

@@ -25,7 +25,7 @@ from fededge.method.base import (
 )
 from fededge.method.layers import PERSONAL, SCALARS, Layers
 from fededge.method.plugins import hook_errors, sha256_of
-from fededge.method.private import Private, Value, values_of
+from fededge.method.private import Private, values_of
 from fededge.method.ranges import EXAMPLES, Range, common_ranges
 from fededge.method.turn import Hyper, Turn
 from fededge.method.validation import (
@@ -109,7 +109,7 @@ class Stack(Layers):
     def companions(self, turn: Turn) -> list[FlatModel]:
         return [m for layer, r in self.acting("companions", turn) for m in layer.companions(r)]
 
-    def advance(self, turn: Turn, step: Step) -> float:
+    def advance(self, turn: Turn, step: Step) -> Tensor | float:
         owner = self.owner("advance")
         return owner.advance(TurnView(turn, owner.name), step)
 
@@ -124,6 +124,10 @@ class Stack(Layers):
             objective = objective + layer.objective(r, out, batch)
         return objective.mixed(out, batch.targets)
 
+    def by_example(self) -> bool:
+        """Return True if a batch can be split: every layer's loss is a mean over examples."""
+        return all(layer.by_example() for layer in self.layers)
+
     def observe(self, turn: Turn, out: Output, batch: Batch) -> None:
         for layer, r in self.acting("observe", turn):
             layer.observe(r, Output(out.logits.detach(), out.features.detach()), batch)
@@ -133,7 +137,7 @@ class Stack(Layers):
             layer.epoch_end(r)
 
     def finish(self, turn: Turn) -> Finish:
-        """Return one upload, all scalars and all private state, whose new values are copies."""
+        """Return one upload, all scalars and all private state; the caller copies the vectors."""
         upload = turn.net.vector
         scalars: dict[str, float] = {}
         private = turn.private
@@ -146,7 +150,7 @@ class Stack(Layers):
             if undeclared:
                 raise MethodError(f"{layer.name} does not declare {sorted(undeclared)}")
             scalars |= self._checked_scalars(layer, part.scalars, turn)
-            private = private.updated(layer.name, {k: _copy(v) for k, v in part.private.items()})
+            private = private.updated(layer.name, part.private)
         return Finish(upload, scalars, private)
 
     def _checked_scalars(
@@ -281,10 +285,6 @@ class Stack(Layers):
 def _check_range(scalars: Mapping[str, float], name: str, allowed: Range) -> None:
     if name in scalars and scalars[name] not in allowed:
         raise WireError(f"the report's {name} must be {allowed}, got {scalars[name]}")
-
-
-def _copy(value: Value) -> Value:
-    return value.detach().clone() if isinstance(value, Tensor) else value
 
 
 def _prefixed(layer: Method, vectors: State) -> State:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from fededge import models
 from fededge._internal.lazy_torch import Tensor, nn, torch
 from fededge.flat import FlatModel
+from fededge.method.examples import Batch
 from fededge.method.objective import Output, forward
 from fededge.models.evaluation import evaluating
-
-if TYPE_CHECKING:
-    from fededge.method.turn import Batch
 
 __all__ = ["Teacher", "outputs"]
 
@@ -58,7 +55,9 @@ def outputs(net: FlatModel, vector: Tensor, preprocess: nn.Module, x: Tensor) ->
     try:
         with evaluating(net.module):
             quick = models.untrained(net.module)
-            parts = [forward(quick, preprocess(some)) for some in x.split(INFERENCE_BATCH)]
+            device = net.vector.device
+            inputs = (preprocess(some.to(device)) for some in x.split(INFERENCE_BATCH))
+            parts = [forward(quick, some) for some in inputs]
     finally:
         net.swap(before)
     logits = torch.cat([part.logits for part in parts])

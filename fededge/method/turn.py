@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 from fededge._internal.lazy_torch import Tensor, nn, torch
 from fededge.flat import FlatModel, Layout
+from fededge.hardware import Precision
+from fededge.method.examples import Batch, Examples
 from fededge.method.objective import Output
 from fededge.method.private import Private, values_of
 from fededge.method.teacher import Teacher, outputs
@@ -30,34 +31,6 @@ class Hyper:
     """The largest norm of the loss's gradient; longer ones are scaled down. 0: no clipping."""
 
 
-@dataclass(frozen=True, eq=False)
-class Examples:
-    """A device's own data: raw inputs and labels, for training and held out (`held_…`)."""
-
-    x: Tensor
-    y: Tensor
-    held_x: Tensor
-    held_y: Tensor
-    classes: int
-
-    @cached_property
-    def counts(self) -> Tensor:
-        """The number of training examples of each class."""
-        return torch.bincount(self.y, minlength=self.classes)
-
-
-@dataclass(frozen=True, eq=False)
-class Batch:
-    """Inputs, and one or more labellings whose weights sum to 1 (mixup returns two).
-
-    `index` holds the inputs' positions in the device's data; None if they are mixtures.
-    """
-
-    x: Tensor
-    targets: tuple[tuple[Tensor, float], ...]
-    index: Tensor | None = None
-
-
 class LazyBatch(Batch):
     """A batch that preprocesses its inputs on every access, and only then."""
 
@@ -67,8 +40,8 @@ class LazyBatch(Batch):
     @property
     def x(self) -> Tensor:
         turn: Turn = vars(self)["turn"]
-        prepared: Tensor = turn.preprocess(turn.data.x[self.index])
-        return prepared
+        index: Tensor = vars(self)["index"]
+        return turn.inputs(index)
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,12 +82,15 @@ class Turn:
     private: Private
     loss: Callable[[Turn, Output, Batch], Tensor]
     turns: int = 1
+    precision: Precision = Precision.FLOAT32
     phase: Phase = field(default_factory=Phase)
     start: Tensor = field(default_factory=lambda: torch.empty(0))
     steps: int = 0
     ends: dict[str, Tensor] = field(default_factory=dict)
     kappas: dict[str, float] = field(default_factory=dict)
     phase_steps: dict[str, int] = field(default_factory=dict)
+    micro_batch: int = 0
+    """The most examples of a forward pass; 0: a whole batch. Lowered when memory runs out."""
     memos: dict[str, dict[str, Any]] = field(default_factory=dict)
     streams: dict[str, torch.Generator] = field(default_factory=dict)
 
@@ -126,9 +102,27 @@ class Turn:
             self.streams[purpose] = torch.Generator().manual_seed(seed)
         return self.streams[purpose]
 
-    def batch(self, index: Tensor) -> Batch:
-        inputs = self.preprocess(self.data.x[index])
+    def batch(self, index: Tensor, raw: Tensor | None = None) -> Batch:
+        """Return these examples, preprocessed.
+
+        Args:
+            index: their positions, on the training's device.
+            raw: their inputs, if these have been fetched already.
+        """
+        inputs = self.inputs(index) if raw is None else self.preprocess(raw)
         return Batch(inputs, ((self.data.y[index], 1.0),), index)
+
+    def inputs(self, index: Tensor) -> Tensor:
+        x = self.data.x
+        prepared: Tensor = self.preprocess(self.moved(x.index_select(0, index.to(x.device))))
+        return prepared
+
+    def moved(self, tensor: Tensor) -> Tensor:
+        """Return a tensor of the host on the training's device, without waiting for the copy."""
+        device = self.net.vector.device
+        if tensor.device == device:
+            return tensor
+        return tensor.pin_memory().to(device, non_blocking=True)
 
 
 @dataclass(slots=True, eq=False)
@@ -254,6 +248,10 @@ class TurnView:
     def batch(self, index: Tensor) -> Batch:
         """Return these examples, preprocessed for the network."""
         return self.turn.batch(index)
+
+    def moved(self, tensor: Tensor) -> Tensor:
+        """Return a tensor that was made on the host, such as a random draw, where training is."""
+        return self.turn.moved(tensor)
 
     def lazy_batch(self, index: Tensor) -> Batch:
         """Return the same batch, but preprocess its inputs only if the loss reads them."""

@@ -106,7 +106,7 @@ class Ala(Method):
         count = max(1, int(self.share * r.examples))
         draw = r.generator("slice")
         first = int(torch.randint(r.examples - count + 1, (1,), generator=draw))
-        chosen = torch.arange(first, first + count)
+        chosen = torch.arange(first, first + count, device=r.data.y.device)
         return list(chosen.split(self.batch_size or r.hyper.batch_size))
 
     def _converge(self, r: TurnView, epoch: Callable[[], float]) -> None:
@@ -237,6 +237,6 @@ def lower_features(r: TurnView, lower: nn.Sequential, index: Sequence[Tensor]) -
     quick = models.untrained(lower)
     with torch.no_grad():
         parts = x.split(INFERENCE_BATCH if models.apart(lower) else sizes)
-        made = [quick(models.channels_last(r.turn.preprocess(part))) for part in parts]
+        made = [quick(models.channels_last(r.turn.preprocess(r.moved(part)))) for part in parts]
         split: Sequence[Tensor] = torch.cat(made).split(sizes)
     return split

@@ -106,8 +106,7 @@ def log_delta(P: Tensor, absent: Tensor, missing: float, clamp: float, cap: floa
     A = log_P - log_P.T
     if cap:
         A = A.clamp(-cap, cap)
-    A[:, absent] = math.log(missing)
-    return A.fill_diagonal_(0.0)
+    return A.masked_fill(absent, math.log(missing)).fill_diagonal_(0.0)
 
 
 def _probabilities(r: TurnView, vector: Tensor) -> Tensor:

@@ -67,7 +67,7 @@ class FedBalance(Method):
         weak = forward(r.memo["weak"], batch.x).logits
         return Objective(added=weak, added_scale=r.memo["alpha"])
 
-    def advance(self, r: TurnView, step: Step) -> float:
+    def advance(self, r: TurnView, step: Step) -> Tensor | float:
         loss = step.gradient(step.batch())
         if self.persist_psi_momentum and r.memo.get("phase") is r.phase:
             self._carry_momentum(r)

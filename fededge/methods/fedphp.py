@@ -57,6 +57,9 @@ class FedPHP(Method):
 
         return Objective(1 - self.lam, terms=(transferred,))  # (1 - λ) CE + λ L_kt
 
+    def by_example(self) -> bool:
+        return self.transfer != "mmd"  # MMD compares the examples of a batch with each other
+
     def _distance(self, out: Output, hpm: Output) -> Tensor:
         """Return L_kt, the distance of the network from its teacher."""
         if self.transfer == "mmd":

@@ -59,7 +59,7 @@ def _head(r: TurnView) -> FlatModel:
     """Return P: in training, or from private state, or zero."""
     if "head" not in r.memo:
         head = FlatModel(copy.deepcopy(_linear_head(r.net.module)))
-        kept = r.private.tensor("head") if "head" in r.private else torch.zeros(head.layout.size)
+        kept = r.private.tensor("head") if "head" in r.private else torch.zeros_like(head.vector)
         head.load(kept)
         r.memo["head"] = head
     found: FlatModel = r.memo["head"]

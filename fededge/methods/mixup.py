@@ -43,7 +43,7 @@ class Mixup(Method):
         if not batch.x.is_floating_point():
             raise MethodError(TEXTS)
         m = self._share(r)
-        other = torch.randperm(len(batch.x), generator=r.generator("partners"))
+        other = r.moved(torch.randperm(len(batch.x), generator=r.generator("partners")))
         return Batch(
             torch.lerp(batch.x[other], batch.x, m),
             tuple((y, m * share) for y, share in batch.targets)

@@ -63,7 +63,7 @@ class Moon(Method):
             return r.received
         net = r.net.clone().to("cpu")
         models.redraw_(net.module, r.device_seed)
-        return net.vector
+        return net.vector.to(r.model.device)
 
 
 def contrastive_loss(z: Tensor, z_glob: Tensor, z_prev: Tensor, T: float) -> Tensor:

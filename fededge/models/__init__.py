@@ -14,10 +14,12 @@ __all__ = [
     "Preprocess",
     "activation_counts",
     "apart",
+    "autocast",
     "build",
     "build_for",
     "channels_last",
     "check_name",
+    "computing_on",
     "heads",
     "meta_network",
     "names",
@@ -31,19 +33,21 @@ __all__ = [
 
 if TYPE_CHECKING:
     from fededge.models.activations import activation_counts
-    from fededge.models.base import Classifier, Preprocess, channels_last, redraw_, takes_texts
+    from fededge.models.base import Classifier, Preprocess, redraw_, takes_texts
     from fededge.models.ensemble import LogitSum
     from fededge.models.head import CosineHead, heads
     from fededge.models.layer_fusion import apart, pooled_first, trained, untrained
+    from fededge.models.precision import autocast, channels_last, computing_on
     from fededge.models.zoo import build, build_for, meta_network, probe_network
 else:
     # Lazy imports: these modules need torch.
     __getattr__ = lazy_names(
         __name__,
         {
-            "base": "Classifier Preprocess channels_last redraw_ takes_texts",
+            "base": "Classifier Preprocess redraw_ takes_texts",
             "head": "CosineHead heads",
             "layer_fusion": "apart pooled_first trained untrained",
+            "precision": "autocast channels_last computing_on",
             "ensemble": "LogitSum",
             "activations": "activation_counts",
             "zoo": "build build_for meta_network probe_network",

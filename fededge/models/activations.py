@@ -1,4 +1,4 @@
-"""The number of activations of a network, measured with a small input."""
+"""The activations and the arithmetic of a network, measured with a small input."""
 
 from __future__ import annotations
 
@@ -18,10 +18,14 @@ LARGEST_SIDE = 64
 
 
 class ActivationCounts(NamedTuple):
-    """Activations for one input: of all layers together, and of the largest layer."""
+    """Activations for one input: of all layers together, and of the largest layer.
+
+    `macs` are the multiply-accumulates of its forward pass.
+    """
 
     all: int
     largest: int
+    macs: int
 
 
 def activation_counts(spec: ModelSpec) -> ActivationCounts:
@@ -32,10 +36,12 @@ def activation_counts(spec: ModelSpec) -> ActivationCounts:
     any size, but it loads torch's compiler: 150 MB, and seconds.)
     """
     small = _small(spec)
-    network, found = build_for(small, seed=0), list[int]()
+    network, found, macs = build_for(small, seed=0), list[int](), list[int]()
 
-    def count(_: nn.Module, __: object, output: Tensor) -> None:
+    def count(part: nn.Module, _: object, output: Tensor) -> None:
         found.append(output.numel())
+        if isinstance(part, nn.Conv2d | nn.Linear):  # a weight's row makes one number
+            macs.append(output.numel() * part.weight[0].numel())
 
     for part in network.modules():
         if not [*part.children()]:
@@ -44,7 +50,8 @@ def activation_counts(spec: ModelSpec) -> ActivationCounts:
     with torch.no_grad():
         network.eval()(torch.zeros((1, *small.shape), dtype=dtype))
     scale = math.prod(spec.shape) / math.prod(small.shape)
-    return ActivationCounts(math.ceil(sum(found) * scale), math.ceil(max(found) * scale))
+    sums = (sum(found), max(found), sum(macs))
+    return ActivationCounts(*(math.ceil(number * scale) for number in sums))
 
 
 def _small(spec: ModelSpec) -> ModelSpec:

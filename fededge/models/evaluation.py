@@ -11,6 +11,7 @@ from fededge._internal.lazy_torch import Tensor, nn, torch
 __all__ = [
     "accuracy",
     "class_accuracies",
+    "device_of",
     "evaluating",
     "fairness",
     "kl_from_template",
@@ -40,23 +41,29 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 def predictions(module: nn.Module, preprocess: nn.Module, x: Tensor, batch: int = 256) -> Tensor:
     """Return the label that the module predicts for each input."""
     with evaluating(module):
-        quick = models.untrained(module)
-        parts = (quick(models.channels_last(preprocess(part))).argmax(1) for part in x.split(batch))
-        return torch.cat(list(parts))
+        quick, device = models.untrained(module), device_of(module)
+        inputs = (preprocess(part.to(device)) for part in x.split(batch))
+        return torch.cat([quick(models.channels_last(part)).argmax(1) for part in inputs])
+
+
+def device_of(module: nn.Module) -> torch.device:
+    """Return the device of a module's parameters."""
+    return next((p.device for p in module.parameters()), torch.device("cpu"))
 
 
 def accuracy(module: nn.Module, preprocess: nn.Module, x: Tensor, y: Tensor) -> float:
     """Return the share of inputs whose label is predicted; NaN without inputs."""
     if not len(y):
         return float("nan")
-    return float((predictions(module, preprocess, x) == y).double().mean())
+    return float((predictions(module, preprocess, x).to(y.device) == y).double().mean())
 
 
 def class_accuracies(
     module: nn.Module, preprocess: nn.Module, x: Tensor, y: Tensor, classes: int
 ) -> Tensor:
     """Return the accuracy of each class, float64 [classes]; NaN for a class without inputs."""
-    right = (predictions(module, preprocess, x) == y).double()
+    y = y.cpu()
+    right = (predictions(module, preprocess, x).cpu() == y).double()
     hits = torch.zeros(classes, dtype=torch.float64).index_add_(0, y, right)
     return hits / torch.bincount(y, minlength=classes)
 

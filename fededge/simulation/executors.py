@@ -21,6 +21,7 @@ from torch.multiprocessing import get_context
 from fededge import methods
 from fededge.errors import FedEdgeError, MethodError
 from fededge.flat import FlatModel
+from fededge.hardware import CPU, Hardware
 from fededge.method.plugins import plugin_errors
 from fededge.method.teacher import outputs
 from fededge.methods import Hyper, Private
@@ -46,6 +47,7 @@ class Setup:
     test_x: Tensor
     test_y: Tensor
     encoding: str = "float32"
+    hardware: Hardware = CPU
 
 
 class Executor(Protocol):
@@ -75,11 +77,12 @@ class SerialExecutor:
     """Runs everything in this process, one turn after the other."""
 
     def __init__(self, setup: Setup) -> None:
-        prepare_training()
+        prepare_training(setup.hardware)
         spec = setup.spec
         self.setup = setup
-        self.net = FlatModel(build_for(spec, setup.seed))
-        self.preprocess = Preprocess(spec)
+        place = torch.device(setup.hardware.device)
+        self.net = FlatModel(build_for(spec, setup.seed)).to(place)
+        self.preprocess = Preprocess(spec).to(place)
         self.method = methods.method(setup.method)
 
     def turns(
@@ -102,7 +105,8 @@ class SerialExecutor:
 
     def _trainer(self, device: str) -> Trainer:
         data = self.setup.devices[device]
-        return Trainer(device, self.net, self.preprocess, data, self.method)
+        hardware = self.setup.hardware
+        return Trainer(device, self.net, self.preprocess, data, self.method, hardware)
 
     def measure(self, models: Sequence[Tensor]) -> list[Tensor]:
         return [self.measure_one(model) for model in models]
@@ -118,14 +122,14 @@ class SerialExecutor:
     def probabilities_of(self, device: str, model: Tensor) -> Tensor:
         data = self.setup.devices[device]
         logits = outputs(self.net, model, self.preprocess, data.x).logits
-        return probability_matrix(logits, data.y, data.classes)
+        return probability_matrix(logits, data.y.to(logits.device), data.classes).cpu()
 
     def stop(self) -> None:
         """Do nothing: there are no processes to end."""
 
 
 class ProcessExecutor:
-    """Runs turns in several processes of one thread each. The data is in shared memory."""
+    """Runs turns in several processes. The data is in shared memory."""
 
     def __init__(self, setup: Setup, count: int) -> None:
         self.setup = _shared(setup)

@@ -13,9 +13,12 @@ from torch import Tensor
 
 from fededge.config import DataConfig, ModelConfig
 from fededge.data.local import evaluation_set, model_spec, share_examples, training_set
+from fededge.hardware import Hardware, examine
 from fededge.method.layers import SCALARS
 from fededge.method.plugins import plugin_errors
 from fededge.methods import Hyper
+from fededge.model_spec import ModelSpec
+from fededge.models import activation_counts
 from fededge.models.evaluation import (
     fairness,
     kl_from_template,
@@ -54,6 +57,9 @@ class Experiment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     clip_norm: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
     encoding: str = "float32"
     measure_every: Annotated[int, Meta(ge=1)] = 1
+    device: str = "cpu"
+    threads: Annotated[int, Meta(ge=0, le=1024)] = 1
+    precision: str = "float32"
     method_files: dict[str, str] = {}
     """The SHA-256 of each plugin's file, by method name."""
 
@@ -83,7 +89,14 @@ class Experiment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             self.weight_decay,
             self.clip_norm,
         )
-        return Setup(self.method, spec, hyper, self.seed, devices, test.x, test.y, self.encoding)
+        hardware = self._hardware(spec)
+        return Setup(
+            self.method, spec, hyper, self.seed, devices, test.x, test.y, self.encoding, hardware
+        )
+
+    def _hardware(self, spec: ModelSpec) -> Hardware:
+        macs = 0 if self.threads else activation_counts(spec).macs
+        return examine(self.device, self.threads, self.precision, macs=macs).hardware
 
 
 @dataclass(frozen=True)

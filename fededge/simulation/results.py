@@ -19,7 +19,14 @@ from fededge.storage.files import replace_file
 
 __all__ = ["Result", "as_csv", "effort", "final_means", "read", "summary", "write"]
 
-LATER = {"clip_norm": 0.0, "method_files": {}, "encoding": "float32"}
+LATER = {
+    "clip_norm": 0.0,
+    "method_files": {},
+    "encoding": "float32",
+    "device": "cpu",
+    "threads": 1,
+    "precision": "float32",
+}
 
 
 class Result(Struct, frozen=True, kw_only=True):

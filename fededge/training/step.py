@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from fededge import models, ops
 from fededge._internal.lazy_torch import Tensor, nn, torch
 from fededge.errors import MethodError
 from fededge.flat import FlatModel
-from fededge.method.base import Affine, Batch, Hyper, forward
+from fededge.hardware import Precision
+from fededge.method.base import Affine, Batch, Hyper, Output, forward
 from fededge.method.stack import Stack
 from fededge.method.turn import Turn
+from fededge.training.loss_scale import LossScale
+from fededge.training.out_of_memory import halved
+from fededge.training.placement import Fetched
 
 __all__ = ["Batches", "LocalStep", "Sgd", "own_randomness", "training_mode", "training_only"]
 
-Batches = Iterator[tuple[Tensor, bool]]
-"""Which examples come next, and whether a pass over the data ends with them."""
+Batches = Iterator[tuple[Fetched, bool]]
+"""The examples that come next, and whether a pass over the data ends with them."""
+
+
+class Pass(NamedTuple):
+    """A forward and backward pass: the examples, the output, and their share of the loss."""
+
+    batch: Batch
+    out: Output
+    loss: Tensor
 
 
 class LocalStep:
@@ -34,28 +48,61 @@ class LocalStep:
         turn.kappas[turn.phase.name] = pull.kappa
         self.optimisers = [Sgd(turn.net, turn.hyper, pull)]
         self.optimisers += [Sgd(model, turn.hyper) for model in companions]
+        lowered = turn.precision is Precision.FLOAT16
+        self.scale = LossScale(turn.net.vector.device) if lowered else None
 
     def batch(self) -> Batch:
-        index, self.ends_pass = next(self.batches)
-        return self.method.batch(self.turn, self.turn.batch(index))
+        (index, raw), self.ends_pass = next(self.batches)
+        return self.method.batch(self.turn, self.turn.batch(index, raw))
 
-    def gradient(self, batch: Batch) -> float:
-        out = forward(self.network, batch.x)
-        loss = self.method.loss(self.turn, out, batch)
-        if not loss.requires_grad:
-            raise MethodError(f"phase '{self.turn.phase.name}' has nothing to train: all is frozen")
-        for model in self.models:
-            model.zero_grad()
-        ops.backward(loss)
+    def gradient(self, batch: Batch) -> Tensor:
+        passes: list[Pass] = []
+        while not passes:
+            with contextlib.suppress(torch.OutOfMemoryError):
+                passes = self._passes(batch)
+            if not passes:  # only here: the error's traceback kept the tensors alive
+                self.turn.micro_batch = halved(self.method, self.turn, self.models, batch)
+        if self.scale is not None:
+            self.scale.unscale_([model.grad for model in self.models])
         if self.turn.hyper.clip_norm:
             for model in self.models:
                 clip_(model.grad, self.turn.hyper.clip_norm)
-        self.method.observe(self.turn, out, batch)
-        return float(loss.detach())
+        for done in passes:
+            self.method.observe(self.turn, done.out, done.batch)
+        return sum((done.loss for done in passes[1:]), passes[0].loss)
+
+    def _passes(self, batch: Batch) -> list[Pass]:
+        """Make the gradient of a batch, in one pass or of parts that fit into memory."""
+        count = len(batch.x)
+        size = self.turn.micro_batch or count
+        parts = [batch] if size >= count else batch.split(size)
+        return [self._pass(part, len(part.x) / count, part is parts[0]) for part in parts]
+
+    def _pass(self, part: Batch, share: float, first: bool) -> Pass:
+        """Add a part's gradient, by its share of the batch."""
+        out = forward(self.network, part.x)
+        loss = self.method.loss(self.turn, out, part)
+        if not loss.requires_grad:
+            raise MethodError(f"phase '{self.turn.phase.name}' has nothing to train: all is frozen")
+        if first:
+            for model in self.models:
+                model.zero_grad()
+        loss = loss if share == 1 else share * loss
+        ops.backward(loss if self.scale is None else self.scale.scaled(loss))
+        return Pass(part, out, loss.detach())
+
+    def check_taken(self) -> None:
+        """Refuse a phase in which every gradient overflowed, whatever the scale."""
+        if self.scale is not None and not float(self.scale.taken):
+            turn = self.turn
+            raise MethodError(
+                f"device {turn.device}, round {turn.number + 1}: every gradient overflows float16; "
+                'set precision = "bfloat16" or "float32"'
+            )
 
     def apply(self, lr: float | None = None) -> None:
         for optimiser in self.optimisers:
-            optimiser(lr)
+            optimiser(lr, self.scale)
 
 
 class Sgd:
@@ -74,7 +121,17 @@ class Sgd:
         self.buffer = torch.zeros_like(net.vector[self.span]) if hyper.momentum else None
         net.bind_grad()
 
-    def __call__(self, lr: float | None = None) -> None:
+    def __call__(self, lr: float | None = None, scale: LossScale | None = None) -> None:
+        if scale is None:
+            self._step(lr)
+            return
+        changed = [self.net.vector[self.span], *([] if self.buffer is None else [self.buffer])]
+        before = [vector.clone() for vector in changed]
+        self._step(lr)
+        for vector, old in zip(changed, before, strict=True):
+            scale.keep_(vector, old)
+
+    def _step(self, lr: float | None) -> None:
         anchor, bias = self.pull.anchor, self.pull.bias
         ops.sgd_step_(
             self.net.vector[self.span],
@@ -92,16 +149,22 @@ class Sgd:
 
 def clip_(gradient: Tensor, norm: float) -> None:
     """Scale a gradient down to this length; the margin is that of `clip_grad_norm_` in torch."""
-    scale = norm / (float(torch.linalg.vector_norm(gradient)) + 1e-6)
-    if not scale >= 1:  # NaN too: a gradient that is none must not pass as one
-        gradient.mul_(scale)
+    length = torch.linalg.vector_norm(gradient).double()
+    gradient.mul_((norm / (length + 1e-6)).clamp(max=1))  # NaN stays: it must not pass as a number
 
 
 @contextmanager
-def own_randomness(generator: torch.Generator) -> Iterator[None]:
-    """Let layers that draw from torch's global stream (dropout) draw from this seed instead."""
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(generator.initial_seed())
+def own_randomness(generator: torch.Generator, device: torch.device) -> Iterator[None]:
+    """Let layers that draw from torch's global streams (dropout) draw from this seed instead."""
+    seed = generator.initial_seed()
+    if device.type == "cpu":
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
+            yield
+        return
+    with torch.random.fork_rng(devices=[device], device_type=device.type):
+        torch.default_generator.manual_seed(seed)
+        torch.get_device_module(device.type).manual_seed(seed)
         yield
 
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from fededge.broker.local import Broker
 from fededge.cli import main
@@ -217,6 +218,19 @@ def test_demo_flags(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = complaint(["demo", "--out", str(tmp_path)], capsys)
     assert "not empty, and not made by a demo" in said
     assert (tmp_path / "mine.txt").read_text() == "precious"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+@pytest.mark.parametrize("command", ["simulate", "compare", "demo"])
+def test_a_gpu_that_is_not_there(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = ["--out", str(tmp_path / "out")] if command != "simulate" else []
+    methods = ["--methods", "fedavg"] if command == "compare" else []
+    said = complaint([command, *methods, "--device", "cuda", *out], capsys)
+    assert "device is 'cuda', but torch" in said
+    said = complaint([command, *methods, "--precision", "half", *out], capsys)
+    assert "precision is 'half', it must be one of: float32, bfloat16, float16" in said
 
 
 def test_split_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:

@@ -178,6 +178,17 @@ def test_a_configuration_that_is_printed_keeps_the_password_to_itself(
             "robust.combine is 'median', but method 'scaffold' steps by a sum over all updates",
         ),
         ("[training]\nlr = -1.0\n", "training.lr: expected float"),
+        ('[hardware]\ndevice = "gpu"\n', "hardware.device is 'gpu', it must be like 'auto', 'cpu'"),
+        ("[hardware]\nthreads = -1\n", "hardware.threads: expected int >= 0"),
+        (
+            '[hardware]\nprecision = "fp16"\n',
+            "hardware.precision: invalid enum value 'fp16'; allowed: 'float32', 'bfloat16', ",
+        ),
+        (
+            '[hardware]\nmemory_format = "nhwc"\n',
+            "hardware.memory_format: invalid enum value 'nhwc'; allowed: 'auto', 'contiguous'",
+        ),
+        ("[hardware]\nidle = 3\n", "unknown key 'idle' in [hardware]"),
         ("x = [\n", "not a TOML file"),
     ],
 )
@@ -201,6 +212,16 @@ def test_names_that_cannot_be_topics_are_refused(tmp_path: Path, text: str, sent
     with pytest.raises(ConfigError, match=r"agent\.toml") as error:
         agent(tmp_path, text)
     assert sentence in str(error.value)
+
+
+def test_the_hardware_is_automatic_on_a_device_and_the_cpu_at_the_coordinator(
+    tmp_path: Path,
+) -> None:
+    box = agent(tmp_path, AGENT).hardware
+    assert (box.device, box.threads, box.precision, box.idle) == ("auto", 0, "float32", 300.0)
+    assert coordinator(tmp_path, COORDINATOR).hardware.device == "cpu"
+    with pytest.raises(ConfigError, match=r"hardware\.device is 'cuda:x'"):
+        agent(tmp_path, AGENT + '[hardware]\ndevice = "cuda:x"\n')
 
 
 def test_a_missing_file_and_a_folder_are_named(tmp_path: Path) -> None:

@@ -617,7 +617,7 @@ class Ahead(Method):
 
     name: ClassVar[str] = "ahead"
 
-    def advance(self, r: TurnView, step: Step) -> float:
+    def advance(self, r: TurnView, step: Step) -> Tensor | float:
         here = r.model.clone()
         step.gradient(step.batch())
         step.apply(lr=0.5)

@@ -21,7 +21,8 @@ from fededge.models.head import CosineHead
 from fededge.training import Answer, Examples, Trainer
 from fededge.wire import chunks, tensors
 from fededge.wire.messages import Report
-from fededge_agent.store import AgentStore
+from fededge_agent.store import AgentStore, TrainedTurn
+from fededge_agent.trainer.turn_files import TurnFiles
 from tests.merging import merged_turns
 
 Nets = Callable[..., FlatModel]
@@ -227,14 +228,15 @@ def test_private_state_and_update_survive_a_restart(
     )
     store = AgentStore(tmp_path / "state")
     store.open()
-    now = store.write_private(some.stack.kept_at_once(some.private["d1"], answer.private))
-    update, _ = store.write_update(lambda file: file.write(payload))
-    store.save_turn(now, update, answer.private, report)
+    files = TurnFiles(store.folder, store.begin_turn())
+    now = files.write_private(some.stack.kept_at_once(some.private["d1"], answer.private))
+    update, _ = files.write_update(lambda file: file.write(payload))
+    store.save_turn(TrainedTurn(report, update, now, files.write_accepted(answer.private)))
     store.settle(True)
     store.close()
     again = AgentStore(tmp_path / "state")
     again.open()
-    restored = again.private()
+    restored = TurnFiles(again.folder, again.index).private()
     again.close()
     assert np.array_equal(tensors.decode(layout, payload)["model"], as_numpy(answer.upload))
     assert same(restored, answer.private)

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from fededge.models import build
-from fededge.models.base import Classifier, channels_last
+from fededge.models.base import Classifier
 from fededge.models.layer_fusion import Convolved, Halved, apart, pooled_first, trained, untrained
+from fededge.models.precision import channels_last
 
 Order = Callable[[nn.Module], nn.Module]
 
