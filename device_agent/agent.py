@@ -11,24 +11,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fededge._internal.malloc import return_free_memory
 from fededge.config import AgentConfig
 from fededge.data.local import check_device_data
+from fededge.hardware.gate import Gate
 from fededge.service.commands import unwatched
 from fededge.service.inbox import InboxLoop
-from fededge.training import prepare_training
-from fededge.transport.presence import Holder, claim_name, new_claim
+from fededge.service.presence import Holder, claim_name, new_claim
 from fededge.transport.session import Session, Will
 from fededge.wire.chunks import Assembly
 from fededge.wire.messages import Status, encode
 from fededge.wire.topics import Topics
 from fededge_agent.egress import Egress
+from fededge_agent.gating import Gating, gate_of
 from fededge_agent.machine.agent import AgentMachine
 from fededge_agent.machine.caution import Caution
 from fededge_agent.machine.download import IncomingModel
 from fededge_agent.machine.events import Pending
+from fededge_agent.requests import TurnTrainer
 from fededge_agent.shell import AgentParts, AgentShell
 from fededge_agent.status import StatusWriter
 from fededge_agent.store import AgentStore, SavedTurn
+from fededge_agent.trainer_process import TrainerProcess
 from fededge_agent.trust import Trust
 from fededge_agent.turn_runner import TurnRunner
 from fededge_agent.worker import Worker
@@ -51,8 +55,9 @@ class Surroundings:
     clock: Callable[[], float] = time.monotonic
     session: Callable[..., Any] = Session
     claim: Callable[..., None] = claim_name
-    runner: Callable[[AgentConfig, AgentStore], TurnRunner] = TurnRunner
+    trainer: Callable[[AgentConfig, AgentStore], TurnTrainer] = TrainerProcess
     worker: Callable[[TurnRunner, queue.SimpleQueue[Any]], Worker] = Worker
+    gate: Callable[[AgentConfig], Gate] = gate_of
     watch: Callable[[object], None] = unwatched
 
 
@@ -68,9 +73,10 @@ class Agent:
         self.topics = Topics(config.federation)
         self.loop = InboxLoop(around.clock)
         self.store = AgentStore(Path(config.state))
-        self.runner = around.runner(config, self.store)
+        self.runner = TurnRunner(config, self.store, around.trainer(config, self.store))
         self.worker = around.worker(self.runner, self.loop.inbox)
         self.trust = Trust(config, self.store)
+        self.gating = Gating(around.gate(config))
 
     def stop(self) -> None:
         """Ask `run` to return; safe from a signal handler."""
@@ -78,11 +84,13 @@ class Agent:
 
     def run(self) -> None:
         """Take part in the federation until stopped."""
-        prepare_training()
+        return_free_memory()
         check_device_data(self.config.data)  # at the start a person is there to read the error
-        self.runner.load_methods()
+        self.gating.check()
+        self.store.open()
         try:
-            self._run(self.open())
+            self.runner.start()
+            self._run(self.connect())
         finally:
             self.close()
 
@@ -95,8 +103,12 @@ class Agent:
             shell.stop()
 
     def open(self) -> AgentShell:
-        """Open the store, claim our name and connect."""
+        """Open the store and connect; `run` starts the trainer as well."""
         self.store.open()
+        return self.connect()
+
+    def connect(self) -> AgentShell:
+        """Claim our name and connect."""
         self.trust.open()
         shell = self._shell()
         self._claim(shell)
@@ -106,6 +118,7 @@ class Agent:
         return shell
 
     def close(self) -> None:
+        self.runner.stop()
         self.store.close()
 
     def _shell(self) -> AgentShell:
@@ -123,6 +136,7 @@ class Agent:
                 trust=self.trust,
                 runner=self.runner,
                 worker=self.worker,
+                gating=self.gating,
                 machine=machine,
                 caution=Caution(index.run),
                 session=session,
@@ -142,6 +156,7 @@ class Agent:
             last_accepted=_pending(index.last_accepted),
             missed=_pending(index.missed),
             incoming=None if fresh else self._incoming(),
+            resting=self.gating.begin(),
         )
 
     def _incoming(self) -> IncomingModel | None:

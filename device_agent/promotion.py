@@ -1,18 +1,22 @@
 """Promotion of a device's models: decides which one `current` points to.
 
-The loop's and the worker's threads call it: every change is made under the lock of the folder.
+The loop's and the worker's threads call it, and the trainer process has one for its own exports:
+every change is made under the lock of the folder.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fededge.errors import StoreError
-from fededge.export import Candidate, ModelManifest, ModelRegistry
+from fededge.export import ModelManifest, ModelRegistry
 from fededge.federated.rollout import may_use
 from fededge.wire.messages import Rollout, State
+
+if TYPE_CHECKING:  # needs torch
+    from fededge.export import Candidate
 
 __all__ = ["Promotion"]
 
@@ -99,6 +103,10 @@ class Promotion:
     def follow(self, state: State) -> bool:
         """Apply the rollout of this state; True if models were withdrawn."""
         self.run, self.rollout = state.run, state.rollout
+        return self.check_rollout()
+
+    def check_rollout(self) -> bool:
+        """Withdraw models whose rollout was aborted; True if there were any."""
         return self._carefully(self._withdraw)
 
     def _withdraw(self) -> bool:

@@ -10,12 +10,14 @@ from typing import Any
 
 from fededge.errors import DiskFullError, EgressError, WireError
 from fededge.service.commands import unwatched
+from fededge.service.log_lines import LogLines
+from fededge.service.presence import Holder
 from fededge.service.shell import ServiceShell
-from fededge.transport.presence import Holder
 from fededge.transport.session import Connected, Incoming, Session
 from fededge.wire.messages import Claim, Reply, Report, State, Status, TaskMessage, decode
 from fededge.wire.topics import Topics
 from fededge_agent.egress import Egress
+from fededge_agent.gating import Gating
 from fededge_agent.machine import commands, events
 from fededge_agent.machine.agent import AgentMachine
 from fededge_agent.machine.caution import Caution
@@ -43,6 +45,7 @@ class AgentParts:
     trust: Trust
     runner: TurnRunner
     worker: Worker
+    gating: Gating
     machine: AgentMachine
     caution: Caution
     session: Session
@@ -62,7 +65,7 @@ class AgentShell(ServiceShell[events.Event, commands.Command, Status]):
             session=parts.session,
             holder=parts.holder,
             presence=Status,
-            log=log,
+            lines=LogLines(log, parts.clock, devices=1),
             clock=parts.clock,
             watch=parts.watch,
         )
@@ -82,6 +85,9 @@ class AgentShell(ServiceShell[events.Event, commands.Command, Status]):
         stood = self.parts.caution.tick(self.clock())
         if stood is not None:
             self._go_by(stood)
+        changed = self.parts.gating.look(self.parts.worker.busy)
+        if changed is not None:
+            self.handle(changed)
         # Neither an app's report nor a sign of life waits for a training.
         if self.parts.runner.promotion.look() or self._lease_runs_out:
             self.announce()
@@ -184,6 +190,7 @@ class AgentShell(ServiceShell[events.Event, commands.Command, Status]):
             case commands.Prepare(state):
                 parts.worker.prepare(state)
             case commands.ExpectModel(version, manifest):
+                parts.worker.warm_up()
                 parts.store.expect(version, manifest)
             case commands.Follow(version, chunks):
                 self.session.subscribe(*self._chunk_topics(version, chunks), lasting=False)

@@ -6,7 +6,7 @@ from typing import Literal
 
 from fededge import __version__
 from fededge._internal.plain_text import plain
-from fededge.transport.presence import Holder
+from fededge.service.presence import Holder
 from fededge.wire.messages import Status
 from fededge_agent.machine.agent import AgentMachine
 from fededge_agent.machine.events import Activity

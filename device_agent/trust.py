@@ -14,7 +14,6 @@ from typing import Any
 from msgspec import Struct
 
 from fededge.config import AgentConfig
-from fededge.credentials.signing_keys import read_trusted_keys
 from fededge.errors import DiskFullError, StoreError, WireError
 from fededge.storage.files import replace_file
 from fededge.storage.sealed import read_sealed, sealed
@@ -49,6 +48,8 @@ class Trust:
         """Read the keys and the newest number; the store is open already."""
         if not self.key:
             return
+        from fededge.credentials.signing_keys import read_trusted_keys  # loads cryptography: 7 MB
+
         self.keys = read_trusted_keys(Path(self.key))
         found, known = read_sealed(self.path, Trusted), self.store.index.trusted
         if found is None and self.path.exists() and not known:

@@ -13,12 +13,22 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from fededge.errors import DataError, DiskFullError, FedEdgeError, StoreError, WireError
+from fededge._internal.torch_process import RemoteError
+from fededge.errors import (
+    DataError,
+    DiskFullError,
+    FedEdgeError,
+    HardwareError,
+    ProcessDiedError,
+    StoreError,
+    WireError,
+)
 from fededge.wire.messages import State
 from fededge_agent.machine import events
 from fededge_agent.machine.events import Pending
+from fededge_agent.requests import StoppedError
 from fededge_agent.status import one_line
-from fededge_agent.turn_runner import StoppedError, TurnRunner
+from fededge_agent.turn_runner import TurnRunner
 
 __all__ = ["StatusChanged", "Worker", "WorkerFailed"]
 
@@ -52,6 +62,7 @@ class Worker:
     def __init__(self, runner: TurnRunner, inbox: queue.SimpleQueue[Any]) -> None:
         self.runner = runner
         self.inbox = inbox
+        self.busy = False
         self._jobs: queue.Queue[Job | None] = queue.Queue()
         self._thread = threading.Thread(target=self._run, name="worker", daemon=True)
 
@@ -61,6 +72,7 @@ class Worker:
     def stop(self) -> None:
         self._jobs.put(None)
         self._thread.join(LAST_JOB)
+        self.runner.stop()
 
     # Called by the loop
 
@@ -68,12 +80,16 @@ class Worker:
         self.put(lambda: self._prepare(state))
 
     def train(self, state: State) -> None:
-        self.runner.abandon.clear()
+        self.runner.expect()
         self.put(lambda: self._train(state))
 
     def abandon(self) -> None:
         """Stop the training that is under way, at its next step."""
-        self.runner.abandon.set()
+        self.runner.abandon()
+
+    def warm_up(self) -> None:
+        """A turn is about to come: get ready for it while its model is downloaded."""
+        self.put(self.runner.warm_up)
 
     def release(self) -> None:
         self.put(self._release)
@@ -84,11 +100,20 @@ class Worker:
     # In the thread
 
     def _run(self) -> None:
-        while (job := self._jobs.get()) is not None:
+        while (job := self._next()) is not None:
             self.finish(job)
+
+    def _next(self) -> Job | None:
+        """The next job; the trainer ends if there is none for a while."""
+        try:
+            return self._jobs.get(timeout=self.runner.config.hardware.idle)
+        except queue.Empty:
+            self.runner.stop()
+            return self._jobs.get()
 
     def finish(self, job: Job) -> None:
         """Do a job; the loop raises any error that escapes it."""
+        self.busy = True
         try:
             job()
         except FedEdgeError as error:
@@ -96,6 +121,8 @@ class Worker:
         except Exception as error:  # a bug in the worker must stop the agent, not hang it
             log.exception("the worker failed")
             self.inbox.put(WorkerFailed(error))
+        finally:
+            self.busy = False
 
     @contextlib.contextmanager
     def _telling(self, what: str, tell: Callable[[str], None]) -> Iterator[None]:
@@ -112,6 +139,8 @@ class Worker:
             if isinstance(error, StoreError) and not isinstance(error, DiskFullError):
                 raise
             tell(one_line(str(error)))
+        except RemoteError as error:  # its traceback is in the log already
+            tell(one_line(f"{what}: {error}"))
         except Exception as error:
             log.exception("%s", what)
             tell(one_line(f"{what}: {type(error).__name__}: {error}"))
@@ -121,30 +150,37 @@ class Worker:
             self.inbox.put(events.Unable(state, why))
 
         with self._telling("the preparation failed", unable):
-            self.runner.prepare(state)
-            self.inbox.put(events.Prepared(state, self.runner.most_bytes))
+            try:
+                self.runner.prepare(state)
+            except (DiskFullError, HardwareError, ProcessDiedError) as error:
+                self.inbox.put(events.Unable(state, one_line(str(error)), passing=True))
+            else:
+                self.inbox.put(events.Prepared(state, self.runner.most_bytes))
 
     def _train(self, state: State) -> None:
         def failed(why: str) -> None:
             self.inbox.put(events.TurnFailed(why))
 
         log.info("round %d: training from %s", state.round + 1, state.version)
-        trained = None
+        trained = False
         with self._telling("the training failed", failed):
+            self.runner.wake(state)
             try:
-                trained = self.runner.train(state)
+                self.runner.train(state)
+                trained = True
                 self.inbox.put(events.Trained(Pending(state.run, state.version)))
             except WireError as error:
                 self.inbox.put(events.Spoiled(state.version, str(error)))
             except StoppedError:
                 self.inbox.put(events.Abandoned())
-        if trained is None:
-            return
-        with self._telling("no personal model was made", log.error):
-            self.runner.follow_up(trained)
-        if self.runner.exporting is not None:
+        if trained:
+            with self._telling("no personal model was made", log.error):
+                self.runner.follow_up()
             self.inbox.put(StatusChanged())
 
     def _release(self) -> None:
-        if self.runner.exporting is not None and self.runner.promotion.release():
-            self.inbox.put(StatusChanged())
+        if self.runner.job is None:
+            return
+        with self._telling("no model was released", log.error):
+            if self.runner.promotion.release():
+                self.inbox.put(StatusChanged())

@@ -57,6 +57,7 @@ from fededge_server.store import Progress, Store
 
 if TYPE_CHECKING:  # what has torch: a coordinator is measured without
     from fededge_agent.store import AgentStore
+    from fededge_agent.trainer.turns import DeviceTurns
     from fededge_agent.turn_runner import TurnRunner
 
 __all__ = ["FORGET", "Peaks"]
@@ -111,6 +112,7 @@ def pieces(path: Path, manifest: Manifest) -> Iterable[tuple[int, bytes]]:
 def agent(encoding: Encoding) -> Peaks:
     """A model comes, is trained from, and its update is sent; beside a network with a gradient."""
     from fededge_agent.store import AgentStore
+    from fededge_agent.trainer.turns import DeviceTurns
     from fededge_agent.turn_runner import TurnRunner
 
     torch.set_num_threads(1)
@@ -121,14 +123,23 @@ def agent(encoding: Encoding) -> Peaks:
         version = f"000000-{network(1).sha256()[:16]}"
         state = _state(manifest, version, layout, encoding)
         store = AgentStore(folder)
-        runner = TurnRunner(AgentConfig(federation="f", device="box", state=name), store)
+        config = AgentConfig(federation="f", device="box", state=name)
+        turns = DeviceTurns(config)
+        runner = TurnRunner(config, store, turns)
         store.open()
-        with mock.patch("fededge_agent.turn_runner.device_examples", return_value=_examples()):
+        with mock.patch("fededge_agent.trainer.turns.device_examples", return_value=_examples()):
             runner.prepare(state)
-        return _turns(Gauge(4 * layout.size), runner, store, state, path)
+        return _turns(Gauge(4 * layout.size), runner, turns, store, state, path)
 
 
-def _turns(gauge: Gauge, runner: TurnRunner, store: AgentStore, state: State, path: Path) -> Peaks:
+def _turns(
+    gauge: Gauge,
+    runner: TurnRunner,
+    turns: DeviceTurns,
+    store: AgentStore,
+    state: State,
+    path: Path,
+) -> Peaks:
     def fetch() -> None:
         store.expect(state.version, state.manifest)
         for offset, data in pieces(path, state.manifest):
@@ -144,6 +155,7 @@ def _turns(gauge: Gauge, runner: TurnRunner, store: AgentStore, state: State, pa
     for number in range(2):
         gauge("fetch", fetch)
         gauge("train", partial(runner.train, msgspec.structs.replace(state, round=number)))
+        turns.finished = None  # as the follow-up, which is left out here, begins
         gauge("send", send)
         store.settle(accepted=True)
     return gauge.peaks
@@ -288,7 +300,7 @@ class Alone:
             self.coordinator.close()
 
     def play(self, running: RunningCoordinator) -> None:
-        running.publisher.begin()
+        running.parts.publisher.begin()
         self.arrive(running)
         for device in DEVICES:
             status = Status(
@@ -296,7 +308,7 @@ class Alone:
                 True,
                 device=device,
                 activity="ready",
-                layout=running.versions.layout.hash,
+                layout=running.parts.versions.layout.hash,
                 examples=1,
             )
             self.hear(running, self.topics.device(device, "status"), encode(status))
@@ -307,12 +319,13 @@ class Alone:
             for task in tasks:
                 self.answer(running, decode(task, TaskMessage))
             self.arrive(running)
-        self.rounds_done, self.size = running.progress.rounds_done, running.versions.layout.size
+        self.rounds_done = running.progress.rounds_done
+        self.size = running.parts.versions.layout.size
 
     def answer(self, running: RunningCoordinator, task: TaskMessage) -> None:
         """What an agent would send: the model that it received, which is on disk already."""
-        versions = running.versions
-        path = running.store.model(task.version)
+        versions = running.parts.versions
+        path = running.parts.store.model(task.version)
         scalars = dict.fromkeys(versions.method.scalars, 1.0)
         manifest = chunks.manifest(FileSource(path))
         run, layout = versions.run, versions.layout.hash

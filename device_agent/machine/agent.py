@@ -1,4 +1,4 @@
-"""The agent's state machine: preparation, download and turn behind one `handle`.
+"""The agent's state machine: rest, preparation, download and turn behind one `handle`.
 
 It does no I/O and reads no clock: events and the time come in, commands go out. The MQTT shell and
 the fault simulation drive the same machine.
@@ -12,7 +12,7 @@ from fededge.errors import WireError
 from fededge.wire.messages import Reply, State, TaskMessage
 from fededge_agent.machine.assignment import Assignment
 from fededge_agent.machine.commands import Announce, Command, Note, SendUpdate, Settle, Unfollow
-from fededge_agent.machine.download import DOWNLOAD, Download, IncomingModel
+from fededge_agent.machine.download import Download, IncomingModel
 from fededge_agent.machine.events import (
     Abandoned,
     Activity,
@@ -20,6 +20,8 @@ from fededge_agent.machine.events import (
     DownloadFailed,
     Event,
     Fetched,
+    GateClosed,
+    GateOpened,
     LinkUp,
     ModelChunkCame,
     Pending,
@@ -37,13 +39,14 @@ from fededge_agent.machine.events import (
     Unsent,
     Unsettled,
 )
-from fededge_agent.machine.preparation import PREPARATION, Preparation
-from fededge_agent.machine.transitions import markdown
-from fededge_agent.machine.turn import TURN, DeviceTurn
+from fededge_agent.machine.preparation import Preparation
+from fededge_agent.machine.rest import Rest
+from fededge_agent.machine.turn import DeviceTurn
 
-__all__ = ["AgentMachine", "AgentView", "transitions_table"]
+__all__ = ["AgentMachine", "AgentView"]
 
-FAILURES = (DownloadFailed, TurnFailed, Unsent, Unsettled)
+ANNOUNCED = (LinkUp, GateClosed, DownloadFailed, TurnFailed, Unsent, Unsettled)
+"""Events that the status tells of, even if the activity stays the same."""
 
 PLACES: dict[type[Command], int] = {Unfollow: -1, SendUpdate: 1, Announce: 2, Settle: 3}
 """The order within a batch; 0 for all others.
@@ -66,7 +69,10 @@ class AgentView:
 
 
 class AgentMachine:
-    """Takes events, returns commands. `failure` says why the last attempt failed."""
+    """Takes events, returns commands. `failure` says why the last attempt failed.
+
+    `resting` says why the device may not train at its start; empty if it may.
+    """
 
     def __init__(
         self,
@@ -75,7 +81,9 @@ class AgentMachine:
         last_accepted: Pending | None = None,
         missed: Pending | None = None,
         incoming: IncomingModel | None = None,
+        resting: str = "",
     ) -> None:
+        self.rest = Rest(resting)
         self.assignment = Assignment()
         self.preparation = Preparation()
         self.download = Download(held, incoming)
@@ -85,15 +93,17 @@ class AgentMachine:
     @property
     def view(self) -> AgentView:
         state = self.assignment.state
-        problem = self.preparation.reason if self.preparation.unable else self.failure
+        problem = self.preparation.reason or self.rest.reason or self.failure
         return AgentView(self._activity, problem, None if state is None else state.lease)
 
     @property
     def _activity(self) -> Activity:
-        if self.turn.training:
-            return "training"
         if self.preparation.unable:
             return "unable"
+        if self.rest.resting:  # also while a training stops: the coordinator asks others at once
+            return "resting"
+        if self.turn.training:
+            return "training"
         if not self.preparation.prepared:
             return "starting"
         if self.failure:
@@ -108,7 +118,7 @@ class AgentMachine:
         """
         before = self._activity
         commands = [*self._take(event, now), *self._next(now)]
-        if self._activity != before or isinstance(event, (LinkUp, *FAILURES)):
+        if self._activity != before or isinstance(event, ANNOUNCED):
             commands.append(Announce())
         return sorted(commands, key=lambda command: PLACES.get(type(command), 0))
 
@@ -127,6 +137,10 @@ class AgentMachine:
                 return self.download.take(event, now)
             case ReplyCame(reply):
                 return self._reply_came(reply, now)
+            case GateClosed(reason):
+                return self._rest(reason)
+            case GateOpened():
+                return self.rest.end()
             case Tick():
                 return self.download.tick(now) or self._report_overdue(now)
             case DownloadFailed() | TurnFailed() | Unsent() | Unsettled():
@@ -145,7 +159,7 @@ class AgentMachine:
                 self.preparation.succeeded(event)
                 return self._report(now)
             case Unable():
-                return self.preparation.failed(event)
+                return self.preparation.failed(event, now)
             case Fetched(version):
                 self.download.fetched(version)
             case Spoiled():
@@ -158,7 +172,7 @@ class AgentMachine:
                 self.turn.lost()
             case Abandoned():
                 self.turn.stop()
-                return [Note("training abandoned: the federation trains something else now")]
+                return [Note(f"training abandoned: {self.turn.abandoned_for}")]
             case Settled(decision):
                 self.turn.settled(decision)
                 self.failure = ""
@@ -177,6 +191,12 @@ class AgentMachine:
         stop = self.download.stop() if isinstance(event, DownloadFailed) else []
         return [*stop, Note(f"the turn failed: {event.reason}")]
 
+    def _rest(self, reason: str) -> list[Command]:
+        """Give the turn up. The task is void: the coordinator asks again when this device wakes."""
+        self.failure = ""
+        self.assignment.drop_all()
+        return [*self.rest.begin(reason), *self.turn.give_up("the device rests")]
+
     # Messages of the coordinator
 
     def _state_came(self, state: State, now: float) -> list[Command]:
@@ -185,9 +205,15 @@ class AgentMachine:
         return [*abandon, *(self._leave_other_run() or self._report(now))]
 
     def _task_came(self, task: TaskMessage, now: float) -> list[Command]:
+        if self.rest.resting:  # the status says so at once: the coordinator need not wait
+            return [*self._resend(task, now), Announce()]
         if not self.assignment.take(task):
             return []
         self.failure = ""
+        return self._resend(task, now)
+
+    def _resend(self, task: TaskMessage, now: float) -> list[Command]:
+        """Send the update that the task asks for, if it is on disk."""
         asked_again = self.turn.last_accepted == Pending(task.run, task.version)
         return self._send(now) if asked_again or self.turn.pending is not None else []
 
@@ -227,13 +253,18 @@ class AgentMachine:
     # The next step
 
     def _next(self, now: float) -> list[Command]:
-        """The next step from all that is known; nothing while the worker is busy."""
+        """The next step from all that is known; nothing while the worker is busy.
+
+        While the device rests it leaves outdated downloads, and begins nothing.
+        """
         state = self.assignment.state
         if state is None or self.preparation.preparing or self.turn.training:
             return []
-        if self.preparation.refuses(state):
+        if self.preparation.refuses(state, now):
             return []
         stop = self.download.leave_outdated(state)
+        if self.rest.resting:
+            return stop
         if not self.preparation.serves(state):
             self.failure = ""
             return [*stop, *self.preparation.begin(state)]
@@ -264,9 +295,3 @@ class AgentMachine:
         except WireError as error:
             self.assignment.drop_task()
             return [Note(f"model {state.version} is not downloaded: {error}")]
-
-
-def transitions_table() -> str:
-    """The transitions of the three machines as Markdown tables."""
-    tables = {"preparation": PREPARATION, "download": DOWNLOAD, "turn": TURN}
-    return "\n\n".join(markdown(title, rows) for title, rows in tables.items()) + "\n"

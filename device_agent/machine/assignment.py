@@ -35,6 +35,10 @@ class Assignment:
             self.early = task
         return False
 
+    def drop_all(self) -> None:
+        """Forget every task, also one whose state has not come yet."""
+        self.task = self.early = None
+
     def drop_task(self, version: str = "") -> None:
         """Forget the task, or only a task for this version."""
         if self.task is not None and version in ("", self.task.version):

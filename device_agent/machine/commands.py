@@ -105,7 +105,7 @@ class Settle:
 
 @dataclass(frozen=True)
 class Abandon:
-    """Stop the training: the federation trains something else now.
+    """Stop the training: the federation trains something else now, or the device rests.
 
     The result is Abandoned, or that of a training which was already over.
     """

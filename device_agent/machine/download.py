@@ -138,7 +138,7 @@ class Download(StateMachine[DownloadState]):
 
     def follow_again(self, now: float) -> list[Command]:
         """Subscribe again: the broker has lost our session."""
-        if self._incoming is None:
+        if self._incoming is None or self.complete:
             return []
         self._incoming.assembly.touched, self._incoming.followed = now, ()
         return self._incoming.follow()

@@ -16,6 +16,8 @@ __all__ = [
     "DownloadFailed",
     "Event",
     "Fetched",
+    "GateClosed",
+    "GateOpened",
     "LinkUp",
     "ModelChunkCame",
     "Pending",
@@ -34,7 +36,7 @@ __all__ = [
     "Unsettled",
 ]
 
-Activity = Literal["starting", "unable", "ready", "fetching", "training", "failed"]
+Activity = Literal["starting", "unable", "resting", "ready", "fetching", "training", "failed"]
 
 MOST_MODEL = 16 * 1024**3
 """Bytes of a model, where no layout limits it."""
@@ -84,6 +86,18 @@ class ClaimCame:
 
 
 @dataclass(frozen=True)
+class GateClosed:
+    """The box's own conditions forbid a turn now, or go on forbidding it for another reason."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class GateOpened:
+    """The box's own conditions allow a turn."""
+
+
+@dataclass(frozen=True)
 class Prepared:
     """Network, data and export are ready for the job of this state.
 
@@ -96,10 +110,14 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Unable:
-    """This device cannot run the job of this state; it may be able to run another."""
+    """This device cannot run the job of this state; it may be able to run another.
+
+    `passing`: the cause may pass, such as a lack of memory. The preparation is tried again.
+    """
 
     state: State
     reason: str
+    passing: bool = False
 
 
 @dataclass(frozen=True)
@@ -176,6 +194,8 @@ Event = (
     | ModelChunkCame
     | ReplyCame
     | ClaimCame
+    | GateClosed
+    | GateOpened
     | Prepared
     | Unable
     | Fetched

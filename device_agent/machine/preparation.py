@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from enum import Enum
 
 from fededge.wire.messages import State
@@ -21,6 +22,10 @@ class PreparationState(Enum):
 
 
 NEW_JOB = "a state with a new job"
+RETRY = "the cause may have passed"
+
+FIRST_RETRY, LONGEST_RETRY = 60.0, 3600.0
+"""Seconds until a preparation is tried again; doubled after each failure."""
 
 PREPARATION: Rows[PreparationState] = (
     (PreparationState.UNPREPARED, NEW_JOB, PreparationState.PREPARING),
@@ -28,6 +33,7 @@ PREPARATION: Rows[PreparationState] = (
     (PreparationState.PREPARING, "Unable", PreparationState.UNABLE),
     (PreparationState.PREPARED, NEW_JOB, PreparationState.PREPARING),
     (PreparationState.UNABLE, NEW_JOB, PreparationState.PREPARING),
+    (PreparationState.UNABLE, RETRY, PreparationState.PREPARING),
 )
 
 
@@ -42,6 +48,8 @@ class Preparation(StateMachine[PreparationState]):
         self.most_bytes = 0
         self.reason = ""
         self._job: State | None = None
+        self._retry_at = math.inf
+        self._delay = FIRST_RETRY
 
     @property
     def preparing(self) -> bool:
@@ -59,23 +67,26 @@ class Preparation(StateMachine[PreparationState]):
         """True if this state can be trained for."""
         return self.prepared and self._is_for(state)
 
-    def refuses(self, state: State) -> bool:
-        """True if the device is known to be unable to train for this state."""
-        return self.unable and self._is_for(state)
+    def refuses(self, state: State, now: float) -> bool:
+        """True if the device is unable to train for this state, and the retry is not due."""
+        return self.unable and self._is_for(state) and now < self._retry_at
 
     def _is_for(self, state: State | None) -> bool:
         return state is not None and self._job is not None and same_job(self._job, state)
 
     def begin(self, state: State) -> list[Command]:
-        self._move(NEW_JOB, PreparationState.PREPARING)
+        again = self.unable and self._is_for(state)
+        self._move(RETRY if again else NEW_JOB, PreparationState.PREPARING)
         self._job, self.reason = state, ""
+        self._delay = min(2 * self._delay, LONGEST_RETRY) if again else FIRST_RETRY
         return [Prepare(state)]
 
     def succeeded(self, event: Prepared) -> None:
         self._move("Prepared", PreparationState.PREPARED)
         self._job, self.most_bytes = event.state, event.most_bytes
 
-    def failed(self, event: Unable) -> list[Command]:
+    def failed(self, event: Unable, now: float) -> list[Command]:
         self._move("Unable", PreparationState.UNABLE)
+        self._retry_at = now + self._delay if event.passing else math.inf
         self._job, self.reason = event.state, event.reason
         return [Note(f"cannot take part: {event.reason}")]

@@ -53,6 +53,7 @@ class DeviceTurn(StateMachine[TurnState]):
     `pending` is the update that awaits the coordinator's answer; `damaged`: its file is unreadable.
     `last_accepted` was accepted and is kept: it is sent again rather than trained again.
     `missed` came too late: a delayed task for it is not taken again.
+    `abandoned_for` says why the last training was given up.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class DeviceTurn(StateMachine[TurnState]):
         self.last_accepted = last_accepted
         self.missed = missed
         self.damaged = False
+        self.abandoned_for = ""
         self._trains: State | None = None
         self._sent = -math.inf
         self._patience = UNANSWERED
@@ -93,7 +95,12 @@ class DeviceTurn(StateMachine[TurnState]):
     def abandon_other(self, state: State) -> list[Command]:
         """Abandon a training whose terms are not those of this state."""
         other = self._trains is not None and terms(self._trains) != terms(state)
-        return [Abandon()] if self.training and other else []
+        return self.give_up("the federation trains something else now") if other else []
+
+    def give_up(self, why: str) -> list[Command]:
+        """Abandon the training that is under way, if there is one."""
+        self.abandoned_for = why
+        return [Abandon()] if self.training else []
 
     def trained(self, pending: Pending) -> None:
         self._move("Trained", TurnState.AWAITING_ANSWER)

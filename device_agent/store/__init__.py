@@ -2,6 +2,19 @@
 
 from __future__ import annotations
 
-from fededge_agent.store.store import AgentStore, SavedTurn
+from fededge_agent.store.index import Index, SavedTurn, StoredFile, TrainedTurn
+from fededge_agent.store.model_file import Reader, is_intact, model_path, read_vectors
+from fededge_agent.store.store import PRIVATE, AgentStore
 
-__all__ = ["AgentStore", "SavedTurn"]
+__all__ = [
+    "PRIVATE",
+    "AgentStore",
+    "Index",
+    "Reader",
+    "SavedTurn",
+    "StoredFile",
+    "TrainedTurn",
+    "is_intact",
+    "model_path",
+    "read_vectors",
+]

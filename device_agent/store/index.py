@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from fededge.wire.messages import Report
 
-__all__ = ["Index", "SavedTurn", "StoredFile"]
+__all__ = ["Index", "SavedTurn", "StoredFile", "TrainedTurn"]
 
 
 class StoredFile(Struct, frozen=True):
@@ -22,6 +22,18 @@ class SavedTurn(Struct, frozen=True):
     report: Report
     update: StoredFile
     private: StoredFile
+
+
+class TrainedTurn(Struct, frozen=True):
+    """A turn whose files are written, and which the index does not name yet.
+
+    `private` follows the training, accepted or not; `accepted` follows the update.
+    """
+
+    report: Report
+    update: StoredFile
+    private: StoredFile
+    accepted: StoredFile
 
 
 class Index(Struct, frozen=True, rename={"last_accepted": "settled", "missed": "late"}):

@@ -1,9 +1,10 @@
 """The agent's files: its identity, the held model, private state, and the last update.
 
 One small index names the others and is replaced atomically, so private state and update change
-together or not at all. Every file is checked by its SHA-256 when it is read. The previous index and
-the previous private state are kept, in case the current ones are damaged. Only the agent's user can
-enter the folder; the models for apps are elsewhere.
+together or not at all. The agent's process alone writes the index; its trainer process writes the
+files of a turn before the index names them. Every file is checked by its SHA-256 when it is read.
+The previous index and the previous private state are kept, in case the current ones are damaged.
+Only the agent's user can enter the folder; the models for apps are elsewhere.
 """
 
 from __future__ import annotations
@@ -11,33 +12,28 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import threading
+import time
 import uuid
-from collections.abc import Callable
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import IO
 
-import torch
-
-from fededge.errors import FedEdgeError, StoreError, WireError
-from fededge.method.private import Private
+from fededge.errors import StoreError, WireError
 from fededge.storage import pieces
 from fededge.storage.files import (
     disk_error,
     fsync_folder,
     lock_folder,
     make_folder,
-    replacing,
-    stream_sha256,
 )
 from fededge.storage.source import FileSource
 from fededge.wire.chunks import Payload
-from fededge.wire.container import Sink
-from fededge.wire.messages import Manifest, Report
-from fededge_agent.store.index import Index, SavedTurn, StoredFile
+from fededge.wire.messages import Manifest
+from fededge_agent.store.index import Index, SavedTurn, StoredFile, TrainedTurn
 from fededge_agent.store.index_file import IndexFile
-from fededge_agent.store.private_file import dump, load
+from fededge_agent.store.model_file import Reader, is_intact, model_path, read_vectors
 
-__all__ = ["AgentStore", "SavedTurn"]
+__all__ = ["PRIVATE", "AgentStore"]
 
 log = logging.getLogger("agent")
 
@@ -45,18 +41,23 @@ SUFFIXES = frozenset({".update", ".accepted", ".private", ".safetensors", ".new"
 """Files that are removed once the index does not name them."""
 
 
-Reader = Callable[[BinaryIO], dict[str, torch.Tensor]]
-"""Reads the vectors of a model's file; raises WireError if it is invalid."""
+PRIVATE = "private"
+"""The agent's own folder within its state folder."""
+
+LOCK_WAIT = 10.0
+"""Seconds that a start waits for the lock: a killed agent's trainer process holds it until it ends.
+"""
 
 
 class AgentStore:
     """The agent's folder. The constructor only stores; `open` and `close` do."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder / "private"
+        self.folder = folder / PRIVATE
         self._index = IndexFile(self.folder)
         self._lock: IO[str] | None = None
-        self._drafts: set[str] = set()  # files of the turn that is being saved
+        self._training = False  # the files of the next turn are being written
+        self._changing = threading.RLock()  # the loop settles turns, the worker saves them
 
     @property
     def index(self) -> Index:
@@ -86,7 +87,12 @@ class AgentStore:
             self.folder.chmod(0o700)
         except OSError as error:
             raise disk_error(self.folder, error) from None
-        self._lock = lock_folder(self.folder, "another agent")
+        self._lock = _lock(self.folder)
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """The lock's descriptor: the folder stays locked while any process holds it open."""
+        return () if self._lock is None or self._lock.closed else (self._lock.fileno(),)
 
     def _begin(self) -> None:
         """Make a new identity, but only in a folder without files of another one."""
@@ -155,7 +161,7 @@ class AgentStore:
         part = self._part(version)
         try:
             pieces.check_whole(part, manifest)
-            self._read_vectors(part, read)
+            read_vectors(part, read)
         except WireError:
             pieces.forget(part)
             raise
@@ -164,90 +170,56 @@ class AgentStore:
             fsync_folder(self.folder)
         except OSError as error:
             raise disk_error(part, error) from None
-        self._index.change(held=version, held_sha256=manifest.sha256)
-        pieces.forget(part)
-        self._sweep()
-
-    def model(self, version: str, read: Reader) -> dict[str, torch.Tensor]:
-        """The held model; WireError if its file is missing or damaged: it can be had again."""
-        path, index = self._model(version), self.index
-        if version == index.held and not self._intact(StoredFile(path.name, index.held_sha256)):
-            raise WireError(f"{path}: missing or damaged, its SHA-256 does not fit")
-        return self._read_vectors(path, read)
-
-    def _read_vectors(self, path: Path, read: Reader) -> dict[str, torch.Tensor]:
-        try:
-            with path.open("rb") as file:
-                return read(file)
-        except OSError as error:
-            raise WireError(f"{path}: cannot be read ({error.strerror})") from None
+        with self._changing:
+            self._index.change(held=version, held_sha256=manifest.sha256)
+            pieces.forget(part)
+            self._sweep()
 
     # Private state and the outbox
-
-    def private(self, run: str = "", wanted: Callable[[str], bool] = bool) -> Private:
-        """The wanted pieces of the private state; empty if it is of another run."""
-        index = self.index
-        if index.private is None or (run and index.run != run):
-            return Private()
-        file = index.private
-        return load(self.folder / file.name, file.sha256, wanted)
 
     @property
     def outgoing(self) -> SavedTurn | None:
         """The turn whose update the coordinator may ask for: pending, or accepted last."""
         return self.index.turn or self.index.last_accepted
 
-    def write_private(self, private: Private) -> StoredFile:
-        """Write the private state that follows the training, accepted or not."""
-        return self._written("private", lambda file: dump(private, file))
+    def begin_turn(self) -> Index:
+        """Keep the files of the next turn while they are written; the index to begin it from."""
+        self._training = True
+        return self.index
 
-    def write_update(self, write: Callable[[Sink], object]) -> tuple[StoredFile, Path]:
-        """Write the update of the next turn; `save_turn` puts it into the index."""
-        file = self._written("update", write)
-        return file, self.folder / file.name
+    def save_turn(self, turn: TrainedTurn) -> None:
+        """Save a turn; `turn.accepted` becomes the private state when the update is accepted."""
+        with self._changing:
+            earlier = self.index.private if self.index.run == turn.report.run else None
+            self._index.change(
+                run=turn.report.run,
+                private=turn.private,
+                earlier=earlier,
+                turn=SavedTurn(turn.report, turn.update, turn.accepted),
+                last_accepted=None,
+                count=self.index.count + 1,
+            )
+            self.drop_turn()  # no file of this one: the index names them now
 
-    def _written(self, kind: str, write: Callable[[Sink], object]) -> StoredFile:
-        name = f"{self.index.count + 1}.{kind}"
-        path = self.folder / name
-        self._drafts.add(name)
-        try:
-            with replacing(path) as file:
-                write(file)
-        except FedEdgeError:
-            self._drafts.clear()
-            self._sweep()  # they may fill the disk
-            raise
-        path.chmod(0o600)  # until then the mode of the folder keeps others out
-        return StoredFile(name, file.sha256)
-
-    def save_turn(
-        self, now: StoredFile, update: StoredFile, if_accepted: Private, report: Report
-    ) -> None:
-        """Save a turn; `if_accepted` becomes the private state when the update is accepted."""
-        private = self._written("accepted", lambda file: dump(if_accepted, file))
-        earlier = self.index.private if self.index.run == report.run else None
-        self._index.change(
-            run=report.run,
-            private=now,
-            earlier=earlier,
-            turn=SavedTurn(report, update, private),
-            last_accepted=None,
-            count=self.index.count + 1,
-        )
-        self._drafts.clear()
-        self._sweep()
+    def drop_turn(self) -> None:
+        """Remove the files of a turn that was not saved: they may fill the disk."""
+        with self._changing:
+            self._training = False
+            self._sweep()
 
     def settle(self, accepted: bool, late: bool = False) -> None:
         """Save the coordinator's decision on the pending turn."""
-        turn = self.index.turn
-        if turn is None:
-            return
-        if accepted:
-            earlier = self.index.private
-            self._index.change(private=turn.private, earlier=earlier, turn=None, last_accepted=turn)
-        else:
-            self._index.change(turn=None, missed=turn if late else self.index.missed)
-        self._sweep()
+        with self._changing:
+            turn, private = self.index.turn, self.index.private
+            if turn is None:
+                return
+            if accepted:
+                self._index.change(
+                    private=turn.private, earlier=private, turn=None, last_accepted=turn
+                )
+            else:
+                self._index.change(turn=None, missed=turn if late else self.index.missed)
+            self._sweep()
 
     def update(self) -> Payload | None:
         """The update of the outgoing turn; None if it is damaged, and its turn must be taken again.
@@ -263,17 +235,14 @@ class AgentStore:
             if payload.facts.sha256 == turn.update.sha256:
                 return payload
         log.warning("%s: damaged; taking its turn again", path)
-        self._index.change(private=self.index.earlier, last_accepted=None)
+        with self._changing:
+            self._index.change(private=self.index.earlier, last_accepted=None)
         return None
 
     # Files
 
     def _intact(self, file: StoredFile) -> bool:
-        try:
-            with (self.folder / file.name).open("rb") as opened:
-                return stream_sha256(opened) == file.sha256
-        except OSError:
-            return False
+        return is_intact(self.folder, file)
 
     def _sweep(self) -> None:
         """Remove files that the index does not name: of old turns and old versions."""
@@ -281,19 +250,36 @@ class AgentStore:
         files = [index.private, index.earlier]
         if self.outgoing is not None:
             files += [self.outgoing.update, self.outgoing.private]
-        named = {file.name for file in files if file is not None} | self._drafts
+        named = {file.name for file in files if file is not None}
         if index.held:
             named.add(self._model(index.held).name)
         for path in self.folder.iterdir():
-            if path.suffix in SUFFIXES and path.name not in named:
+            if path.suffix in SUFFIXES and path.name not in named and not self._is_draft(path):
                 path.unlink(missing_ok=True)
+
+    def _is_draft(self, path: Path) -> bool:
+        """True for a file of the turn that is being trained, and for its temporary file."""
+        return self._training and path.name.lstrip(".").startswith(f"{self.index.count + 1}.")
 
     def trust(self, issued: int) -> None:
         """Remember when the newest signed state was issued."""
-        self._index.trust(issued)
+        with self._changing:
+            self._index.trust(issued)
 
     def _model(self, version: str) -> Path:
-        return self.folder / f"{version}.safetensors"
+        return model_path(self.folder, version)
 
     def _part(self, version: str) -> Path:
         return self.folder / f"{version}.part"
+
+
+def _lock(folder: Path) -> IO[str]:
+    """Lock the folder; wait a moment for a trainer process that is about to end."""
+    deadline = time.monotonic() + LOCK_WAIT
+    while True:
+        try:
+            return lock_folder(folder, "another agent")
+        except StoreError:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(0.02)

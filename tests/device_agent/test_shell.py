@@ -40,6 +40,7 @@ class Idle(Worker):
 
     def __init__(self, asked: list[str]) -> None:
         self.asked = asked
+        self.busy = False
 
     def prepare(self, state: State) -> None:
         self.asked.append(f"prepare {state.method}")
@@ -49,6 +50,9 @@ class Idle(Worker):
 
     def release(self) -> None:
         """Nothing is exported here."""
+
+    def warm_up(self) -> None:
+        """Nothing is trained here."""
 
 
 class Shell:

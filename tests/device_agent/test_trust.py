@@ -17,7 +17,8 @@ from fededge.method.private import Private
 from fededge.wire import chunks
 from fededge.wire.messages import Report, State
 from fededge.wire.signing import sign
-from fededge_agent.store import AgentStore
+from fededge_agent.store import AgentStore, TrainedTurn
+from fededge_agent.trainer.turn_files import TurnFiles
 from fededge_agent.trust import Trust
 from tests.wire.test_signing import STATE
 
@@ -44,9 +45,11 @@ def opened(config: AgentConfig) -> Trust:
 
 def change_the_index(store: AgentStore) -> None:
     """As every turn does."""
-    update, _ = store.write_update(lambda file: file.write(b"update"))
+    files = TurnFiles(store.folder, store.begin_turn())
+    update, _ = files.write_update(lambda file: file.write(b"update"))
     report = Report("gate-7", "run", STATE.version, "0" * 64, chunks.manifest(b"update"), {})
-    store.save_turn(store.write_private(Private()), update, Private(), report)
+    private = files.write_private(Private())
+    store.save_turn(TrainedTurn(report, update, private, files.write_accepted(Private())))
 
 
 def signed(folder: Path, issued: int, **fields: object) -> State:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from fededge.config import AgentConfig, DataConfig, ModelConfig
+from fededge.config import AgentConfig, DataConfig, HardwareConfig, ModelConfig
 from fededge.data.local import model_spec
 from fededge.errors import WireError
 from fededge.flat import FlatModel, Layout, as_numpy
@@ -20,11 +20,16 @@ from fededge.model_spec import ModelSpec
 from fededge.models import build_for, meta_network
 from fededge.wire import chunks, tensors
 from fededge.wire.messages import Manifest, State, Status, Training, decode, encode
-from fededge_agent.agent import Agent
+from fededge_agent.agent import Agent, Surroundings
 from fededge_agent.machine.events import Abandoned, Prepared, Trained, TurnFailed, Unable
+from fededge_agent.trainer.turns import DeviceTurns
 from fededge_agent.worker import UNFIT
 from tests.pages import write_example
 
+HERE = Surroundings(trainer=lambda config, store: DeviceTurns(config))
+"""Torch is in this process already."""
+
+ONE_THREAD = HardwareConfig(threads=1)
 HASH = "ab" * 32
 FEW = DataConfig(split="dirichlet:0.5", devices=40, index=0)
 MODEL = model_spec(ModelConfig(), DataConfig())
@@ -65,8 +70,8 @@ def answer(folder: Path, allowed: tuple[str, ...] = (), **announced: Any) -> Any
         methods=allowed,
         max_memory_bytes=2**30,
     )
-    agent = Agent(config)
-    agent.runner.load_methods()
+    agent = Agent(config, HERE)
+    agent.runner.start()
     agent.worker._prepare(msgspec.structs.replace(STATE, **announced))
     return agent.loop.inbox.get_nowait()
 
@@ -134,11 +139,26 @@ def test_what_is_wrong_with_the_data_is_for_the_log_alone(
 class Device:
     """A device that is ready, with the federation's first model at hand."""
 
-    def __init__(self, folder: Path, **announced: Any) -> None:
-        config = AgentConfig(federation="gates", device="box", state=str(folder), data=FEW)
-        self.agent = Agent(config)
+    def __init__(
+        self,
+        folder: Path,
+        around: Surroundings = HERE,
+        allowed: tuple[str, ...] = (),
+        hardware: HardwareConfig = ONE_THREAD,
+        **announced: Any,
+    ) -> None:
+        config = AgentConfig(
+            federation="gates",
+            device="box",
+            state=str(folder),
+            data=FEW,
+            methods=allowed,
+            hardware=hardware,
+        )
+        self.agent = Agent(config, around)
         self.runner, self.store = self.agent.runner, self.agent.store
         self.store.open()
+        self.runner.start()
         self.net = FlatModel(build_for(MODEL, 1))
         version = f"000000-{self.net.sha256()[:16]}"
         self.data = tensors.encode(self.net.layout, {"model": as_numpy(self.net.vector)})
@@ -222,7 +242,7 @@ def test_what_nobody_foresaw_in_a_preparation_is_a_sentence_too(
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("not enough memory")
 
-    monkeypatch.setattr("fededge_agent.turn_runner.build_for", fail)
+    monkeypatch.setattr("fededge_agent.trainer.turns.build_for", fail)
     unable = answer(tmp_path)
     assert isinstance(unable, Unable)
     assert unable.reason == "the preparation failed: RuntimeError: not enough memory"

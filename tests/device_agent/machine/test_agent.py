@@ -244,6 +244,23 @@ def test_a_device_that_cannot_run_the_method_says_so_and_stays() -> None:
     assert driven.doing() == "ready"
 
 
+def test_a_preparation_whose_cause_may_pass_is_tried_again_and_less_and_less_often() -> None:
+    driven = Driven(held=V0)
+    driven(LinkUp(), StateCame(STATE))
+    at, delays = 100.0, []
+    for _ in range(8):
+        driven(Unable(STATE, "the trainer process was killed", passing=True), at=at)
+        assert driven.doing() == "unable"
+        since = at
+        while driven(Tick(), at=at) == []:
+            at += 1
+        delays.append(at - since)
+        assert driven.doing() == "starting"
+    assert delays == [60, 120, 240, 480, 960, 1920, 3600, 3600]
+    driven(Prepared(STATE))
+    assert driven.doing() == "ready"
+
+
 def test_another_file_of_the_same_method_is_another_job() -> None:
     driven = ready()
     changed = msgspec.structs.replace(STATE, files={"mine": "cd" * 32})

@@ -12,10 +12,12 @@ import pytest
 from fededge.wire import chunks
 from fededge.wire.messages import Reply, State, TaskMessage
 from fededge_agent.machine import commands, events
-from fededge_agent.machine.agent import AgentMachine, transitions_table
+from fededge_agent.machine.agent import AgentMachine
 from fededge_agent.machine.download import DOWNLOAD, DownloadState
 from fededge_agent.machine.events import Pending
 from fededge_agent.machine.preparation import PREPARATION, PreparationState
+from fededge_agent.machine.rest import REST, RestState
+from fededge_agent.machine.tables import transitions_table
 from fededge_agent.machine.transitions import StateMachine
 from fededge_agent.machine.turn import TURN, TurnState
 from tests.device_agent.machine.test_agent import MODEL, STATE, V0, V1, V2
@@ -27,7 +29,7 @@ STATES = [
     for number, version in enumerate((V0, V1, V2))
 ]
 CHUNKS = [chunks.pack(MODEL, STATE.manifest, index) for index in range(3)]
-SEEDS, STEPS = 100, 120
+SEEDS, STEPS = 400, 120
 
 
 class Walk:
@@ -48,9 +50,17 @@ class Walk:
                 self.feed(self.jobs.pop(0))
 
     def feed(self, event: Any) -> None:
-        for result in self.results(self.machine.handle(event, self.now)):
+        batch = self.machine.handle(event, self.now)
+        if self.machine.rest.resting:
+            begun = (commands.Prepare, commands.Follow, commands.CheckModel, commands.Train)
+            assert not [c for c in batch if isinstance(c, begun) and not self.follows_again(event)]
+        for result in self.results(batch):
             self.feed(result)
         assert self.machine.turn.training or len(self.jobs) <= 1
+
+    def follows_again(self, event: Any) -> bool:
+        """True for events that let a download which is under way go on."""
+        return isinstance(event, events.Tick | events.LinkUp | events.ModelChunkCame)
 
     def message(self) -> Any:
         rng, machine = self.rng, self.machine
@@ -64,8 +74,10 @@ class Walk:
             events.ReplyCame(Reply(kind, ours.version, run=ours.run, chunks=(0,))),
             events.LinkUp(rng.random() < 0.5),
             events.Tick(),
+            events.GateClosed("why"),
+            events.GateOpened(),
         ]
-        return rng.choices(messages, [2, 3, 6, 2, 1, 1])[0]
+        return rng.choices(messages, [2, 3, 6, 2, 1, 1, 0.5, 1])[0]
 
     def results(self, batch: list[commands.Command]) -> Iterator[events.Event]:
         """The events that a batch leads to; a full disk drops the rest of it."""
@@ -74,9 +86,9 @@ class Walk:
             match command:
                 case commands.Prepare(state):
                     unable = self.rng.random() < 0.2
-                    self.jobs.append(
-                        events.Unable(state, "why") if unable else events.Prepared(state)
-                    )
+                    passing = self.rng.random() < 0.5
+                    failed = events.Unable(state, "why", passing)
+                    self.jobs.append(failed if unable else events.Prepared(state))
                 case commands.Train(state):
                     self.jobs.append(self.outcome(state))
                 case commands.ExpectModel() | commands.KeepModelChunk() if full:
@@ -123,12 +135,17 @@ def test_random_runs_use_every_transition_and_need_no_other(
     monkeypatch.setattr(StateMachine, "_move", watched)
     for seed in range(SEEDS):
         Walk(seed).run()
-    assert {*PREPARATION, *DOWNLOAD, *TURN} - used == set()
+    assert {*REST, *PREPARATION, *DOWNLOAD, *TURN} - used == set()
 
 
 @pytest.mark.parametrize(
     ("rows", "states"),
-    [(PREPARATION, PreparationState), (DOWNLOAD, DownloadState), (TURN, TurnState)],
+    [
+        (REST, RestState),
+        (PREPARATION, PreparationState),
+        (DOWNLOAD, DownloadState),
+        (TURN, TurnState),
+    ],
 )
 def test_every_state_can_be_left_and_no_row_comes_twice(rows: Any, states: Any) -> None:
     assert {source for source, _, _ in rows} == {*states}
@@ -143,6 +160,6 @@ def test_a_move_that_is_not_in_the_table_is_a_bug() -> None:
 
 def test_the_tables_are_written_as_markdown() -> None:
     text = transitions_table()
-    assert text.startswith("| preparation | cause | next state |\n|---|---|---|\n| unprepared |")
-    assert text.count("\n| ") == len(PREPARATION) + len(DOWNLOAD) + len(TURN) + 2
+    assert text.startswith("| rest | cause | next state |\n|---|---|---|\n| awake |")
+    assert text.count("\n| ") == len(REST) + len(PREPARATION) + len(DOWNLOAD) + len(TURN) + 3
     assert "| settling | Unsettled | awaiting answer |" in text

@@ -15,18 +15,19 @@ import torch
 from torch import nn
 
 from fededge.errors import DiskFullError, MethodError, StoreError, WireError
-from fededge.flat import Layout, as_tensors
+from fededge.flat import Layout, Vector
 from fededge.method.private import Private, Value
 from fededge.wire import chunks, tensors
 from fededge.wire.messages import Report
-from fededge_agent.store import AgentStore
+from fededge_agent.store import AgentStore, TrainedTurn
 from fededge_agent.store.index_file import IndexFile
+from fededge_agent.trainer.turn_files import TurnFiles
 
 LAYOUT = Layout.of(nn.Linear(20, 30))
 
 
-def read(file: BinaryIO) -> dict[str, torch.Tensor]:
-    return as_tensors(tensors.decode(LAYOUT, file))
+def read(file: BinaryIO) -> dict[str, Vector]:
+    return tensors.decode(LAYOUT, file)
 
 
 V0, V1 = "000000-0123456789abcdef", "000001-fedcba9876543210"
@@ -56,10 +57,20 @@ def save(store: AgentStore, now: float, later: float, version: str = V0) -> None
 
 def keep(store: AgentStore, now: Private, later: Private, version: str = V0) -> None:
     """A turn, as the agent saves it: file by file."""
-    at_once = store.write_private(now)
-    update, path = store.write_update(lambda file: file.write(b"update"))
+    files = TurnFiles(store.folder, store.begin_turn())
+    at_once = files.write_private(now)
+    update, path = files.write_update(lambda file: file.write(b"update"))
     assert path.read_bytes() == b"update"
-    store.save_turn(at_once, update, later, report(version))
+    accepted = files.write_accepted(later)
+    store.save_turn(TrainedTurn(report(version), update, at_once, accepted))
+
+
+def private(store: AgentStore, run: str = "") -> Private:
+    return TurnFiles(store.folder, store.index).private(run)
+
+
+def held_model(store: AgentStore, version: str) -> Vector:
+    return TurnFiles(store.folder, store.index).model(version, read)["model"]
 
 
 def sent(store: AgentStore) -> bytes | None:
@@ -86,8 +97,11 @@ def reopened(store: AgentStore) -> AgentStore:
 # The folder
 
 
-def test_a_folder_that_is_in_use_is_refused_until_it_is_free(store: AgentStore) -> None:
+def test_a_folder_that_is_in_use_is_refused_until_it_is_free(
+    store: AgentStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The lock belongs to the opened file, so a second one stands for another process."""
+    monkeypatch.setattr("fededge_agent.store.store.LOCK_WAIT", 0.1)
     with pytest.raises(StoreError) as caught:
         AgentStore(store.folder.parent).open()
     assert str(caught.value) == f"{store.folder}: another agent uses this state folder"
@@ -136,7 +150,7 @@ def test_a_damaged_index_gives_way_to_the_one_before(store: AgentStore, content:
         index = reopened(store).index
         assert (index.instance, index.turn is not None) == (instance, True)
     store.settle(accepted=True)
-    assert dict(reopened(store).private()) == {"layer.x": 2.0}
+    assert dict(private(reopened(store))) == {"layer.x": 2.0}
 
 
 def test_an_altered_index_is_found_by_its_checksum(store: AgentStore) -> None:
@@ -171,8 +185,8 @@ def test_a_model_is_taken_when_it_is_whole_and_the_one_before_is_removed(store: 
     fetch(store, V0, model(0))
     fetch(store, V1, model(1))
     assert reopened(store).index.held == V1
-    found = store.model(V1, read)["model"]
-    assert torch.equal(found, read(io.BytesIO(model(1)))["model"])
+    found = held_model(store, V1)
+    assert np.array_equal(found, read(io.BytesIO(model(1)))["model"])
     assert [path.name for path in store.folder.glob("*.safetensors")] == [f"{V1}.safetensors"]
 
 
@@ -218,7 +232,7 @@ def test_a_held_model_that_is_gone_or_damaged_is_not_held(
     fetch(store, V0, model(0))
     damage(store.folder / f"{V0}.safetensors")
     with pytest.raises(WireError):
-        store.model(V0, read)
+        held_model(store, V0)
     assert reopened(store).index.held == ""
 
 
@@ -229,11 +243,11 @@ def test_what_follows_the_training_is_kept_at_once_and_the_rest_when_accepted(
     store: AgentStore,
 ) -> None:
     save(store, now=1.0, later=2.0)
-    assert dict(reopened(store).private()) == {"layer.x": 1.0}
+    assert dict(private(reopened(store))) == {"layer.x": 1.0}
     assert store.index.turn is not None
     assert sent(store) == b"update"
     store.settle(accepted=True)
-    assert dict(reopened(store).private()) == {"layer.x": 2.0}
+    assert dict(private(reopened(store))) == {"layer.x": 2.0}
     assert store.index.turn is None
 
 
@@ -242,7 +256,7 @@ def test_a_turn_that_was_not_accepted_leaves_only_what_follows_the_training(
 ) -> None:
     save(store, now=1.0, later=2.0)
     store.settle(accepted=False)
-    assert dict(reopened(store).private()) == {"layer.x": 1.0}
+    assert dict(private(reopened(store))) == {"layer.x": 1.0}
     assert store.outgoing is None
     assert list(store.folder.glob("*.update")) == []
 
@@ -265,7 +279,7 @@ def test_an_accepted_update_can_be_sent_again_until_the_next_turn(store: AgentSt
     assert reopened(store).outgoing is not None
     assert sent(store) == b"update"
     store.settle(accepted=False)
-    assert dict(store.private()) == {"layer.x": 2.0}, "what was accepted stays so"
+    assert dict(private(store)) == {"layer.x": 2.0}, "what was accepted stays so"
     save(store, 3.0, 4.0, V1)
     assert store.outgoing is not None
     assert store.outgoing.report.version == V1
@@ -291,7 +305,7 @@ def test_private_state_comes_back_as_it_was(store: AgentStore) -> None:
         "b.tiny": 5e-324,
     }
     keep(store, Private(values), Private(values))
-    found = reopened(store).private()
+    found = private(reopened(store))
     assert found.keys() == values.keys()
     for name, value in values.items():
         if isinstance(value, torch.Tensor):
@@ -304,8 +318,8 @@ def test_private_state_comes_back_as_it_was(store: AgentStore) -> None:
 
 def test_private_state_of_another_run_is_not_this_runs(store: AgentStore) -> None:
     save(store, 1.0, 2.0)
-    assert dict(store.private("run")) == {"layer.x": 1.0}
-    assert dict(store.private("another run")) == {}
+    assert dict(private(store, "run")) == {"layer.x": 1.0}
+    assert dict(private(store, "another run")) == {}
 
 
 def test_a_damaged_private_file_is_found_by_its_checksum(store: AgentStore) -> None:
@@ -315,10 +329,10 @@ def test_a_damaged_private_file_is_found_by_its_checksum(store: AgentStore) -> N
     data[-1] ^= 1
     path.write_bytes(data)
     with pytest.raises(StoreError, match=f"{path}: damaged, its SHA-256"):
-        store.private()
+        private(store)
     path.unlink()
     with pytest.raises(StoreError, match=f"{path}: cannot be read"):
-        store.private()
+        private(store)
 
 
 def flip(path: Path) -> None:
@@ -332,10 +346,10 @@ def test_damaged_private_state_gives_way_to_the_one_before(store: AgentStore) ->
     store.settle(accepted=True)
     save(store, 3.0, 4.0, V1)
     store.settle(accepted=False)
-    assert dict(store.private()) == {"layer.x": 3.0}
+    assert dict(private(store)) == {"layer.x": 3.0}
     assert store.index.private is not None
     flip(store.folder / store.index.private.name)
-    assert dict(reopened(store).private()) == {"layer.x": 2.0}
+    assert dict(private(reopened(store))) == {"layer.x": 2.0}
     assert store.index.private is not None
     flip(store.folder / store.index.private.name)
     store.close()
@@ -355,9 +369,9 @@ def test_an_update_that_is_damaged_makes_its_turn_one_to_be_taken_again(
     damage(store.folder / "2.update")
     assert reopened(store).outgoing is not None, "it may have been accepted: that is asked first"
     assert store.update() is None
-    assert dict(reopened(store).private()) == {"layer.x": 2.0}
+    assert dict(private(reopened(store))) == {"layer.x": 2.0}
     save(store, 3.0, 4.0, V1)
-    assert (sent(store), dict(store.private())) == (b"update", {"layer.x": 3.0})
+    assert (sent(store), dict(private(store))) == (b"update", {"layer.x": 3.0})
 
 
 def test_a_turn_that_was_to_be_taken_again_may_turn_out_accepted(store: AgentStore) -> None:
@@ -365,14 +379,14 @@ def test_a_turn_that_was_to_be_taken_again_may_turn_out_accepted(store: AgentSto
     flip(store.folder / "1.update")
     assert store.update() is None
     reopened(store).settle(accepted=True)
-    assert dict(reopened(store).private()) == {"layer.x": 2.0}
+    assert dict(private(reopened(store))) == {"layer.x": 2.0}
 
 
 def test_an_accepted_turn_counts_though_its_update_is_damaged(store: AgentStore) -> None:
     save(store, 1.0, 2.0)
     flip(store.folder / "1.update")
     reopened(store).settle(accepted=True)
-    assert dict(store.private()) == {"layer.x": 2.0}
+    assert dict(private(store)) == {"layer.x": 2.0}
 
 
 def test_a_damaged_accepted_update_is_done_without(store: AgentStore) -> None:
@@ -381,7 +395,7 @@ def test_a_damaged_accepted_update_is_done_without(store: AgentStore) -> None:
     (path,) = store.folder.glob("*.update")
     path.write_bytes(b"other!")
     assert reopened(store).outgoing is None
-    assert dict(store.private()) == {"layer.x": 2.0}
+    assert dict(private(store)) == {"layer.x": 2.0}
 
 
 def test_an_update_that_is_damaged_while_it_is_sent_is_found_out(store: AgentStore) -> None:
@@ -396,19 +410,22 @@ def test_an_update_that_is_damaged_while_it_is_sent_is_found_out(store: AgentSto
 def test_a_turn_that_is_being_saved_is_not_swept_and_one_that_failed_is(store: AgentStore) -> None:
     """The coordinator may decide on the turn before meanwhile."""
     save(store, 1.0, 2.0)
-    at_once = store.write_private(Private({"layer.x": 3.0}))
+    files = TurnFiles(store.folder, store.begin_turn())
+    at_once = files.write_private(Private({"layer.x": 3.0}))
     store.settle(accepted=True)
-    update, path = store.write_update(lambda file: file.write(b"update"))
-    store.save_turn(at_once, update, Private(), report(V1))
-    assert dict(reopened(store).private()) == {"layer.x": 3.0}
+    update, path = files.write_update(lambda file: file.write(b"update"))
+    store.save_turn(TrainedTurn(report(V1), update, at_once, files.write_accepted(Private())))
+    assert dict(private(reopened(store))) == {"layer.x": 3.0}
     store.settle(accepted=True)
 
     def full(file: object) -> None:
         raise OSError(28, "No space left on device")
 
-    store.write_private(Private({"layer.x": 5.0}))
+    files = TurnFiles(store.folder, store.begin_turn())
+    files.write_private(Private({"layer.x": 5.0}))
     with pytest.raises(DiskFullError):
-        store.write_update(full)
+        files.write_update(full)
+    store.drop_turn()
     assert path.exists()
     assert list(store.folder.glob("3.*")) == []
 
@@ -448,7 +465,7 @@ def test_damage_to_any_file_is_mended_and_logged(
     damage(store.folder / name)
     assert reopened(store).index.instance == instance
     assert caplog.messages == [f"{store.folder / name}: {said}"]
-    assert dict(store.private()) == {"layer.x": 3.0 if name == "2.accepted" else 4.0}
+    assert dict(private(store)) == {"layer.x": 3.0 if name == "2.accepted" else 4.0}
     caplog.clear()
     reopened(store)
     assert caplog.messages == []
@@ -470,7 +487,7 @@ def test_a_model_that_is_damaged_while_the_agent_runs_is_not_trained_from(
     fetch(store, V0, model(0))
     flip(store.folder / f"{V0}.safetensors")
     with pytest.raises(WireError, match=r"its SHA-256 does not fit"):
-        store.model(V0, read)
+        held_model(store, V0)
 
 
 # Power cuts
@@ -503,8 +520,8 @@ def facts_of(store: AgentStore) -> tuple[Any, ...]:
     held = store.index.held
     outgoing = store.outgoing
     return (
-        held and bytes(store.model(held, read)["model"].numpy().tobytes()),
-        dict(store.private()),
+        held and held_model(store, held).tobytes(),
+        dict(private(store)),
         outgoing and (outgoing.report, sent(store), store.index.turn is None),
     )
 

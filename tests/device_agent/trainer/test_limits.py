@@ -15,7 +15,8 @@ from fededge.errors import ConfigError, LayoutError
 from fededge.flat import FlatModel, Layout
 from fededge.model_spec import ModelSpec
 from fededge.models import activation_counts, build_for, meta_network, names
-from fededge_agent.limits import Limits
+from fededge.models.activations import ActivationCounts
+from fededge_agent.trainer.limits import Limits
 
 LENET = ModelSpec("lenet", ("a", "b"), (1, 28, 28), (0.5,), (0.5,))
 TEXTS = ModelSpec("fasttext", ("a", "b"), (8,), (), (), vocabulary=10_000_000)
@@ -90,18 +91,19 @@ def test_what_is_too_large_is_refused_without_its_memory() -> None:
 
 def test_looking_does_not_load_torchs_compiler() -> None:
     code = (
-        "import sys; from tests.device_agent.test_limits import *\n"
+        "import sys; from tests.device_agent.trainer.test_limits import *\n"
         "limits().check_network(LENET, layout(LENET)); limits().check_training(LENET, 32, 100)\n"
         "assert 'sympy' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[3])
 
 
 def test_the_layers_of_lenet_counted_by_hand() -> None:
     """24x24 twice, pooled to 12x12, 8x8 twice, pooled to 4x4, each 16 times; then 120, 84, 2."""
     sizes = [16 * 24 * 24, 16 * 24 * 24, 16 * 12 * 12, 16 * 8 * 8, 16 * 8 * 8, 256, 256]
     sizes += [120, 120, 84, 84, 2]
-    assert activation_counts(LENET) == (sum(sizes), max(sizes))
+    macs = 16 * 24 * 24 * 25 + 16 * 8 * 8 * 25 * 16 + 256 * 120 + 120 * 84 + 84 * 2
+    assert activation_counts(LENET) == ActivationCounts(sum(sizes), max(sizes), macs)
 
 
 @pytest.mark.parametrize("name", names())

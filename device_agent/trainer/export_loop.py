@@ -56,7 +56,7 @@ class Exporting:
         signing_key = config.export.signing_key
         self.key = read_signing_key(Path(signing_key)) if signing_key else None
         deployed = trainer.deployed
-        self.net = FlatModel(copy.deepcopy(deployed.module), trains=False)
+        self.net = FlatModel(copy.deepcopy(deployed.module).cpu(), trains=False)
         self.net.swap(deployed.vector)  # shares the trainer's vector between two exports
         self.template = _template(Path(config.state) / "templates", self.net, spec)
 

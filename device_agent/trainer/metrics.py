@@ -50,7 +50,7 @@ def turn_metrics(trainer: Trainer, received: Tensor, answer: Answer) -> dict[str
         "local_accuracy": _mean(after, here),
         "personal_accuracy": answer.personal_accuracy,
         "learning_present": present,
-        "kl": kl_from_template(probability_matrix(logits, data.y, data.classes)),
+        "kl": kl_from_template(probability_matrix(logits, data.y.to(logits.device), data.classes)),
         **answer.scalars,
     }
 

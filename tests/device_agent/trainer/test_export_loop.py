@@ -14,8 +14,8 @@ from fededge.flat import FlatModel
 from fededge.methods import method
 from fededge.models import Preprocess, build_for
 from fededge.training import Examples, Trainer
-from fededge_agent.export_loop import Exporting, spread
 from fededge_agent.promotion import Promotion
+from fededge_agent.trainer.export_loop import Exporting, spread
 
 CLASSES, EACH = 10, 100
 

@@ -15,8 +15,8 @@ from fededge.flat import FlatModel
 from fededge.methods import Hyper, Private, method
 from fededge.models.base import Classifier
 from fededge.training import Examples, Task, Trainer
-from fededge_agent import metrics
-from fededge_agent.metrics import Diary, turn_metrics
+from fededge_agent.trainer import metrics
+from fededge_agent.trainer.metrics import Diary, turn_metrics
 
 
 @pytest.fixture

@@ -1,0 +1,62 @@
+"""The files of one turn: the ones that it begins from, and the ones that it leaves.
+
+They lie in the agent's folder. The index names them only once all are written: until then nothing
+has changed, whichever process dies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from fededge.errors import WireError
+from fededge.flat import Vector
+from fededge.method.private import Private
+from fededge.storage.files import replacing
+from fededge.wire.container import Sink
+from fededge_agent.store import Index, Reader, StoredFile, is_intact, model_path, read_vectors
+from fededge_agent.trainer.private_file import dump, load
+
+__all__ = ["TurnFiles"]
+
+
+class TurnFiles:
+    """Reads what the index names, and writes the files of the turn after it."""
+
+    def __init__(self, folder: Path, index: Index) -> None:
+        self.folder = folder
+        self.index = index
+
+    def model(self, version: str, read: Reader) -> dict[str, Vector]:
+        """The held model; WireError if its file is missing or damaged: it can be had again."""
+        path, index = model_path(self.folder, version), self.index
+        held = StoredFile(path.name, index.held_sha256)
+        if version == index.held and not is_intact(self.folder, held):
+            raise WireError(f"{path}: missing or damaged, its SHA-256 does not fit")
+        return read_vectors(path, read)
+
+    def private(self, run: str = "", wanted: Callable[[str], bool] = bool) -> Private:
+        """The wanted pieces of the private state; empty if it is of another run."""
+        file = self.index.private
+        if file is None or (run and self.index.run != run):
+            return Private()
+        return load(self.folder / file.name, file.sha256, wanted)
+
+    def write_private(self, private: Private) -> StoredFile:
+        """Write the private state that follows the training, accepted or not."""
+        return self._write("private", lambda file: dump(private, file))
+
+    def write_accepted(self, private: Private) -> StoredFile:
+        """Write the private state that follows the update, once it is accepted."""
+        return self._write("accepted", lambda file: dump(private, file))
+
+    def write_update(self, write: Callable[[Sink], object]) -> tuple[StoredFile, Path]:
+        file = self._write("update", write)
+        return file, self.folder / file.name
+
+    def _write(self, kind: str, write: Callable[[Sink], object]) -> StoredFile:
+        path = self.folder / f"{self.index.count + 1}.{kind}"
+        with replacing(path) as file:
+            write(file)
+        path.chmod(0o600)  # until then the mode of the folder keeps others out
+        return StoredFile(path.name, file.sha256)

@@ -1,0 +1,263 @@
+"""A device's turns, where torch is: build the network, train, write the turn's files, export."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+import torch
+from torch import Tensor
+
+from fededge import methods
+from fededge.config import AgentConfig
+from fededge.data.local import device_examples
+from fededge.errors import ConfigError, WireError
+from fededge.export import ModelRegistry
+from fededge.flat import FlatModel, Vector, as_numpy, as_tensors
+from fededge.hardware import CPU, choose, examine
+from fededge.method.plugins import sha256_of
+from fededge.methods import Hyper, Method, Private
+from fededge.model_spec import ModelSpec
+from fededge.models import Classifier, Preprocess, activation_counts, build_for
+from fededge.storage.source import FileSource
+from fededge.training import (
+    Answer,
+    Examples,
+    Task,
+    Trainer,
+    device_errors,
+    prepare_threads,
+    prepare_training,
+    release_memory,
+)
+from fededge.wire import chunks
+from fededge.wire.container import Sink
+from fededge.wire.encoding import RESIDUE, Encoding
+from fededge.wire.messages import Report, Rollout, State
+from fededge_agent.promotion import Promotion
+from fededge_agent.requests import PreparedJob, StoppedError
+from fededge_agent.store import PRIVATE, Index, TrainedTurn
+from fededge_agent.trainer.export_loop import Exporting
+from fededge_agent.trainer.limits import Limits
+from fededge_agent.trainer.metrics import Diary, turn_metrics
+from fededge_agent.trainer.turn_files import TurnFiles
+from fededge_agent.versions import read_version
+
+__all__ = ["DeviceTurns", "FinishedTurn"]
+
+log = logging.getLogger("agent")
+
+
+@dataclass(frozen=True, eq=False)
+class FinishedTurn:
+    """A turn that was trained and written: its state, the model received, and the answer."""
+
+    state: State
+    received: Tensor
+    answer: Answer
+    seconds: float
+
+
+class DeviceTurns:
+    """A device's network, data and method, as the federation's state describes them.
+
+    The trainer process has one. Tests and the fault simulation have one in their own process.
+    """
+
+    def __init__(self, config: AgentConfig) -> None:
+        self.config = config
+        self.folder = Path(config.state) / PRIVATE
+        self.own: list[type[Method]] = []
+        self.hardware = CPU
+        self.job: PreparedJob | None = None
+        self.spec: ModelSpec | None = None
+        self.trainer: Trainer | None = None
+        self.finished: FinishedTurn | None = None
+        self.encoding = Encoding()
+        self.limits = Limits(config)
+        self.abandoned = threading.Event()
+        self.diary = Diary(Path(config.state))
+        models = ModelRegistry(Path(config.state) / "models", config.export.keep)
+        self.promotion = Promotion(models, config.device, config.export.margin, self.score)
+        self._exporting: Exporting | None = None
+
+    @property
+    def prepared(self) -> bool:
+        return self.job is not None
+
+    @property
+    def _ready(self) -> Trainer:
+        assert self.trainer is not None, "not prepared"
+        return self.trainer
+
+    def start(self) -> None:
+        """Check that the configured hardware works, and import the method files."""
+        self.hardware = examine(*self._wish).hardware
+        prepare_training(self.hardware)
+        self.load_methods()
+
+    @property
+    def _wish(self) -> tuple[str, int, str, str]:
+        wish = self.config.hardware
+        return wish.device, wish.threads, wish.precision, wish.memory_format
+
+    def stop(self) -> None:
+        """Forget the network and the data, and free their memory; the next turn prepares again."""
+        self.job = self.trainer = self._exporting = self.finished = None
+        if not self.hardware.on_cpu:  # the next choice looks at the GPU's free memory
+            gc.collect()
+            release_memory(torch.device(self.hardware.device))
+
+    def load_methods(self) -> None:
+        """Import the method files that the operator allows."""
+        self.own = [methods.own_method(reference) for reference in self.config.methods]
+        for reference, kind in zip(self.config.methods, self.own, strict=True):
+            log.info("method %s: %s, SHA-256 %s", kind.name, reference, sha256_of(kind))
+
+    def prepare(self, state: State, export: bool = True) -> PreparedJob:
+        """Build the network and load the data; with `export`, warm up the export as well.
+
+        Raises:
+            FedEdgeError: if this device cannot serve the state; before memory is allocated for it.
+        """
+        self.stop()  # memory need not hold two networks
+        self.encoding = Encoding.parse(state.encoding)
+        method = methods.announced(state.method, state.files, self.own)
+        self.spec, network, data = self._announced(state)
+        self.hardware = choose(*self._wish, activation_counts(self.spec).macs)
+        prepare_threads(self.hardware)
+        net = FlatModel(network)
+        method.needs(net.module)
+        preprocess = Preprocess(self.spec)
+        self.trainer = Trainer(self.config.device, net, preprocess, data, method, self.hardware)
+        if export:
+            _ = self.exporting
+        self.job = PreparedJob(net.layout, (*method.sends,), method.scalars, len(data.y))
+        name = self.spec.name
+        log.info("ready: %d examples, network %s, method %s", len(data.y), name, method)
+        return self.job
+
+    @property
+    def exporting(self) -> Exporting:
+        """Made once: it traces the network, unless an earlier process has done so."""
+        if self._exporting is None:
+            assert self.spec is not None, "not prepared"
+            self._exporting = Exporting(self.config, self.spec, self._ready, self.promotion)
+        return self._exporting
+
+    def _announced(self, state: State) -> tuple[ModelSpec, Classifier, Examples]:
+        """The federation's network and our examples for it, if this device has the memory."""
+        spec = state.model
+        if self.config.model is not None:
+            spec = msgspec.structs.replace(spec, name=self.config.model.name)
+        try:
+            self.limits.check_network(spec, state.layout)
+        except ConfigError as error:
+            raise WireError(f"the federation's network cannot be built: {error}") from None
+        data = device_examples(self.config.data, spec, self.limits.memory)
+        self.limits.check_training(spec, state.training.batch_size, len(data.y))
+        return spec, build_for(spec, seed=0), data
+
+    # A turn
+
+    def expect(self) -> None:
+        """A turn is about to come: whatever was abandoned was another one."""
+        self.abandoned.clear()
+
+    def abandon(self) -> None:
+        """Stop the training that is under way, at its next step."""
+        self.abandoned.set()
+
+    def train(self, state: State, index: Index) -> TrainedTurn:
+        """Train, and write the update and the private state; the agent saves them together."""
+        self.finished = None
+        files = TurnFiles(self.folder, index)
+        sent = as_tensors(files.model(state.version, self._reader(state)))
+        received = sent.pop("model")
+        hyper = Hyper(**msgspec.structs.asdict(state.training))
+        before = files.private(state.run, lambda name: name != RESIDUE)
+        start = time.monotonic()
+        asked = Task(state.seed, state.round, hyper, received, sent, state.turns)
+        answer = self._ready.turn(asked, before, self._go_on)
+        turn = self._write(files, state, answer, received, before)
+        self.finished = FinishedTurn(state, received, answer, time.monotonic() - start)
+        return turn
+
+    def _reader(self, state: State) -> Callable[[BinaryIO], dict[str, Vector]]:
+        assert self.job is not None, "not prepared"
+        return functools.partial(read_version, self.job, self.encoding, state.version)
+
+    def _go_on(self, *_: object) -> None:
+        """After every step: stop if the turn was abandoned."""
+        if self.abandoned.is_set():
+            raise StoppedError
+
+    def _write(
+        self, files: TurnFiles, state: State, answer: Answer, received: Tensor, before: Private
+    ) -> TrainedTurn:
+        """Write private state and update; the new residue replaces the old one.
+
+        The residue is loaded late to keep peak memory low.
+        """
+        trainer = self._ready
+        _, residue = files.private(state.run, lambda name: name == RESIDUE).without(RESIDUE)
+        at_once = trainer.method.kept_at_once(before, answer.private)
+        now = files.write_private(at_once.including(RESIDUE, residue))
+        left = residue
+
+        def write(file: Sink) -> None:
+            nonlocal left
+            left = self._pack_(residue, file, answer.upload, received)
+
+        update, path = files.write_update(write)
+        report = Report(
+            device=self.config.device,
+            run=state.run,
+            version=state.version,
+            layout=trainer.net.layout.hash,
+            manifest=chunks.manifest(FileSource(path), state.manifest.chunk_bytes),
+            scalars=answer.scalars,
+        )
+        accepted = files.write_accepted(answer.private.including(RESIDUE, left))
+        return TrainedTurn(report, update, now, accepted)
+
+    def _pack_(
+        self, residue: Tensor | None, file: Sink, upload: Tensor, received: Tensor
+    ) -> Tensor | None:
+        """Write the update; the new residue overwrites the old one's memory."""
+        before = None if residue is None else as_numpy(residue)
+        left = self.encoding.write_(
+            before, file, self._ready.net.layout, as_numpy(upload), as_numpy(received)
+        )
+        return None if left is None else torch.from_numpy(left)
+
+    # After a turn
+
+    def follow_up(self, run: str, rollout: Rollout | None) -> None:
+        """Export the personal model and add a row of metrics, after the update is reported."""
+        finished, self.finished = self.finished, None
+        if finished is None:
+            return
+        state = finished.state
+        self.promotion.run, self.promotion.rollout = run, rollout
+        with device_errors(torch.device(self.hardware.device), "the export"):
+            self.exporting.publish(finished.answer, state)
+            measured = turn_metrics(self._ready, finished.received, finished.answer)
+        turn = {
+            "round": state.round,
+            "version": state.version,
+            "seconds": round(finished.seconds, 3),
+        }
+        self.diary.add({**turn, **measured})
+
+    def score(self, number: int) -> float | None:
+        """The accuracy of an exported model on the data that is held out now."""
+        return self.exporting.score(number)

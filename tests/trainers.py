@@ -1,0 +1,44 @@
+"""The trainer process of an agent, as the kernel sees it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+__all__ = ["exists", "maps_torch", "soon", "trainer_of"]
+
+
+def trainer_of(agent: int) -> int | None:
+    """The process id of an agent's trainer; None without one."""
+    for listed in Path(f"/proc/{agent}/task").glob("*/children"):
+        for pid in listed.read_text().split():
+            if b"fededge_agent.trainer" in _read(int(pid), "cmdline"):
+                return int(pid)
+    return None
+
+
+def maps_torch(pid: int) -> bool:
+    return b"libtorch" in _read(pid, "maps")
+
+
+def exists(pid: int) -> bool:
+    """True if the process runs; one that was killed and not waited for does not."""
+    return b"State:" in (status := _read(pid, "status")) and b"State:\tZ" not in status
+
+
+def _read(pid: int, name: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:  # it has just ended
+        return b""
+
+
+def soon(condition: Callable[[], object], seconds: float = 60.0) -> bool:
+    """True once the condition is; False if it is not in time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
