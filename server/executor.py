@@ -6,80 +6,67 @@ A command may raise DiskFullError: then nothing of it has happened, or nothing t
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import msgspec
 
 from fededge._internal.plain_text import plain
-from fededge.config import CoordinatorConfig
 from fededge.errors import WireError
-from fededge.service.log_lines import LogLines
-from fededge.transport.session import Session
 from fededge.wire.messages import Reply, Report, TaskMessage, encode
-from fededge_server.identity import Identity
-from fededge_server.machine import events, rollout
-from fededge_server.machine.round_state import RoundsView
-from fededge_server.machine.rounds import Rounds
-from fededge_server.merging import Merging
-from fededge_server.publisher import Publisher
-from fededge_server.state_message import StateMessage
-from fededge_server.store import Store
-from fededge_server.version_judge import VersionJudge
-from fededge_server.versions import Versions
+from fededge_server.machine import coordinator, events, rollout
+from fededge_server.parts import CoordinatorParts
 
-__all__ = ["CommandExecutor"]
+__all__ = ["Command", "CommandExecutor", "FulfilRequest"]
 
 log = logging.getLogger("coordinator")
 
-Event = events.Event | rollout.Event
-Command = events.Command | rollout.Command
+
+@dataclass(frozen=True)
+class FulfilRequest:
+    """A command of the shell's own: do what an operator asked for with `fededge rollback`."""
 
 
-@dataclass
+Event = coordinator.Event
+Command = coordinator.Command | FulfilRequest
+
+
 class CommandExecutor:
     """`opened` says when each round was opened, to tell how long it took."""
 
-    config: CoordinatorConfig
-    identity: Identity
-    session: Session
-    store: Store
-    versions: Versions
-    rounds: Rounds
-    merging: Merging
-    judge: VersionJudge
-    publisher: Publisher
-    message: StateMessage
-    clock: Callable[[], float]
-    lines: LogLines
-    opened: dict[int, float] = field(default_factory=dict)
-
-    @property
-    def view(self) -> RoundsView:
-        return self.rounds.view(self.clock())
+    def __init__(self, parts: CoordinatorParts) -> None:
+        self.parts = parts
+        self.opened: dict[int, float] = {}
 
     def do(self, command: Command) -> list[Event]:
         """Carry a command out; the events that come of it, to be handled after its batch."""
+        parts = self.parts
         match command:
             case events.Check(device, report):
                 return [self._check(device, report)]
             case events.Judge():
-                return self.judge.hear(command)
+                return parts.judge.hear(command)
             case events.Evaluate(version):
-                return self.judge.evaluate(version)
+                return parts.judge.evaluate(version)
+            case FulfilRequest():
+                return parts.judge.requested()
             case events.Merge():
                 return self._merge(command)
+            case events.Refuse():
+                return [self._refuse(command, parts.view.round)]
             case rollout.Planned(plan):
-                self.store.keep_plan(plan)
+                parts.store.keep_plan(plan)
                 return [rollout.PlanKept(plan)]
             case events.Invite() | events.SendReply() | events.RoundOpened():
                 self._tell(command)
             case events.Note(text, device):
-                self.lines.note(text, device)
+                parts.lines.note(text, device)
+            case events.SetAside(device, move):
+                text = f"an event was dropped (bug: {move}); the round goes on without the device"
+                parts.lines.warn(text, device)
             case events.RunFinished():
-                log.info("all %d rounds are done", self.config.rounds.count)
+                log.info("all %d rounds are done", parts.config.rounds.count)
             case events.PublishState():
-                self.publisher.put_state()
+                parts.publisher.put_state()
             case events.Retire():
                 self._retire(command)
             case _:
@@ -89,75 +76,81 @@ class CommandExecutor:
     # On disk
 
     def _write(self, command: Command) -> None:
+        store = self.parts.store
         match command:
             case events.Remember(number, version, asked, known):
-                self.store.remember(number, version, asked, known)
+                store.remember(number, version, asked, known)
             case events.ExpectUpdate(device, report):
-                self.store.expect(device, report)
+                store.expect(device, report)
             case events.KeepUpdateChunk(device, version, offset, data):
-                self.store.keep(version, device, offset, data)
+                store.keep(version, device, offset, data)
             case events.Discard(device, version):
-                self.store.discard(version, device)
-            case events.Refuse():
-                self.store.refuse(self.view.round, command)
+                store.discard(version, device)
 
     def _check(self, device: str, report: Report) -> Event:
-        number = self.view.round
-        current, limit = self.versions.current(number), self.rounds.limit(self.versions.norm)
+        parts, versions = self.parts, self.parts.versions
+        number = parts.view.round
+        current, limit = versions.current(number), parts.rounds.limit(versions.norm)
         try:
-            norm = self.merging.check(device, report, current, limit)
+            norm = parts.merging.check(device, report, current, limit)
         except WireError as error:
             return events.Bad(device, str(error), report.version)
-        self.store.accept(device, report, number, norm)
+        parts.store.accept(device, report, number, norm)
         return events.Stored(device, report, norm)
+
+    def _refuse(self, command: events.Refuse, number: int) -> Event:
+        self.parts.store.refuse(number, command)
+        return events.RefusalWritten(command.device, command.version)
 
     def _merge(self, command: events.Merge) -> list[Event]:
         """Make the next version. Refusals are written first: a restart must not merge them."""
-        current, reports = self.versions.current(command.round), command.reports
-        result = self.merging.merge(reports, command.norms, command.devices, current)
-        self.message.problem = ""
+        parts, versions = self.parts, self.parts.versions
+        current, reports = versions.current(command.round), command.reports
+        result = parts.merging.merge(reports, command.norms, command.devices, current)
+        parts.message.problem = ""
         if result.problem:
-            self.message.problem = f"round {command.round + 1} is without effect: {result.problem}"
-            log.error("%s", self.message.problem)
+            parts.message.problem = f"round {command.round + 1} is without effect: {result.problem}"
+            log.error("%s", parts.message.problem)
+        written: list[Event] = []
         for device, reason in result.refused.items():
             refused = events.Refuse(device, reports[device].version, reason, quarantined=True)
-            self.store.refuse(command.round, refused)
+            written.append(self._refuse(refused, command.round))
         scalars = {device: dict(reports[device].scalars) for device in result.merged}
-        seconds = self.clock() - self.opened.get(command.round, self.clock())
-        self.versions.advance(command.round + 1, result.model, result.state, scalars, seconds)
+        seconds = parts.clock() - self.opened.get(command.round, parts.clock())
+        versions.advance(command.round + 1, result.model, result.state, scalars, seconds)
         self.opened.clear()
-        progress = self.versions.progress
+        progress = versions.progress
         done = events.MergeDone(progress.version, result.merged, result.refused)
-        return [done, rollout.RoundsDone(progress.rounds_done)]
+        return [done, *written, rollout.RoundsDone(progress.rounds_done)]
 
     def _retire(self, command: events.Retire) -> None:
         """Remove what only the version before needed, and publish the model of the new one."""
-        config = self.config
-        self.store.clear_spool(keep=command.keep)
+        parts, config = self.parts, self.parts.config
+        parts.store.clear_spool(keep=command.keep)
         if config.keep_versions:
             stale = config.rounds.max_staleness + 1 if config.rounds.folds else 1
             kept = max(config.keep_versions, stale)
-            self.store.prune(kept, also=[*filter(None, [self.judge.health.last_good])])
-        self.publisher.outdate(command.version)
-        self.publisher.put_model()
+            parts.store.prune(kept, also=[*filter(None, [parts.judge.health.last_good])])
+        parts.publisher.outdate(command.version)
+        parts.publisher.put_model()
 
     # Over MQTT
 
     def _tell(self, command: events.Invite | events.SendReply | events.RoundOpened) -> None:
-        run = self.versions.run
+        parts, run = self.parts, self.parts.versions.run
         match command:
             case events.RoundOpened(number, devices):
-                self.opened.setdefault(number, self.clock())
+                self.opened.setdefault(number, parts.clock())
                 log.info("round %d: asking %s", number + 1, ", ".join(devices))
-                self.publisher.put_state()
+                parts.publisher.put_state()
             case events.Invite(device, _, version):
                 task = TaskMessage(device, run, version)
-                self._send(device, "task", self.identity.signed(task))
+                self._send(device, "task", parts.identity.signed(task))
             case events.SendReply(device, reply):
                 reason = plain(reply.reason)
                 said = msgspec.structs.replace(reply, device=device, run=run, reason=reason)
-                self._send(device, "reply", self.identity.signed(said))
+                self._send(device, "reply", parts.identity.signed(said))
 
     def _send(self, device: str, kind: str, message: TaskMessage | Reply) -> None:
-        topic = self.identity.topics.device(device, kind)
-        self.session.publish(topic, encode(message))
+        topic = self.parts.identity.topics.device(device, kind)
+        self.parts.session.publish(topic, encode(message))

@@ -9,20 +9,20 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import signal
-import socket
-import subprocess
-import sys
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import NamedTuple
 
 from fededge import methods, models
+from fededge._internal import logs
 from fededge._internal.lazy_torch import torch, torch_is_loaded
-from fededge.config import DataConfig, ModelConfig
+from fededge._internal.torch_process import TorchProcess
+from fededge.config import DataConfig, EvaluationHardwareConfig, ModelConfig
 from fededge.data.local import evaluation_set, model_spec
-from fededge.errors import FedEdgeError, StoreError
+from fededge.errors import FedEdgeError
 from fededge.flat import FlatModel, Layout, Vector, as_numpy
+from fededge.hardware import CPU, Hardware, choose, with_passive_threads
 from fededge.model_spec import ModelSpec
 from fededge.models.evaluation import accuracy
 from fededge.training import prepare_threads
@@ -30,6 +30,10 @@ from fededge.training import prepare_threads
 __all__ = ["Founded", "Network", "serve"]
 
 log = logging.getLogger("coordinator")
+
+PROGRAM = "fededge_server.network:serve"
+
+ON_CPU = EvaluationHardwareConfig()
 
 
 class Founded(NamedTuple):
@@ -46,12 +50,13 @@ class Founded(NamedTuple):
 
 @dataclass(frozen=True)
 class NetworkRequest:
-    """The configured network, and the data to evaluate it on."""
+    """The configured network, and the data and hardware to evaluate it on."""
 
     model: ModelConfig
     data: DataConfig
     method: str
     seed: int
+    hardware: EvaluationHardwareConfig
 
     @property
     def judged(self) -> bool:
@@ -61,11 +66,17 @@ class NetworkRequest:
 class Network:
     """The network wherever it is. The constructor only stores; `start` and `stop` do."""
 
-    def __init__(self, model: ModelConfig, data: DataConfig, method: str, seed: int) -> None:
-        self.wanted = NetworkRequest(model, data, method, seed)
+    def __init__(
+        self,
+        model: ModelConfig,
+        data: DataConfig,
+        method: str,
+        seed: int,
+        hardware: EvaluationHardwareConfig = ON_CPU,
+    ) -> None:
+        self.wanted = NetworkRequest(model, data, method, seed, hardware)
         self._here: Built | None = None
-        self._there: Connection | None = None
-        self._process: subprocess.Popen[bytes] | None = None
+        self._there = TorchProcess("the process that builds the network", PROGRAM)
 
     def start(self) -> Founded:
         """Build it; a network that the method cannot train, or data that is not there, is refused.
@@ -75,12 +86,10 @@ class Network:
         if torch_is_loaded():
             self._here = Built(self.wanted)
             return self._here.founded
-        self._begin()
-        founded = self._answer()
-        if not isinstance(founded, Founded):
-            raise StoreError(
-                "the process that builds the network was killed; is there enough memory for torch?"
-            )
+        self._there.start(with_passive_threads(os.environ))
+        self._there.send(self.wanted)
+        founded = self._there.receive()
+        assert isinstance(founded, Founded)
         if not self.wanted.judged:
             self.stop()
         return founded
@@ -92,50 +101,26 @@ class Network:
         """
         if not self.wanted.judged:
             return None
-        if self._here is None and self._there is None:
+        try:
+            return self._judged(model)
+        except FedEdgeError as error:
+            log.error("%s: this version has no accuracy", error)
+            self.stop()
+            return None
+
+    def _judged(self, model: Vector) -> float | None:
+        if self._here is None and self._there.pid is None:
             self.start()
         if self._here is not None:
             return self._here.accuracy(model)
-        assert self._there is not None
-        with contextlib.suppress(OSError):
-            self._there.send(model)
-        found = self._answer()
-        if isinstance(found, float):
-            return found
-        log.error("the process that evaluates was killed: this version has no accuracy")
-        self.stop()
-        return None
+        self._there.send(model)
+        found = self._there.receive()
+        assert isinstance(found, float)
+        return found
 
     def stop(self) -> None:
-        """End the process; it would end by itself too, but takes its time to put torch away."""
-        if self._there is not None:
-            self._there.close()
-            self._there = None
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
-
-    def _begin(self) -> None:
-        ours, end = socket.socketpair()
-        with end:  # the child alone holds it then: its exit closes the connection
-            program = f"from fededge_server.network import serve; serve({end.fileno()})"
-            command, passed = [sys.executable, "-c", program], (end.fileno(),)
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=passed)
-        self._there = Connection(ours.detach())
-        with contextlib.suppress(OSError):
-            self._there.send(self.wanted)
-
-    def _answer(self) -> object:
-        """The process's answer; None if it is gone. Its errors are raised here."""
-        assert self._there is not None
-        try:
-            answer: object = self._there.recv()
-        except (EOFError, OSError):
-            return None
-        if isinstance(answer, FedEdgeError):
-            raise answer
-        return answer
+        """End the process; started again by the next call that needs it."""
+        self._there.stop()
 
 
 class Built:
@@ -148,28 +133,38 @@ class Built:
         self.founded = Founded(spec, self.net.layout, as_numpy(self.net.vector))
         self.test = evaluation_set(wanted.data, spec) if wanted.judged else None
         self.preprocess = models.Preprocess(spec)
+        self.hardware = _chosen(wanted.hardware, spec) if wanted.judged else CPU
+        self._move()
+
+    def _move(self) -> None:
+        device = self.hardware.device
+        self.net.to(device)
+        self.preprocess.to(device)
+        if self.test is not None:
+            self.test = replace(self.test, x=self.test.x.to(device), y=self.test.y.to(device))
 
     def accuracy(self, model: Vector) -> float | None:
         if self.test is None:
             return None
         self.net.swap(torch.from_numpy(model))
-        return accuracy(self.net.module, self.preprocess, self.test.x, self.test.y)
+        with models.computing_on(self.hardware), models.autocast(self.net.vector):
+            return accuracy(self.net.module, self.preprocess, self.test.x, self.test.y)
 
 
-def serve(descriptor: int) -> None:
-    """A process of its own: build the network, then evaluate what comes until nothing can.
+def _chosen(wish: EvaluationHardwareConfig, spec: ModelSpec) -> Hardware:
+    macs = 0 if wish.threads else models.activation_counts(spec).macs
+    return choose(wish.device, wish.threads, wish.precision, wish.memory_format, macs)
 
-    Args:
-        descriptor: of the socket to the coordinator, which it was started with.
-    """
-    for number in (signal.SIGINT, signal.SIGTERM):  # a signal for the coordinator may reach both
-        signal.signal(number, signal.SIG_IGN)
-    end = Connection(descriptor)
+
+def serve(end: Connection) -> None:
+    """A process of its own: build the network, then evaluate what comes until nothing can."""
     with contextlib.suppress(EOFError, OSError):
         try:
             wanted: NetworkRequest = end.recv()
+            logs.set_up()
             prepare_threads()
             built = Built(wanted)
+            prepare_threads(built.hardware)
             end.send(built.founded)
             while wanted.judged:
                 end.send(built.accuracy(end.recv()))

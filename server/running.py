@@ -1,36 +1,22 @@
-"""A coordinator that runs: one thread takes what comes, asks the machines, and does what they say.
-
-Commands are queued and never run inside one another. Events that come of a command are handled
-once its batch is done. A command that finds the disk full ends its batch: what follows it builds on
-something that is not on disk. The machine hears of it with `Full`, and asks for all that the round
-still needs when there is space.
-"""
+"""A coordinator that runs: its shell between MQTT, the disk, and its state machines."""
 
 from __future__ import annotations
 
-import functools
 import logging
-from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
 
-from fededge.errors import DiskFullError, TransportError, WireError
-from fededge.service.log_lines import LogLines
-from fededge.transport.session import Connected, Delivered, Failed, Incoming, Lost, Session
-from fededge.wire.messages import Claim, Report, Status, decode
+from fededge.errors import DiskFullError, RefusedError
+from fededge.service.presence import Holder
+from fededge.service.shell import ServiceShell
+from fededge.transport.session import Connected, Delivered, Incoming
+from fededge.wire.messages import Claim, Presence, Report, Status, decode, encode
 from fededge.wire.topics import Address
-from fededge_server.executor import Command, CommandExecutor, Event
-from fededge_server.identity import Identity
-from fededge_server.machine import events, rollout
-from fededge_server.machine.round_state import RoundsView
-from fededge_server.machine.rounds import Rounds
-from fededge_server.name_keeper import NameKeeper
-from fededge_server.publisher import Publisher
-from fededge_server.store import Progress, Store
+from fededge_server.challenge import Challenge
+from fededge_server.executor import Command, CommandExecutor, FulfilRequest
+from fededge_server.machine import events
+from fededge_server.machine.coordinator import CoordinatorMachine, Event
+from fededge_server.parts import CoordinatorParts
+from fededge_server.store import Progress
 from fededge_server.sweeper import Sweeper
-from fededge_server.version_judge import VersionJudge
-from fededge_server.versions import Versions
 
 __all__ = ["RunningCoordinator"]
 
@@ -40,106 +26,128 @@ SPARE_UPDATES = 4
 """A disk that was full takes updates again when so many fit."""
 
 
-@dataclass
-class RunningCoordinator:
-    """Built whole by `Coordinator.start`.
+class RunningCoordinator(ServiceShell[Event, Command, Presence]):
+    """One federation's coordinator while it is connected."""
 
-    `observe` hears every command before it is carried out. `lines` are log lines that the network
-    can cause, at a bounded rate.
-    """
-
-    identity: Identity
-    session: Session
-    store: Store
-    versions: Versions
-    rounds: Rounds
-    staging: rollout.Staging | None
-    executor: CommandExecutor
-    judge: VersionJudge
-    publisher: Publisher
-    name: NameKeeper
-    sweeper: Sweeper
-    clock: Callable[[], float]
-    lines: LogLines
-    observe: Callable[[Command], None]
-    waiting: deque[Event] = field(default_factory=deque)
-
-    @property
-    def view(self) -> RoundsView:
-        return self.rounds.view(self.clock())
+    def __init__(self, parts: CoordinatorParts) -> None:
+        super().__init__(
+            machine=CoordinatorMachine(parts.rounds, parts.staging),
+            session=parts.session,
+            holder=Holder(parts.identity.instance),
+            presence=Presence,
+            lines=parts.lines,
+            clock=parts.clock,
+            watch=parts.watch,
+        )
+        self.parts = parts
+        self.executor = CommandExecutor(parts)
+        self.challenge = Challenge(parts.identity)
+        self.sweeper = Sweeper(parts.session, parts.identity.topics)
 
     @property
     def progress(self) -> Progress:
-        return self.versions.progress
+        return self.parts.versions.progress
 
     @property
     def rounds_done(self) -> bool:
         """True once all rounds of the run are done."""
-        return self.view.phase == "done"
+        return self.parts.view.phase == "done"
 
     @property
     def done(self) -> bool:
         """True once all is done and said: a finished run can still be asked to go back."""
-        staged = self.staging is None or self.staging.idle
-        requested = self.judge.request.open
-        return self.rounds_done and self.publisher.idle and staged and not requested
+        parts = self.parts
+        staged = parts.staging is None or parts.staging.idle
+        return self.rounds_done and parts.publisher.idle and staged and not parts.judge.request.open
 
     def stop(self) -> None:
         """Leave the broker, with a last word."""
-        self.session.stop(self.identity.presence(online=False))
+        self.session.stop(self.parts.identity.presence(online=False))
 
-    # What comes
+    # The clock
 
-    def take(self, event: Any) -> None:
-        """Take an event of the session."""
-        match event:
-            case Incoming():
-                self._take_message(event)
-                event.ack()
-            case Connected():
-                self.publisher.look()
-                self.name.announce()  # its echo follows everything that the broker retains
-            case Delivered():
-                self.publisher.delivered(event)
-            case Lost():
-                self.publisher.look()
-                self.name.connection_lost()
-                log.warning("connection to %s lost (%s)", self.session.address, event.reason)
-            case Failed():
-                raise TransportError(event.reason)
-
-    def tick(self) -> None:
-        """Do what is due by the clock."""
-        self.lines.tick()
+    def on_tick(self) -> None:
         self.sweeper.tick(self.clock())
         self._look_for_space()
-        if not self.view.full:
-            self._attempt(self.judge.requested)
-            self._work()
-        self.name.tick()
-        self.publisher.refresh()
-        self.handle(events.Tick())
+        if self.parts.judge.request.open and not self.parts.view.full:
+            self.do(FulfilRequest())
+        self.parts.publisher.refresh()
 
-    def _take_message(self, message: Incoming) -> None:
-        try:
-            address = self.identity.topics.parse(message.topic)
-            if not self.sweeper.cleared(address, message):
-                self.sweeper.check(address, message, self.clock())
-                self._dispatch(address, message)
-        except WireError as error:
-            device = self.identity.topics.device_of(message.topic)
-            self.lines.drop(message.topic, device, error)
+    def _look_for_space(self) -> None:
+        enough = SPARE_UPDATES * self.parts.versions.update_limit
+        if self.parts.view.full and self.parts.store.free_bytes > enough:
+            self.handle(events.Full(False))
+
+    # The name
+
+    def announce(self, answers: str = "") -> None:
+        presence = self.parts.identity.presence(online=True, answers=answers)
+        self.holder.says(presence.payload, self.clock())
+        self.session.publish(presence.topic, presence.payload, retain=True)
+
+    @property
+    def rivalry(self) -> str:
+        return f"{self._another_runs}, or poses as it ({self.holder.rival})"
+
+    @property
+    def _another_runs(self) -> str:
+        return f"another coordinator of federation '{self.parts.identity.federation}' runs"
+
+    def on_rival(self) -> None:
+        claim = self.challenge.renew()
+        if claim is not None:
+            topic = f"{self.parts.identity.topics.coordinator}/claim"
+            self.session.publish(topic, encode(claim))
+
+    def _answer(self, claim: Claim) -> None:
+        """Answer whoever asks for the name; our own challenge is not for us."""
+        if claim != self.challenge.claim:
+            self.announce(answers=claim.nonce)
+
+    def _hear_presence(self, message: Incoming) -> None:
+        """Begin to publish at the echo of our own presence: all that is retained came before it.
+
+        Raises:
+            RefusedError: another coordinator with our key runs, and its instance is the smaller.
+        """
+        presence = self.hear_name(message.payload)
+        if presence is None:
+            return
+        if self.challenge.lost_to(presence):
+            raise RefusedError(f"{self._another_runs} (instance {presence.instance})")
+        if presence.instance == self.holder.instance and not message.retained:
+            self.parts.publisher.begin()
+
+    # Events
+
+    def on_connected(self, event: Connected) -> None:
+        self.parts.publisher.look()
+        self.announce()
+
+    def on_lost(self) -> None:
+        self.parts.publisher.look()
+
+    def on_delivered(self, event: Delivered) -> None:
+        self.parts.publisher.delivered(event)
+
+    def device_of(self, topic: str) -> str:
+        return self.parts.identity.topics.device_of(topic)
+
+    def on_message(self, message: Incoming) -> None:
+        address = self.parts.identity.topics.parse(message.topic)
+        if not self.sweeper.cleared(address, message):
+            self.sweeper.check(address, message, self.clock())
+            self._dispatch(address, message)
 
     def _dispatch(self, address: Address, message: Incoming) -> None:
         device, payload = address.device, message.payload
         match address.kind:
             case "coordinator claim":
-                self.name.answer(decode(payload, Claim))
+                self._answer(decode(payload, Claim))
             case "coordinator status":
-                if self.name.hear(message):
-                    self.publisher.begin()
+                self._hear_presence(message)
             case "state":
-                self.publisher.came(payload, message.retained)
+                self.parts.publisher.came(payload, message.retained)
             case "status" if payload:
                 status = decode(payload, Status)
                 self.handle(events.StatusCame(device, status, message.retained))
@@ -148,49 +156,15 @@ class RunningCoordinator:
             case "update":
                 self.handle(events.UpdateChunkCame(device, address.version, payload))
 
-    def _look_for_space(self) -> None:
-        if not self.view.full:
-            return
-        if self.store.free_bytes > SPARE_UPDATES * self.versions.update_limit:
-            self.handle(events.Full(False))
+    # Commands
 
-    # What is done
+    def carry_out(self, command: Command) -> None:
+        for event in self.executor.do(command):
+            self.handle(event)
+            if isinstance(event, events.RolledBack):
+                self.drop_rest()  # it belongs to a round that is given up
 
-    def handle(self, event: Event) -> None:
-        """Handle an event, and all that it leads to."""
-        self.waiting.append(event)
-        self._work()
-
-    def _work(self) -> None:
-        while self.waiting:
-            event = self.waiting.popleft()
-            if isinstance(event, rollout.Event):
-                self._work_off(self._staged(event))
-            if isinstance(event, events.Event):
-                self._work_off(self.rounds.handle(event, self.clock()))
-
-    def _staged(self, event: rollout.Event) -> Sequence[Command]:
-        """The rollout's commands; while the disk is full, time alone leads to none."""
-        if self.staging is None or (self.view.full and isinstance(event, events.Tick)):
-            return []
-        return self.staging.handle(event, self.clock())
-
-    def _work_off(self, batch: Sequence[Command]) -> None:
-        """Carry out the commands of a batch, to its end or to the first that ends it."""
-        for command in batch:
-            self.observe(command)
-            if not self._attempt(functools.partial(self.executor.do, command)):
-                return
-
-    def _attempt(self, action: Callable[[], Sequence[Event]]) -> bool:
-        """Do something, and queue the events that come of it. False if its batch ends here.
-
-        It does if the disk is full, or if the run went back: the rest is of a round given up.
-        """
-        try:
-            found = action()
-        except DiskFullError as error:
-            log.error("%s", error)
-            found = [events.Full(True)]
-        self.waiting.extend(found)
-        return not any(isinstance(event, events.Full | events.RolledBack) for event in found)
+    def on_full(self, command: Command, error: DiskFullError) -> None:
+        """A full disk ends nothing: the rounds ask for all that they need when there is space."""
+        log.error("%s", error)
+        self.handle(events.Full(True))

@@ -16,12 +16,12 @@ from fededge._internal.malloc import return_free_memory
 from fededge.config import BrokerConfig, CoordinatorConfig
 from fededge.credentials.signing_keys import read_signing_key
 from fededge.methods import Hyper
+from fededge.service.commands import unwatched
 from fededge.service.inbox import InboxLoop
 from fededge.service.log_lines import LogLines
-from fededge.transport.presence import claim_name, new_claim
+from fededge.service.presence import claim_name, new_claim
 from fededge.transport.session import Session, Will
 from fededge.wire.messages import Presence
-from fededge_server.executor import Command, CommandExecutor
 from fededge_server.identity import Identity
 from fededge_server.machine import events
 from fededge_server.machine.facts import RunFacts
@@ -29,8 +29,8 @@ from fededge_server.machine.health import Health
 from fededge_server.machine.rollout import Plan, Staging
 from fededge_server.machine.rounds import Rounds
 from fededge_server.merging import Merging
-from fededge_server.name_keeper import NameKeeper
 from fededge_server.network import Network
+from fededge_server.parts import CoordinatorParts
 from fededge_server.publisher import Publisher
 from fededge_server.rollback import RollbackRequest
 from fededge_server.running import RunningCoordinator
@@ -70,10 +70,6 @@ def claim(config: CoordinatorConfig, identity: Identity) -> None:
     claim_name(config.broker, base, new_claim(), instance, what, Presence, vouched)
 
 
-def _ignore(_: Command) -> None:
-    """Nobody watches."""
-
-
 class Coordinator:
     """One federation's coordinator. The constructor only stores; `start` and `run` do.
 
@@ -87,7 +83,7 @@ class Coordinator:
         network: builds and evaluates the model; by default the configured one.
         connect: makes the session with the broker.
         claim: makes sure that the federation's name is free.
-        observe: hears every command before it is carried out.
+        watch: sees each event before it is handled, and each command before it is carried out.
     """
 
     def __init__(
@@ -100,16 +96,18 @@ class Coordinator:
         network: Network | None = None,
         connect: Connect = Session,
         claim: Callable[[CoordinatorConfig, Identity], None] = claim,
-        observe: Callable[[Command], None] = _ignore,
+        watch: Callable[[object], None] = unwatched,
     ) -> None:
         self.config = config
         self.clock = clock
         self.wall = wall
         self.store = store or Store(Path(config.state))
-        self.network = network or Network(config.model, config.data, config.method, config.seed)
+        self.network = network or Network(
+            config.model, config.data, config.method, config.seed, config.hardware
+        )
         self.connect = connect
         self.claim = claim
-        self.observe = observe
+        self.watch = watch
         self.loop = InboxLoop(clock)
 
     def stop(self) -> None:
@@ -147,56 +145,33 @@ class Coordinator:
         if self.store.progress() is not None:
             founded = founded.without_model()
         versions = Versions.resume(config, self.store, self.network, founded)
-        running = self._build(identity, versions)
+        running = RunningCoordinator(self._parts(identity, versions))
         running.session.start()
         for before in self.store.history()[-2:-1]:  # we may have been killed before this was done
-            running.publisher.outdate(before.version)
+            running.parts.publisher.outdate(before.version)
         return running
 
-    def _build(self, identity: Identity, versions: Versions) -> RunningCoordinator:
-        config, store = self.config, self.store
-        rounds = self._rounds(versions)
-        staging = self._staging(versions)
-        message = StateMessage(config, rounds, versions, staging, self.clock)
+    def _parts(self, identity: Identity, versions: Versions) -> CoordinatorParts:
+        rounds, staging = self._rounds(versions), self._staging(versions)
+        message = StateMessage(self.config, rounds, versions, staging, self.clock)
         session = self._session(identity)
         lines = LogLines(log, self.clock, LOGGED_DEVICES)
         publisher = self._publisher(identity, session, versions, message, lines.warn)
-        judge = VersionJudge(
-            versions=versions,
-            health=self._health(),
-            request=RollbackRequest(Path(config.state)),
-            message=message,
-            publish=publisher.put_state,
-            roll_back=config.robust.roll_back,
-        )
-        return RunningCoordinator(
+        return CoordinatorParts(
+            config=self.config,
             identity=identity,
             session=session,
-            store=store,
+            store=self.store,
             versions=versions,
             rounds=rounds,
             staging=staging,
-            executor=CommandExecutor(
-                config=config,
-                identity=identity,
-                session=session,
-                store=store,
-                versions=versions,
-                rounds=rounds,
-                merging=self._merging(versions),
-                judge=judge,
-                publisher=publisher,
-                message=message,
-                clock=self.clock,
-                lines=lines,
-            ),
-            judge=judge,
+            merging=self._merging(versions),
+            judge=self._judge(versions, message, publisher),
             publisher=publisher,
-            name=NameKeeper(identity, session, self.clock, lines.warn),
-            sweeper=Sweeper(session, identity.topics),
+            message=message,
             clock=self.clock,
             lines=lines,
-            observe=self.observe,
+            watch=self.watch,
         )
 
     def _rounds(self, versions: Versions) -> Rounds:
@@ -223,6 +198,18 @@ class Coordinator:
         done, known = versions.progress.rounds_done, {*self.store.recall().known}
         plan = self.store.plan() or Plan.initial(done)
         return Staging(self.config.rollout, versions.run, plan, known, done)
+
+    def _judge(
+        self, versions: Versions, message: StateMessage, publisher: Publisher
+    ) -> VersionJudge:
+        return VersionJudge(
+            versions=versions,
+            health=self._health(),
+            request=RollbackRequest(Path(self.config.state)),
+            message=message,
+            publish=publisher.put_state,
+            roll_back=self.config.robust.roll_back,
+        )
 
     def _health(self) -> Health:
         """The versions' health, as it was heard of so far."""

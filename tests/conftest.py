@@ -7,6 +7,7 @@ import os
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 from hypothesis import settings
 
@@ -25,6 +26,25 @@ def drop_checkout() -> None:
         importlib.metadata.distribution("fededge")
     except importlib.metadata.PackageNotFoundError:
         sys.path[:] = before
+
+
+@pytest.fixture(autouse=True)
+def _auto_is_the_cpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide the emulated accelerator from `device = "auto"`: another test may have loaded it here.
+
+    Tests with the marker `accelerator` see it.
+    """
+    if "emulated_accelerator" not in sys.modules or request.node.get_closest_marker("accelerator"):
+        return
+    from fededge.hardware import Probe  # after drop_checkout()
+
+    sees = Probe.accelerator
+
+    def none_by_itself(self: Probe) -> str:
+        found = sees(self)
+        return "" if found == "emulated" else found
+
+    monkeypatch.setattr(Probe, "accelerator", none_by_itself)
 
 
 drop_checkout()

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fededge_agent.machine.agent import transitions_table as agent_table
-from fededge_server.machine.participants import transitions_table as coordinator_table
+from fededge_agent.machine.tables import transitions_table as agent_table
+from fededge_server.machine.parts import transitions_table as coordinator_table
 from tests.pages import page, program
 
 ROOT = Path(__file__).resolve().parents[1]

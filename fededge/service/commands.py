@@ -30,7 +30,8 @@ class CommandQueue(Generic[E, C]):
     """Feeds events to a machine, and carries out the commands of each event as one batch.
 
     An event that comes up while a command is carried out is handled after the current batch. A
-    command that finds the disk full drops the rest of its batch, which may rely on it.
+    command that finds the disk full drops the rest of its batch, which may rely on it; other
+    commands do so with `drop_rest`.
 
     Args:
         machine: decides on the events.
@@ -54,6 +55,7 @@ class CommandQueue(Generic[E, C]):
         self._clock = clock
         self._watch = watch
         self._batches: deque[Callable[[], Sequence[C]]] = deque()
+        self._batch: deque[C] = deque()
         self._running = False
 
     def handle(self, event: E) -> None:
@@ -63,6 +65,10 @@ class CommandQueue(Generic[E, C]):
     def do(self, *commands: C) -> None:
         """Carry out a batch that the machine did not ask for: now, or after the current one."""
         self._put(lambda: commands)
+
+    def drop_rest(self) -> None:
+        """End the current batch after the command that is being carried out."""
+        self._batch.clear()
 
     def _put(self, batch: Callable[[], Sequence[C]]) -> None:
         self._batches.append(batch)
@@ -74,16 +80,19 @@ class CommandQueue(Generic[E, C]):
                 self._run(self._batches.popleft()())
         finally:
             self._running = False
+            self._batch.clear()
 
     def _decide(self, event: E) -> Sequence[C]:
         self._watch(event)
         return self._machine.handle(event, self._clock())
 
     def _run(self, batch: Sequence[C]) -> None:
-        for command in batch:
+        self._batch.extend(batch)
+        while self._batch:
+            command = self._batch.popleft()
             self._watch(command)
             try:
                 self._carry_out(command)
             except DiskFullError as error:
+                self.drop_rest()
                 self._on_full(command, error)
-                return

@@ -20,6 +20,7 @@ class LogLines:
     """
 
     def __init__(self, log: logging.Logger, clock: Callable[[], float], devices: int) -> None:
+        self.log = log
         self._clock = clock
         self._dropped = RateLimit(log, DROPPED, devices)
         self._notes = RateLimit(log, NOTED, devices)
@@ -29,8 +30,8 @@ class LogLines:
         text = f"message on {topic} dropped: {error}"
         self._dropped.say(logging.WARNING, device, text, self._clock())
 
-    def warn(self, text: str) -> None:
-        self._notes.say(logging.WARNING, "", text, self._clock())
+    def warn(self, text: str, device: str = "") -> None:
+        self._notes.say(logging.WARNING, device, text, self._clock())
 
     def note(self, text: str, device: str = "") -> None:
         self._notes.say(logging.INFO, device, text, self._clock())

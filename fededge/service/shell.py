@@ -6,7 +6,6 @@ The coordinator and the agent subclass `ServiceShell`, and are whole after their
 from __future__ import annotations
 
 import contextlib
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
@@ -15,7 +14,7 @@ from fededge.errors import DiskFullError, TransportError, WireError
 from fededge.service.commands import CommandQueue, Machine, unwatched
 from fededge.service.events import Tick
 from fededge.service.log_lines import LogLines
-from fededge.transport.presence import Holder
+from fededge.service.presence import Holder
 from fededge.transport.session import Connected, Delivered, Failed, Incoming, Lost, Session
 from fededge.wire.messages import Presence, Status, decode
 
@@ -34,9 +33,8 @@ class ServiceShell(ABC, Generic[E, C, P]):
         session: connected by the owner, which also subscribes.
         holder: our hold on the name.
         presence: the kind of message that is retained under the name.
-        log: where lines go.
+        lines: where log lines go.
         clock: the time.
-        devices: how many devices may cause log lines of their own.
         watch: sees each event before it is handled, and each command before it is carried out.
     """
 
@@ -46,18 +44,16 @@ class ServiceShell(ABC, Generic[E, C, P]):
         session: Session,
         holder: Holder,
         presence: type[P],
-        log: logging.Logger,
+        lines: LogLines,
         clock: Callable[[], float],
-        devices: int = 1,
         watch: Callable[[object], None] = unwatched,
     ) -> None:
         self.session = session
         self.holder = holder
         self.clock = clock
         self.connected = False
-        self.lines = LogLines(log, clock, devices)
+        self.lines = lines
         self._presence: type[P] = presence
-        self._log = log
         self._commands: CommandQueue[E | Tick, C] = CommandQueue(
             machine, self.carry_out, self.on_full, clock, watch
         )
@@ -121,6 +117,10 @@ class ServiceShell(ABC, Generic[E, C, P]):
         """Carry out a batch of our own: now, or after the current batch."""
         self._commands.do(*commands)
 
+    def drop_rest(self) -> None:
+        """End the current batch after the command that is being carried out."""
+        self._commands.drop_rest()
+
     def hear_name(self, payload: bytes) -> P | None:
         """Note a presence under our name; `tick` overwrites it if it is not ours."""
         presence = None
@@ -145,7 +145,8 @@ class ServiceShell(ABC, Generic[E, C, P]):
                 self.connected = False
                 self.holder.lost()
                 self.on_lost()
-                self._log.warning("connection to %s lost (%s)", self.session.address, reason)
+                address = self.session.address
+                self.lines.log.warning("connection to %s lost (%s)", address, reason)
             case Failed(reason):
                 raise TransportError(reason)
             case _:

@@ -170,7 +170,7 @@ class Status(Message, frozen=True):
     answers: OptionalInstance = ""
     device: DeviceId = ""
     activity: Literal[
-        "offline", "starting", "unable", "ready", "fetching", "training", "failed"
+        "offline", "starting", "unable", "resting", "ready", "fetching", "training", "failed"
     ] = "offline"
     layout: OptionalHash = ""
     examples: Count = 0

@@ -7,11 +7,9 @@ is not valid for another. Each message names its federation or run, and its devi
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from fededge.errors import WireError
 from fededge.wire.messages import (
@@ -23,6 +21,12 @@ from fededge.wire.messages import (
     decode,
     encode,
 )
+
+if TYPE_CHECKING:  # 7 MB that only a service with keys needs
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import (
+        Ed25519PrivateKey,
+        Ed25519PublicKey,
+    )
 
 __all__ = ["sign", "signed_by", "verify"]
 
@@ -55,6 +59,8 @@ def signed_by(message: S, keys: tuple[Ed25519PublicKey, ...]) -> bool:
 
 
 def _is_valid(key: Ed25519PublicKey, signature: bytes, data: bytes) -> bool:
+    from cryptography.exceptions import InvalidSignature
+
     try:
         key.verify(signature, data)
     except InvalidSignature:

@@ -1,4 +1,4 @@
-"""Rules for asking devices: failing and silent ones rest, hostile ones are in quarantine."""
+"""Rules for asking devices: failing and silent ones back off, hostile ones are in quarantine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from fededge_server.machine.participants import Participant
 
 __all__ = ["Eligibility"]
 
-LONGEST_REST = 3600.0
+MOST_GIVEN_UP = 3
+"""Turns in a row that a device may give up to rest; after that it backs off as a silent one."""
+
+LONGEST_BACKOFF = 3600.0
 LONGEST_SILENCE = 24 * 3600.0
 """A silent device may hold up a round once a day, and an honest one comes back that often."""
 
@@ -21,28 +24,49 @@ class Eligibility:
 
     config: RoundsConfig
 
-    def enough(self, one: Participant) -> bool:
+    def there(self, one: Participant) -> bool:
+        """True if a device counts as one of the fleet; one that rests has not told its examples."""
+        return one.resting or self._enough(one)
+
+    def _enough(self, one: Participant) -> bool:
         """True if a device is present, with as much data as a round wants."""
-        return one.status is not None and one.status.examples >= self.config.min_examples
+        if one.status is None or not one.present:
+            return False
+        return one.status.examples >= self.config.min_examples
 
     def eligible(self, one: Participant, now: float) -> bool:
         """True if a device may be asked now."""
-        return self.enough(one) and not one.rests(now) and not one.quarantined(now)
+        return self._enough(one) and not one.backs_off(now) and not one.quarantined(now)
 
     def failed(self, one: Participant, now: float) -> bool:
-        """A turn failed: the device rests, each time twice as long. True if it may try again."""
+        """A turn failed: back off, each time twice as long. True if the device may try again."""
         one.failures += 1
-        rest = self.config.backoff * 2.0 ** min(one.failures - 1, 20)
-        one.rests_until = now + min(rest, LONGEST_REST)
+        pause = self.config.backoff * 2.0 ** min(one.failures - 1, 20)
+        one.backoff_until = now + min(pause, LONGEST_BACKOFF)
         return one.failures <= self.config.retries
 
     def missed(self, one: Participant, took: float, now: float) -> float:
-        """A round waited in vain for `took` seconds: the device rests, each time twice as long."""
+        """A round waited in vain for `took` seconds: back off, each time twice as long."""
         one.silences += 1
-        rest = max(self.config.backoff, took) * 2.0 ** min(one.silences - 1, 20)
-        rest = min(rest, LONGEST_SILENCE)
-        one.rests_until = max(now + rest, one.rests_until or 0.0)
-        return rest
+        pause = max(self.config.backoff, took) * 2.0 ** min(one.silences - 1, 20)
+        pause = min(pause, LONGEST_SILENCE)
+        one.backoff_until = max(now + pause, one.backoff_until or 0.0)
+        return pause
+
+    def gave_up(self, one: Participant, took: float, late: bool, now: float) -> None:
+        """A device gave its turn up to rest, after `took` seconds of the round.
+
+        That is no failure. But who does so again and again holds every round up, and backs off.
+        `late`: the round has waited for it as for one that keeps silent, and it counts as such.
+        """
+        one.given_up += 1
+        if late:
+            self.missed(one, took, now)
+        over = one.given_up - MOST_GIVEN_UP
+        if over > 0:
+            pause = max(self.config.backoff, took) * 2.0 ** min(over - 1, 20)
+            until = now + min(pause, LONGEST_SILENCE)
+            one.backoff_until = max(until, one.backoff_until or 0.0)
 
     def refused(self, one: Participant, now: float) -> bool:
         """An update was bad. True if the device is quarantined now.
@@ -63,8 +87,9 @@ class Eligibility:
         one.quarantined_until = now + self.config.quarantine_seconds
 
     def well(self, one: Participant) -> None:
-        """A good update came: failed turns are forgiven, and half of the silent ones."""
-        one.failures, one.rests_until = 0, None
+        """A good update came: failed turns are forgiven, and half of rests and silent rounds."""
+        one.failures, one.backoff_until = 0, None
+        one.given_up //= 2
         one.silences //= 2
         if self.config.quarantine_after and one.verdicts:
             self._record(one, refused=False)

@@ -25,6 +25,7 @@ __all__ = [
     "MergeDone",
     "Note",
     "PublishState",
+    "RefusalWritten",
     "Refuse",
     "Remember",
     "ReportCame",
@@ -33,6 +34,7 @@ __all__ = [
     "RoundOpened",
     "RunFinished",
     "SendReply",
+    "SetAside",
     "StatusCame",
     "Stored",
     "Tick",
@@ -114,9 +116,16 @@ class RolledBack:
     reason: str
 
 
-Event = (
-    StatusCame | ReportCame | UpdateChunkCame | Stored | Bad | MergeDone | RolledBack | Full | Tick
-)
+@dataclass(frozen=True)
+class RefusalWritten:
+    """The journal has the refusal of this update."""
+
+    device: str
+    version: str
+
+
+Outcome = Stored | Bad | RefusalWritten | MergeDone | RolledBack | Full
+Event = StatusCame | ReportCame | UpdateChunkCame | Outcome | Tick
 
 
 # Commands
@@ -175,6 +184,17 @@ class KeepUpdateChunk:
 
 
 @dataclass(frozen=True)
+class SetAside:
+    """Say that a bug was met: an event was dropped, and the round goes on without the device.
+
+    `move` is the move that the table of participants does not have.
+    """
+
+    device: str
+    move: str
+
+
+@dataclass(frozen=True)
 class Check:
     """The update is complete: check it, make it and its report durable, answer Stored or Bad."""
 
@@ -184,7 +204,10 @@ class Check:
 
 @dataclass(frozen=True)
 class Refuse:
-    """Write down that an update was refused, and whether its device is quarantined for it."""
+    """Write down that an update was refused, and whether its device is quarantined for it.
+
+    The answer is RefusalWritten.
+    """
 
     device: str
     version: str
@@ -255,21 +278,6 @@ class RunFinished:
     """All rounds are done."""
 
 
-Command = (
-    Remember
-    | RoundOpened
-    | Invite
-    | SendReply
-    | ExpectUpdate
-    | KeepUpdateChunk
-    | Check
-    | Refuse
-    | Discard
-    | Merge
-    | Judge
-    | Evaluate
-    | Retire
-    | PublishState
-    | RunFinished
-    | Note
-)
+Writing = Remember | ExpectUpdate | KeepUpdateChunk | Refuse | Discard
+Telling = RoundOpened | Invite | SendReply | SetAside | PublishState | RunFinished | Note
+Command = Writing | Telling | Check | Merge | Judge | Evaluate | Retire

@@ -1,133 +1,32 @@
-"""One record per device: where it stands, and which states may follow each other.
+"""One record per device: where it stands, and what is known of it.
 
 Two small enums hold the state, since neither decides the other: a device may leave while its update
-is checked, and come back after the round that it was part of. Rest and quarantine are times, not
-states: they outlast a round.
+is checked, and come back after the round that it was part of. Backoff and quarantine are times,
+not states: they outlast a round.
 """
 
 from __future__ import annotations
 
-import enum
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from fededge.wire.messages import Report, Status
+from fededge_server.machine.parts import AWAITED, PARTS, Attendance, Part
 from fededge_server.machine.transfers import Transfer
 
-__all__ = [
-    "PARTS",
-    "Attendance",
-    "ForbiddenMoveError",
-    "Part",
-    "Participant",
-    "Participants",
-    "transitions_table",
-]
-
-E = TypeVar("E", bound=enum.Enum)
-
-
-class Attendance(enum.Enum):
-    """A device is present by its status, and by a lease that every sign of life renews."""
-
-    ABSENT = "absent"
-    PRESENT = "present"
-
-
-class Part(enum.Enum):
-    """A device's part in the round that is open."""
-
-    IDLE = "idle"
-    INVITED = "invited"
-    RESTING = "resting"
-    SENDING = "sending"
-    CHECKING = "checking"
-    STORED = "stored"
-    REFUSED = "refused"
-    FAILED = "failed"
-    QUARANTINED = "quarantined"
-
-
-OVER = "the round ends"
-EXTENDED = "the deadline passes without a quorum"
-FULL = "the disk is full"
-
-PARTS: Mapping[Part, Mapping[Part, str]] = {
-    Part.IDLE: {
-        Part.STORED: "a restarted coordinator finds its update on disk",
-        Part.INVITED: "the round asks the device",
-        Part.SENDING: "its update for an earlier version, or from before a restart, is expected",
-        Part.QUARANTINED: "a restarted round had asked it, and it is in quarantine since",
-    },
-    Part.INVITED: {
-        Part.SENDING: "its report comes",
-        Part.RESTING: "it says that its turn failed",
-        Part.FAILED: "it cannot take part, or its turn failed too often",
-        Part.IDLE: OVER,
-    },
-    Part.RESTING: {
-        Part.INVITED: "it has rested and is asked again",
-        Part.SENDING: "its report comes",
-        Part.FAILED: "it cannot take part",
-        Part.IDLE: OVER,
-    },
-    Part.SENDING: {
-        Part.CHECKING: "its last chunk comes",
-        Part.INVITED: FULL,
-        Part.IDLE: f"{FULL} and the round did not ask it, or {OVER} and the update is too late",
-    },
-    Part.CHECKING: {
-        Part.STORED: "the update is on disk",
-        Part.REFUSED: "the update does not pass its check",
-        Part.INVITED: FULL,
-        Part.IDLE: f"{FULL} and the round did not ask it",
-    },
-    Part.STORED: {
-        Part.REFUSED: "the update is an outlier, or no version can be made with it",
-        Part.IDLE: OVER,
-    },
-    Part.REFUSED: {
-        Part.INVITED: EXTENDED,
-        Part.RESTING: f"{EXTENDED}, and the device rests",
-        Part.QUARANTINED: f"{EXTENDED}, and the device is in quarantine",
-        Part.IDLE: f"{OVER}, or {EXTENDED} and the round did not ask it",
-    },
-    Part.FAILED: {
-        Part.INVITED: EXTENDED,
-        Part.RESTING: f"{EXTENDED}, and the device rests",
-        Part.SENDING: "its report comes",
-        Part.QUARANTINED: f"{EXTENDED}, and the device is in quarantine",
-        Part.IDLE: OVER,
-    },
-    Part.QUARANTINED: {
-        Part.INVITED: f"{EXTENDED}, and its quarantine is over",
-        Part.RESTING: f"{EXTENDED}, its quarantine is over, and the device rests",
-        Part.SENDING: "its quarantine is over, and its report comes",
-        Part.IDLE: OVER,
-    },
-}
-"""The moves from one part to the next, with their reasons. No other move is possible."""
-
-ATTENDANCES: Mapping[Attendance, Mapping[Attendance, str]] = {
-    Attendance.ABSENT: {Attendance.PRESENT: "a status says that it is online, with our layout"},
-    Attendance.PRESENT: {
-        Attendance.ABSENT: "a status or a last will says that it left or cannot take part, "
-        "or its lease runs out"
-    },
-}
-
-AWAITED = frozenset({Part.INVITED, Part.RESTING, Part.SENDING, Part.CHECKING})
-"""Parts of devices that a round waits for, if it has asked them."""
-
+__all__ = ["ForbiddenMoveError", "Participant", "Participants"]
 
 ByPart = dict[Part, set[str]]
 
 
 class ForbiddenMoveError(RuntimeError):
     """A move that is not in the table: a bug of the machine."""
+
+    def __init__(self, device: str, before: Part, after: Part) -> None:
+        super().__init__(f"{device}: {before.value} -> {after.value}")
+        self.device, self.move = device, f"{before.value} -> {after.value}"
 
 
 @dataclass
@@ -137,7 +36,7 @@ class Participant:
     Attributes:
         index: the devices by their part, shared with all other records.
         known: it has been present with our layout, in this process or an earlier one.
-        status: its last word about itself, while it is present.
+        status: its last word about itself, while it is present or rests.
         heard: when it last gave a sign of life.
         announced: examples that it last announced.
         asked: examples that it had announced when the open round asked it; None if it did not.
@@ -148,9 +47,10 @@ class Participant:
             that never heard the reply gets the same one again.
         merged_change: the norm of the change of its last merged update.
         failures: turns that failed, in a row.
-        silences: rounds that waited for it in vain.
+        silences: rounds that waited for it in vain; a good update halves them.
+        given_up: turns that it gave up to rest; a good update halves them.
         verdicts: on its last updates; True for a refusal.
-        rests_until: when it may be asked again; None if it need not rest.
+        backoff_until: when its backoff is over; None without one.
         quarantined_until: when its quarantine is over.
     """
 
@@ -170,8 +70,9 @@ class Participant:
     merged_change: float | None = None
     failures: int = 0
     silences: int = 0
+    given_up: int = 0
     verdicts: deque[bool] = field(default_factory=deque)
-    rests_until: float | None = None
+    backoff_until: float | None = None
     quarantined_until: float = -math.inf
 
     def move(self, part: Part) -> None:
@@ -179,7 +80,15 @@ class Participant:
         if part is self.part:
             return
         if part not in PARTS[self.part]:
-            raise ForbiddenMoveError(f"{self.device}: {self.part.value} -> {part.value}")
+            raise ForbiddenMoveError(self.device, self.part, part)
+        self._take(part)
+
+    def set_aside(self) -> None:
+        """Leave the round, whatever the table says; an update that is on disk still counts."""
+        if self.part is not Part.STORED:
+            self._take(Part.FAILED if self.invited else Part.IDLE)
+
+    def _take(self, part: Part) -> None:
         self.index.setdefault(self.part, set()).discard(self.device)
         self.index.setdefault(part, set()).add(self.device)
         self.part = part
@@ -191,12 +100,24 @@ class Participant:
     def arrive(self, status: Status) -> None:
         self.attendance, self.status, self.known = Attendance.PRESENT, status, True
 
+    def rest(self, status: Status) -> None:
+        self.attendance, self.status = Attendance.RESTING, status
+
     def leave(self) -> None:
         self.attendance, self.status = Attendance.ABSENT, None
 
     @property
     def present(self) -> bool:
+        """True if it may be asked, as far as the device itself is concerned."""
         return self.attendance is Attendance.PRESENT
+
+    @property
+    def resting(self) -> bool:
+        return self.attendance is Attendance.RESTING
+
+    @property
+    def online(self) -> bool:
+        return self.attendance is not Attendance.ABSENT
 
     @property
     def invited(self) -> bool:
@@ -208,8 +129,8 @@ class Participant:
         """True if the open round waits for it."""
         return self.invited and self.part in AWAITED
 
-    def rests(self, now: float) -> bool:
-        return self.rests_until is not None and self.rests_until > now
+    def backs_off(self, now: float) -> bool:
+        return self.backoff_until is not None and self.backoff_until > now
 
     def quarantined(self, now: float) -> bool:
         return self.quarantined_until > now
@@ -248,8 +169,8 @@ class Participants(dict[str, Participant]):
         return {p.device: p.asked for p in self.where(lambda p: p.invited) if p.asked is not None}
 
     @property
-    def present(self) -> list[Participant]:
-        return self.where(lambda one: one.present)
+    def online(self) -> list[Participant]:
+        return self.where(lambda one: one.online)
 
     @property
     def awaited(self) -> list[Participant]:
@@ -258,18 +179,3 @@ class Participants(dict[str, Participant]):
     @property
     def known(self) -> list[str]:
         return [one.device for one in self.where(lambda one: one.known)]
-
-
-def transitions_table() -> str:
-    """The tables of this module as Markdown, for the documentation."""
-    lines = ["| attendance | becomes | when |", "|---|---|---|", *_rows(ATTENDANCES)]
-    lines += ["", "| part in the round | becomes | when |", "|---|---|---|", *_rows(PARTS)]
-    return "\n".join(lines) + "\n"
-
-
-def _rows(table: Mapping[E, Mapping[E, str]]) -> list[str]:
-    return [
-        f"| {before.value} | {after.value} | {when} |"
-        for before, moves in table.items()
-        for after, when in moves.items()
-    ]

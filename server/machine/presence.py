@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-from fededge.config import RoundsConfig
 from fededge.wire.messages import Status
 from fededge_server.machine.eligibility import Eligibility
 from fededge_server.machine.events import Command, Note, StatusCame
-from fededge_server.machine.participants import Part, Participant
+from fededge_server.machine.invitations import Invitations
+from fededge_server.machine.participants import Participant
+from fededge_server.machine.parts import OUT, Part
 from fededge_server.machine.round_state import RoundState
 
-__all__ = ["PresenceTracker", "places"]
+__all__ = ["PresenceTracker"]
 
 JUMP = 10
 """A device that announces so many times the examples it had before is named in the log."""
-
-OUT = frozenset({Part.FAILED, Part.REFUSED, Part.QUARANTINED})
-"""Parts of devices that a round has asked, and does not wait for any more."""
-
-
-def places(config: RoundsConfig, there: int) -> int:
-    """How many devices a round asks; 0: all. 10 · 1.1 is 11.000000000000002, and 11 are meant."""
-    if config.mode == "buffered":
-        return 0
-    wanted = config.share * there if config.share else config.participants
-    return math.ceil(round(wanted * config.over_select, 6))
 
 
 @dataclass(frozen=True)
@@ -35,6 +24,7 @@ class PresenceTracker:
 
     state: RoundState
     eligibility: Eligibility
+    invitations: Invitations
 
     def status(self, event: StatusCame, now: float) -> list[Command]:
         device, status = event.device, event.status
@@ -44,11 +34,13 @@ class PresenceTracker:
         one = self.state.participants.of(device)
         if event.retained and not self.state.leased(one, now):
             return []  # the broker retained it of a device that is gone
-        before = one.status
+        before, rested = one.status, one.resting
         one.leave()
         if not status.online:
             return [Note("left", device)] if before else []
         one.heard = one.heard if event.retained and one.heard is not None else now
+        if status.activity == "resting":
+            return self._rests(one, status, rested, now)
         if status.activity == "starting":
             return []
         if status.activity == "unable":
@@ -57,9 +49,28 @@ class PresenceTracker:
             return self._unable(one, self._other_layout(status))
         return self._present(one, before, status, now)
 
+    def _rests(self, one: Participant, status: Status, rested: bool, now: float) -> list[Command]:
+        """A device's own conditions forbid a turn now: no failure, and others take its place.
+
+        It may not have prepared for this run, so its layout and examples say nothing.
+        """
+        one.rest(status)
+        note: list[Command] = [] if rested else [Note(f"rests: {status.problem}", one.device)]
+        if one.part is Part.INVITED:
+            self.eligibility.gave_up(one, now - self.state.opened, self._awaited(one, now), now)
+        elif one.part is not Part.BACKOFF:
+            return note
+        one.move(Part.EXCUSED)
+        return [*note, *self.invitations.substitutes(now)]
+
+    def _awaited(self, one: Participant, now: float) -> bool:
+        """True if the round has waited for a device so long that its rest counts as silence."""
+        rounds = self.state.config.mode != "buffered"
+        return rounds and self.state.late(now) and not one.backs_off(now)
+
     def _unable(self, one: Participant, reason: str) -> list[Command]:
         """No round waits for a device that cannot take part, unless its update is on its way."""
-        if one.part in (Part.INVITED, Part.RESTING):
+        if one.part in (Part.INVITED, Part.BACKOFF):
             one.move(Part.FAILED)
         return [Note(f"cannot take part: {reason}", one.device)]
 
@@ -74,7 +85,7 @@ class PresenceTracker:
         jump = self._jump(one, status.examples)
         if status.activity == "failed":
             return [*jump, *self._failed(one, status, now)]
-        asked = self._ask_if_free(one, status, now)
+        asked = self.invitations.ask_if_free(one, status, now)
         if before is not None and before.instance == status.instance:
             return [*jump, *asked]
         return [Note(f"joined with {status.examples} examples", one.device), *jump, *asked]
@@ -88,53 +99,35 @@ class PresenceTracker:
         return [Note(f"announces {examples} examples, {before} before", one.device)]
 
     def _failed(self, one: Participant, status: Status, now: float) -> list[Command]:
-        """A turn failed on the device: it rests and is asked again, but not for ever."""
-        if not one.invited or one.part in OUT or one.rests_until is not None:
+        """A turn failed on the device: it backs off and is asked again, but not for ever."""
+        if not one.invited or one.part in OUT or one.backoff_until is not None:
             return []
         again = self.eligibility.failed(one, now)
         if one.part is Part.INVITED:
-            one.move(Part.RESTING if again else Part.FAILED)
-        return [Note(f"failed, {'rests' if again else 'sits out'}: {status.problem}", one.device)]
-
-    def _ask_if_free(self, one: Participant, status: Status, now: float) -> list[Command]:
-        """Ask a device that says it has nothing to do, if this round wants it.
-
-        It may have joined since the round began, or its task was lost on the way.
-        """
-        free = one.part in (Part.IDLE, Part.INVITED, Part.RESTING)
-        if self.state.phase != "open" or status.activity != "ready" or not free:
-            return []
-        if one.invited:
-            return self.state.invitations([one])
-        invited = self.state.participants.where(lambda other: other.invited)
-        most = places(self.state.config, len(invited))
-        if most and sum(other.part not in OUT for other in invited) >= most:
-            return []
-        if not self.eligibility.eligible(one, now):
-            return []
-        one.asked = status.examples
-        one.move(Part.INVITED)
-        return [self.state.remember(), *self.state.invitations([one])]
+            one.move(Part.BACKOFF if again else Part.FAILED)
+        return [
+            Note(f"failed, {'backs off' if again else 'sits out'}: {status.problem}", one.device)
+        ]
 
     def expire(self, now: float) -> list[Command]:
         """A device without a sign of life is gone, whatever the broker retains of it."""
-        gone = [o for o in self.state.participants.present if not self.state.leased(o, now)]
+        gone = [o for o in self.state.participants.online if not self.state.leased(o, now)]
         for one in gone:
             one.leave()
         seconds = self.state.config.lease
         return [Note(f"gave no sign of life for {seconds:.0f} s: gone", o.device) for o in gone]
 
     def retry(self, now: float) -> list[Command]:
-        """Ask those again that have rested."""
+        """Ask those again whose backoff is over."""
         if self.state.phase != "open":
             return []
-        rested = self.state.participants.where(lambda one: self._rested(one, now))
-        for one in rested:
-            one.rests_until = None
+        ready = self.state.participants.where(lambda one: self._backed_off(one, now))
+        for one in ready:
+            one.backoff_until = None
             one.move(Part.INVITED)
-        return self.state.invitations(rested)
+        return self.state.invitations(ready)
 
-    def _rested(self, one: Participant, now: float) -> bool:
-        """True if a device that the round waits for has had its rest."""
-        waits = one.invited and one.part in (Part.INVITED, Part.RESTING)
-        return waits and one.present and one.rests_until is not None and not one.rests(now)
+    def _backed_off(self, one: Participant, now: float) -> bool:
+        """True if the round waits for a device whose backoff is over."""
+        waits = one.invited and one.part in (Part.INVITED, Part.BACKOFF)
+        return waits and one.present and one.backoff_until is not None and not one.backs_off(now)

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from fededge.federated.bounds import norm_limit, outlier
 from fededge_server.machine.eligibility import Eligibility
 from fededge_server.machine.events import ACCURACY, Command, Judge, Note
-from fededge_server.machine.participants import Part
-from fededge_server.machine.presence import OUT
+from fededge_server.machine.parts import OUT, Part
 from fededge_server.machine.round_state import RoundState
 from fededge_server.machine.updates import Updates
 
@@ -20,6 +19,9 @@ MOST_SWIFT = 2 / 3
 
 LEAST_WAIT = 10.0
 """Seconds that a round waits at least for those who have not answered."""
+
+UNJUDGED = frozenset({Part.EXCUSED, Part.REFUSED})
+"""Parts of devices that say nothing about a version: they rest, or their updates were bad."""
 
 
 @dataclass(frozen=True)
@@ -55,14 +57,16 @@ class RoundEnd:
         """Updates that end a round at once."""
         if self.state.config.mode == "buffered":
             return self.state.config.buffer
-        asked = len(self.state.participants.invited)
+        asked = len(
+            self.state.participants.where(lambda one: one.invited and one.part is not Part.EXCUSED)
+        )
         if self.state.config.share:
             return math.ceil(round(asked / self.state.config.over_select, 6))
         return self.state.config.participants or asked
 
     def _expired(self, now: float) -> bool:
         """True once the deadline has come; devices that are sending have a grace."""
-        sending = any(one.present for one in self.state.participants.doing(Part.SENDING))
+        sending = any(one.online for one in self.state.participants.doing(Part.SENDING))
         due = min(self.state.deadline, self.state.cutoff)
         return now >= due + (self.state.config.grace if sending else 0.0)
 
@@ -92,20 +96,20 @@ class RoundEnd:
     def missed(self, now: float) -> list[Command]:
         """Those whom the round has waited for in vain lose their place for a while.
 
-        Not those that rest already, after a failure: they were not asked.
+        Not those that back off already, after a failure: they were not asked.
         """
         if self.state.config.mode == "buffered":
             return []
-        silent = [one for one in self.state.participants.awaited if not one.rests(now)]
+        silent = [one for one in self.state.participants.awaited if not one.backs_off(now)]
         took = now - self.state.opened
-        rests = [(one.device, self.eligibility.missed(one, took, now)) for one in silent]
-        return [Note(f"did not answer, rests for {s:.0f} s", d) for d, s in rests]
+        pauses = [(one.device, self.eligibility.missed(one, took, now)) for one in silent]
+        return [Note(f"did not answer, backs off for {s:.0f} s", d) for d, s in pauses]
 
     def judge(self, now: float) -> Judge:
         told = {device: report.scalars for device, report in self.state.participants.stored.items()}
         known = {d: scalars[ACCURACY] for d, scalars in told.items() if ACCURACY in scalars}
         asked = self.state.participants.where(
-            lambda one: one.invited and one.part is not Part.REFUSED and not one.quarantined(now)
+            lambda one: one.invited and one.part not in UNJUDGED and not one.quarantined(now)
         )
         failed = sum(one.part in OUT or one.failures > 0 for one in asked)
         return Judge(self.state.version, len(asked), failed, known)

@@ -9,7 +9,7 @@ from typing import Literal
 
 from fededge.config import RoundsConfig
 from fededge.wire.messages import round_of
-from fededge_server.machine.events import Command, Invite, Remember
+from fededge_server.machine.events import Command, Invite, Refuse, Remember
 from fededge_server.machine.facts import RunFacts
 from fededge_server.machine.participants import Participant, Participants
 
@@ -48,6 +48,8 @@ class RoundState:
         asked: the devices that were asked for earlier versions, with their examples.
         recent: earlier versions whose late updates may still be folded, with their rounds.
         full: the disk is full, and no update is taken.
+        unwritten: refusals that are not in the journal yet, by device and version.
+        places: how many devices the open round wants; 0: all.
         counted: how many devices the federation had when the round was last opened.
         cutoff: when the round stops waiting, now that it is known how long a turn takes.
     """
@@ -61,6 +63,8 @@ class RoundState:
     asked: dict[str, Mapping[str, int]] = field(default_factory=dict)
     recent: dict[str, int] = field(default_factory=dict)
     full: bool = False
+    unwritten: dict[tuple[str, str], Refuse] = field(default_factory=dict)
+    places: int = 0
     counted: int = 0
     opened: float = 0.0
     deadline: float = math.inf
@@ -84,6 +88,12 @@ class RoundState:
     def leased(self, one: Participant, now: float) -> bool:
         """True if a device has given a sign of life in time, or nothing is known of it yet."""
         return one.heard is None or now - one.heard < self.config.lease
+
+    def late(self, now: float) -> bool:
+        """True in the second half of the time that the open round gives its devices."""
+        begun = self.deadline - self.config.deadline  # opened, or extended last
+        due = self.cutoff if begun < self.cutoff < self.deadline else self.deadline
+        return self.phase == "open" and now - begun > (due - begun) / 2
 
     def asked_for(self, one: Participant, version: str) -> int | None:
         """The examples that a device had when it was asked for a version; None if it was not."""

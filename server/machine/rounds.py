@@ -10,8 +10,6 @@ import math
 from collections.abc import Iterable, Mapping
 
 from fededge.config import RoundsConfig
-from fededge.federated.selection import choose
-from fededge.wire.messages import round_of
 from fededge_server.machine.eligibility import Eligibility
 from fededge_server.machine.events import (
     Bad,
@@ -24,6 +22,7 @@ from fededge_server.machine.events import (
     MergeDone,
     Note,
     PublishState,
+    RefusalWritten,
     Refuse,
     ReportCame,
     Retire,
@@ -36,8 +35,10 @@ from fededge_server.machine.events import (
     UpdateChunkCame,
 )
 from fededge_server.machine.facts import Recalled, RunFacts
-from fededge_server.machine.participants import Part, Participant
-from fededge_server.machine.presence import OUT, PresenceTracker, places
+from fededge_server.machine.invitations import Invitations
+from fededge_server.machine.participants import Participant
+from fededge_server.machine.parts import OUT, Part
+from fededge_server.machine.presence import PresenceTracker
 from fededge_server.machine.round_end import RoundEnd
 from fededge_server.machine.round_state import RoundState, RoundsView
 from fededge_server.machine.updates import Updates
@@ -61,7 +62,8 @@ class Rounds:
         self.state = RoundState(facts, config, number, version)
         self.participants = self.state.participants
         self.eligibility = Eligibility(config)
-        self.presence = PresenceTracker(self.state, self.eligibility)
+        self.invitations = Invitations(self.state, self.eligibility)
+        self.presence = PresenceTracker(self.state, self.eligibility, self.invitations)
         self.updates = Updates(self.state, self.eligibility)
         self.end = RoundEnd(self.state, self.eligibility, self.updates)
         self.begun: Mapping[str, int] | None = None
@@ -103,8 +105,8 @@ class Rounds:
 
     def handle(self, event: Event, now: float) -> list[Command]:
         commands = self._handle(event, now)
-        if isinstance(event, UpdateChunkCame):
-            return commands  # a chunk decides nothing by itself, and there are many
+        if isinstance(event, UpdateChunkCame | RefusalWritten):
+            return commands  # neither decides anything by itself, and there are many chunks
         following = self._advance(now)
         opened = any(isinstance(command, RoundOpened) for command in following)
         if isinstance(event, MergeDone | RolledBack) and not opened:
@@ -123,6 +125,9 @@ class Rounds:
                 return commands
             case Bad():
                 return self.updates.bad(event, now)
+            case RefusalWritten():
+                self.updates.written(event)
+                return []
             case MergeDone():
                 return self._merged(event, now)
             case RolledBack():
@@ -147,12 +152,12 @@ class Rounds:
             return [PublishState(), *self.updates.drop_all(), *note]
         if not changed:
             return []
-        again = Note("there is space again")
+        again = [Note("there is space again"), *self.updates.write_again()]
         if self.state.phase == "open":
-            waiting = [one for one in self.participants.awaited if one.rests_until is None]
-            return [again, *self._ask(one for one in waiting if one.present)]
+            waiting = [one for one in self.participants.awaited if one.backoff_until is None]
+            return [*again, *self._ask(one for one in waiting if one.present)]
         merge = self._merge(now) if self.state.phase == "merging" else []
-        return [PublishState(), again, *merge]
+        return [PublishState(), *again, *merge]
 
     # A round begins
 
@@ -170,35 +175,33 @@ class Rounds:
     def _ready(self, now: float) -> bool:
         """True if a round can begin: enough devices are there, and enough of them may be asked.
 
-        A device that rests or is in quarantine is there: else it could hold all others up.
+        A device that rests, or is in backoff or quarantine, is there: else it could hold all
+        others up.
         """
-        there = sum(self.eligibility.enough(one) for one in self.participants.values())
-        return there >= self.config.min_devices and len(self._eligible(now)) >= self.config.quorum
-
-    def _eligible(self, now: float) -> list[Participant]:
-        return self.participants.where(lambda one: self.eligibility.eligible(one, now))
+        there = sum(self.eligibility.there(one) for one in self.participants.values())
+        if there < self.config.min_devices:
+            return False
+        return len(self.invitations.eligible(now)) >= self.config.quorum
 
     def _open(self, now: float) -> list[Command]:
         """Begin a round, or go on with the one that an earlier process had begun."""
         begun, self.begun = self.begun, None
-        for device, examples in (begun or self._choose(self._eligible(now))).items():
+        if begun:
+            self.invitations.resume(len(begun))
+        for device, examples in (begun or self.invitations.first(now)).items():
             one = self.participants.of(device)
             one.asked = examples
             one.heard = now if one.heard is None else one.heard
             if one.part is Part.IDLE:
-                one.move(Part.QUARANTINED if one.quarantined(now) else Part.INVITED)
+                one.move(self._first_part(one, now))
         self.state.phase, self.state.opened = "open", now
         self.state.deadline, self.state.cutoff = now + self.config.deadline, math.inf
         return self._ask(one for one in self.participants.awaited if one.present)
 
-    def _choose(self, eligible: list[Participant]) -> dict[str, int]:
-        taken = {p.device: p.accepted.version for p in self.participants.values() if p.accepted}
-        heard = {device: round_of(version) for device, version in taken.items()}
-        count, how = places(self.config, len(eligible)), self.config.selection
-        devices = [one.device for one in eligible]
-        seed, number = self.state.facts.seed, self.state.round
-        chosen = choose(devices, count, seed, number, how, heard)
-        return {p.device: p.status.examples for p in eligible if p.status and p.device in chosen}
+    def _first_part(self, one: Participant, now: float) -> Part:
+        if one.quarantined(now):
+            return Part.QUARANTINED
+        return Part.EXCUSED if one.resting else Part.INVITED
 
     def _ask(self, devices: Iterable[Participant]) -> list[Command]:
         announced = RoundOpened(self.state.round, tuple(self.participants.invited))
@@ -211,7 +214,7 @@ class Rounds:
         self.state.deadline = now + self.config.deadline
         judge, number = self.end.judge(now), len(self.participants.stored)
         busy = (Part.STORED, Part.SENDING)
-        again = [one for one in self._eligible(now) if one.part not in busy]
+        again = [one for one in self.invitations.eligible(now) if one.part not in busy]
         silent = self.end.missed(now)  # they are asked once more, but not in the next round
         for one in self.participants.doing(*OUT):
             one.move(self._after_extension(one, now))
@@ -230,7 +233,9 @@ class Rounds:
             return Part.IDLE
         if one.quarantined(now):
             return Part.QUARANTINED
-        return Part.RESTING if one.rests(now) else Part.INVITED
+        if one.resting or one.part is Part.EXCUSED:
+            return Part.EXCUSED
+        return Part.BACKOFF if one.backs_off(now) else Part.INVITED
 
     def _close(self, now: float) -> list[Command]:
         """Merge what has come; devices that are still sending hear of it once that is done."""
@@ -263,17 +268,10 @@ class Rounds:
     def _rolled_back(self, event: RolledBack) -> list[Command]:
         """Give the round up: what was trained in it came from a version that is given up."""
         reason = f"the run goes back: {event.reason}"
-        commands: list[Command] = []
-        for one in self.participants.doing(Part.STORED):
-            assert one.stored is not None
-            version, one.accepted = one.stored.version, None
-            commands += [
-                Discard(one.device, version),
-                Refuse(one.device, version, reason, quarantined=False),
-            ]
+        refused = self.updates.withdraw(reason)
         late = self.updates.give_up(self.participants.doing(Part.SENDING))
         on = self._go_on(event.version, folds=False)
-        return [*on, *commands, *late]
+        return [*on, *refused, *late]
 
     def _go_on(self, version: str, folds: bool = True) -> list[Command]:
         """Begin with the next version; `folds`: late updates for this one can still be taken."""

@@ -14,12 +14,14 @@ from fededge_server.machine.events import (
     Discard,
     ExpectUpdate,
     Note,
+    RefusalWritten,
     Refuse,
     SendReply,
     Stored,
     UpdateChunkCame,
 )
-from fededge_server.machine.participants import Part, Participant
+from fededge_server.machine.participants import Participant
+from fededge_server.machine.parts import Part
 from fededge_server.machine.report_checks import flaw, foreign
 from fededge_server.machine.round_state import RoundState
 from fededge_server.machine.transfers import Transfer
@@ -119,10 +121,10 @@ class Updates:
             assert one.transfer is not None
             if one.transfer.complete:  # an earlier process had no time to check it
                 commands.append(self._complete(one))
-            elif one.present and one.transfer.overdue(now):
+            elif one.online and one.transfer.overdue(now):
                 commands.append(one.transfer.request(one.device))
                 silent += [one] * (one.transfer.report.version == self.state.version)
-        return commands + self.state.invitations(one for one in silent if one.invited)
+        return commands + self.state.invitations(o for o in silent if o.invited and o.present)
 
     def _complete(self, one: Participant) -> Check:
         assert one.transfer is not None
@@ -155,10 +157,36 @@ class Updates:
         one.move(Part.REFUSED)
         return [
             Note(f"update refused{', now in quarantine' * quarantined}: {reason}", one.device),
-            Discard(one.device, version),
-            Refuse(one.device, version, reason, quarantined),
+            *self._write(Refuse(one.device, version, reason, quarantined)),
             SendReply(one.device, Reply("refused", version, reason)),
         ]
+
+    def _write(self, refusal: Refuse) -> list[Command]:
+        """Forget an update and write its refusal down; it is unwritten until the answer comes."""
+        self.state.unwritten[refusal.device, refusal.version] = refusal
+        return [Discard(refusal.device, refusal.version), refusal]
+
+    def written(self, event: RefusalWritten) -> None:
+        self.state.unwritten.pop((event.device, event.version), None)
+
+    def write_again(self) -> list[Command]:
+        """Write refusals that a full disk has dropped, and repeat the replies dropped with them."""
+        commands: list[Command] = []
+        for refusal in [*self.state.unwritten.values()]:
+            commands += self._write(refusal)
+            if self.state.participants.of(refusal.device).part is Part.REFUSED:
+                reply = Reply("refused", refusal.version, refusal.reason)
+                commands.append(SendReply(refusal.device, reply))
+        return commands
+
+    def withdraw(self, reason: str) -> list[Command]:
+        """Refuse all that was stored in this round, through no fault of the devices."""
+        commands: list[Command] = []
+        for one in self.state.participants.doing(Part.STORED):
+            assert one.stored is not None
+            version, one.accepted = one.stored.version, None
+            commands += self._write(Refuse(one.device, version, reason, quarantined=False))
+        return commands
 
     def revoke(self, one: Participant, reason: str, now: float) -> list[Command]:
         """Refuse an update that was accepted: no version can be made with it."""

@@ -44,13 +44,15 @@ MANNERS: dict[str, tuple[str, ...]] = {
     "poisoner": ("heartbeat", "boast", "answer", "answer", "answer", "intrude"),
     "liar": ("heartbeat", "boast", "lie", "lie", "lie"),
     "intruder": ("heartbeat", "answer", "intrude", "intrude", "repeat"),
-    "flapper": ("flap", "flap", "flap", "vanish", "pose"),
+    "flapper": ("flap", "flap", "doze", "vanish", "pose"),
     "noisy": ("heartbeat", "garble", "tamper", "tamper", "bluff", "push", "repeat"),
     "anything": ALL_OF_IT,
 }
 """What each kind of hostile device does, as often as it is named."""
 
-ACTIVITIES = ("offline", "starting", "unable", "ready", "fetching", "training", "failed")
+ACTIVITIES = (
+    *("offline", "starting", "unable", "resting", "ready", "fetching", "training", "failed"),
+)
 AFTERWARDS = 3
 """Things that a device does after the last round: the federation must come to rest."""
 
@@ -172,6 +174,11 @@ class HostileService(Service):
     def _boast(self) -> None:
         self.examples = self.rng.choice((0, 1, EXAMPLES, 10**6, 2**53, 2**53))
         self._heartbeat()
+
+    def _doze(self) -> None:
+        """Rest and wake, over and over: it is asked, and gives its turn up."""
+        activity = self.rng.choice(("resting", "ready"))
+        self._say("status", encode(self._status(activity=activity, problem="busy")), True)
 
     def _flap(self) -> None:
         status = self._status(

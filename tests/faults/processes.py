@@ -18,18 +18,22 @@ from fededge.config import AgentConfig, CoordinatorConfig, DataConfig, ModelConf
 from fededge.errors import DiskFullError
 from fededge.federated.bounds import FEWEST
 from fededge.flat import Layout, Vector, as_numpy
+from fededge.hardware.gate import Conditions, Gate, Verdict
 from fededge.methods import Private
 from fededge.storage import pieces
 from fededge.transport.session import Incoming, Will
 from fededge.wire.encoding import Encoding
-from fededge.wire.messages import Manifest, Report, State
+from fededge.wire.messages import Manifest, Report, Rollout, State
 from fededge_agent.agent import Agent, Surroundings
 from fededge_agent.machine import commands as agent_commands
 from fededge_agent.machine import events as agent_events
+from fededge_agent.requests import PreparedJob
 from fededge_agent.shell import AgentShell
-from fededge_agent.store import AgentStore
-from fededge_agent.store.private_file import load
-from fededge_agent.turn_runner import FinishedTurn, TurnRunner
+from fededge_agent.store import Index, TrainedTurn
+from fededge_agent.trainer.private_file import load
+from fededge_agent.trainer.turn_files import TurnFiles
+from fededge_agent.trainer.turns import DeviceTurns
+from fededge_agent.turn_runner import TurnRunner
 from fededge_agent.worker import Worker
 from fededge_server.executor import Command
 from fededge_server.machine import events as rounds
@@ -259,7 +263,7 @@ class CoordinatorService(Service):
             network=FakeNetwork(),
             connect=lambda broker, name, inbox, will, kept: self._session(name, will),
             claim=lambda config, identity: None,  # one process has each name here
-            observe=self.observe,
+            watch=self.watch,
         )
         self.running: RunningCoordinator | None = None
 
@@ -271,7 +275,7 @@ class CoordinatorService(Service):
 
     def begin(self) -> None:
         self.running = self.coordinator.start()
-        self.process.world.oracle.resumed(self.running.rounds.participants.stored)
+        self.process.world.oracle.resumed(self.running.parts.rounds.participants.stored)
 
     def take(self, event: Any) -> None:
         assert self.running is not None
@@ -283,14 +287,18 @@ class CoordinatorService(Service):
         self.running.tick()
         self.process.done = self.running.rounds_done
 
-    def observe(self, command: Command) -> None:
+    def watch(self, seen: object) -> None:
+        """Each event before it is handled, each command before it is carried out."""
         world, store = self.process.world, self.coordinator.store
-        world.boundary(self.process, command)
-        match command:
+        if isinstance(seen, Command):
+            world.boundary(self.process, seen)
+        match seen:
+            case rounds.SetAside(device, move):
+                raise BrokenError(f"{device} makes a move that is not in the table: {move}")
             case rounds.Remember():
-                world.oracle.chose(command.version, command.asked)
+                world.oracle.chose(seen.version, seen.asked)
             case rounds.Invite():
-                world.oracle.asked(command.device, store.recall().quarantined)
+                world.oracle.asked(seen.device, store.recall().quarantined)
             case rounds.SendReply(device, reply) if reply.kind == "resend":
                 path = self.process.spooled(device, reply.version)
                 report = pieces.expected(path, Report)
@@ -402,9 +410,14 @@ class SimulatedAgent(Process):
             device=device,
             trusted_key=str(world.keys / "signing.pub"),
         )
+        self.rests_until = 0.0
 
     def make(self) -> Service:
         return AgentService(self)
+
+    def rest(self, seconds: float) -> None:
+        """The box has a day job for so long."""
+        self.rests_until = self.world.now + seconds
 
     def begin_turn(self) -> None:
         """A turn takes as long as the world says."""
@@ -418,13 +431,14 @@ class AgentService(Service):
         self.process: SimulatedAgent = process
         self.link = None
         self.waiting = []
-        self.saved: list[tuple[Report, str, str]] = []
+        self.trained: list[tuple[Report, str, str]] = []
         around = Surroundings(
             clock=process.clock,
             session=lambda broker, name, inbox, will, keep: self.link_with(will),
             claim=unclaimed,
-            runner=lambda config, store: SimulatedRunner(self, config, store),
+            trainer=lambda config, store: SimulatedTurns(self, config),
             worker=lambda runner, inbox: SimulatedWorker(self, runner, inbox),
+            gate=lambda config: SimulatedGate(process),
             watch=self.watch,
         )
         self.agent = Agent(process.config, around)
@@ -462,8 +476,11 @@ class AgentService(Service):
 
     def tell(self) -> None:
         """Not from within the job: the agent would take an exception for a bug of a method."""
-        while self.saved:
-            self.process.world.oracle.trained(*self.saved.pop())
+        turn = self.agent.store.index.turn
+        while self.trained:
+            report, before, after = self.trained.pop()
+            if turn is not None and turn.report == report:  # it was saved
+                self.process.world.oracle.trained(report, before, after)
 
     def abandon(self) -> None:
         self.agent.close()
@@ -471,6 +488,18 @@ class AgentService(Service):
 
 def unclaimed(*_: object) -> None:
     """One process has each name here: there is nobody to ask."""
+
+
+class SimulatedGate(Gate):
+    """The gate of a box whose day job the world decides on."""
+
+    def __init__(self, process: SimulatedAgent) -> None:
+        super().__init__(Conditions())
+        self.process = process
+
+    def verdict(self, training: bool = False) -> Verdict:
+        resting = self.process.world.now < self.process.rests_until
+        return Verdict(not resting, "a day job" * resting)
 
 
 class SimulatedWorker(Worker):
@@ -483,39 +512,40 @@ class SimulatedWorker(Worker):
     def put(self, job: Callable[[], None]) -> None:
         self.service.waiting.append(job)
 
+    def warm_up(self) -> None:
+        """Torch is here already."""
+
     def train(self, state: State) -> None:
         self.service.process.begin_turn()
         super().train(state)
 
 
-class SimulatedRunner(TurnRunner):
-    """The agent's turn runner with a fake training; what is saved and sent is the real thing."""
+class SimulatedTurns(DeviceTurns):
+    """The device's turns with a fake training; what is saved and sent is the real thing."""
 
-    def __init__(self, service: AgentService, config: AgentConfig, store: AgentStore) -> None:
-        super().__init__(config, store)
+    def __init__(self, service: AgentService, config: AgentConfig) -> None:
+        super().__init__(config)
         self.service = service
 
-    @property
-    def examples(self) -> int:
-        return EXAMPLES
-
-    def prepare(self, state: State) -> None:
+    def prepare(self, state: State, export: bool = True) -> PreparedJob:
         process = self.service.process
         self.encoding = Encoding.parse(state.encoding)
         judges = bool(process.world.kind.hostile)
-        self.trainer = FakeTrainer(process.name, state.method, judges)  # type: ignore[assignment]
+        trainer = FakeTrainer(process.name, state.method, judges)
+        self.trainer = trainer  # type: ignore[assignment]
+        method = trainer.method
+        self.job = PreparedJob(trainer.net.layout, (*method.sends,), method.scalars, EXAMPLES)
+        return self.job
 
-    def train(self, state: State) -> FinishedTurn:
-        before = digest(self.store.private(state.run))
-        finished = super().train(state)
-        turn = self.store.index.turn
-        assert turn is not None
-        saved = turn.private
-        after = digest(load(self.store.folder / saved.name, saved.sha256, bool))
-        self.service.saved.append((turn.report, before, after))
-        return finished
+    def train(self, state: State, index: Index) -> TrainedTurn:
+        before = digest(TurnFiles(self.folder, index).private(state.run))
+        turn = super().train(state, index)
+        saved = turn.accepted
+        after = digest(load(self.folder / saved.name, saved.sha256, bool))
+        self.service.trained.append((turn.report, before, after))
+        return turn
 
-    def follow_up(self, finished: FinishedTurn) -> None:
+    def follow_up(self, run: str, rollout: Rollout | None) -> None:
         """No export, no metrics."""
 
 

@@ -128,14 +128,17 @@ FAULTS = {
         fill_disk=0.001,
         leap=0.002,
         slow=0.3,
+        rest=0.01,
     ),
     "disks are full at times": Faults(fill_disk=0.03, free_disk=0.2),
+    "boxes rest at times": Faults(rest=0.03, lose=0.02, double=0.02, kill=0.003),
 }
 
 HOSTILE_FAULTS = {
     "nothing else goes wrong": NONE,
     "processes die": Faults(steps=200, kill=0.01, kill_at_boundary=0.003),
     "messages are lost, doubled, overtaken": Faults(steps=200, lose=0.05, double=0.05, reorder=0.3),
+    "boxes rest at times": Faults(steps=200, rest=0.02),
     "all at once": replace(FAULTS["all at once"], steps=200),
 }
 
@@ -167,7 +170,9 @@ def run_besieged(seed: int, trace: Callable[[str], None] | None) -> Counter[str]
     """A run with hostile devices."""
     name, schedule = chosen(HOSTILE_KINDS, HOSTILE_FAULTS, seed // EVERY)
     made, faults = HOSTILE_KINDS[name], HOSTILE_FAULTS[schedule]
-    world = World(seed, made, faults, trace, FACTOR * at_peace(name))
+    # Where the quorum is all honest devices, one that backs off after many rests costs a deadline.
+    waits = made.config["rounds"].deadline if faults.rest else 0.0
+    world = World(seed, made, faults, trace, FACTOR * at_peace(name) + waits)
     world.tell(f"seed {seed}: {name}, {made.hostile} of {made.devices} are hostile; {schedule}")
     world.run()
     check_turns(world.oracle, faults)

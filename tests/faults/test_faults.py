@@ -60,6 +60,7 @@ def test_the_faults_really_happen() -> None:
         "disk full",
         "damaged file",
         "clock leap",
+        "rest",
         "folded",
     }
 

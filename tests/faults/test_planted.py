@@ -5,22 +5,25 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
+from fededge.config import AgentConfig
 from fededge.errors import FedEdgeError
 from fededge.flat import Vector
 from fededge.methods import Private
+from fededge.service.commands import CommandQueue
 from fededge.storage import pieces
 from fededge.wire.encoding import RESIDUE
 from fededge.wire.messages import Manifest, Reply, Report
-from fededge_agent.store import AgentStore
-from fededge_server.executor import Command
+from fededge_agent.trainer.turn_files import TurnFiles
+from fededge_agent.trainer.turns import DeviceTurns
 from fededge_server.machine import events
+from fededge_server.machine.coordinator import CoordinatorMachine
 from fededge_server.machine.participants import Participant
 from fededge_server.machine.updates import Updates
-from fededge_server.running import RunningCoordinator
 from fededge_server.store import Store
 from fededge_server.store.spool import Reader
 from tests.faults.oracle import BrokenError
@@ -95,17 +98,23 @@ def accept_a_stale_version(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def lose_the_residue(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = AgentStore.private
+    begin, real = DeviceTurns.__init__, TurnFiles.private
+    fresh: set[Path] = set()
 
-    def private(self: AgentStore, run: str = "", wanted: Callable[[str], bool] = bool) -> Private:
+    def begin_again(self: DeviceTurns, config: AgentConfig) -> None:
+        begin(self, config)
+        fresh.add(self.folder)
+
+    def private(self: TurnFiles, run: str = "", wanted: Callable[[str], bool] = bool) -> Private:
         """A restarted agent begins without the residue."""
         kept = real(self, run, wanted)
-        if not wanted(RESIDUE) or getattr(self, "warm", False):
+        if not wanted(RESIDUE) or self.folder not in fresh:
             return kept
-        self.warm = True  # type: ignore[attr-defined]
+        fresh.remove(self.folder)
         return kept.without(RESIDUE)[0]
 
-    monkeypatch.setattr(AgentStore, "private", private)
+    monkeypatch.setattr(DeviceTurns, "__init__", begin_again)
+    monkeypatch.setattr(TurnFiles, "private", private)
 
 
 def mark_before_the_commit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,14 +129,15 @@ def mark_before_the_commit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def ask_for_what_is_not_expected(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = RunningCoordinator._work_off
+    real = CommandQueue._run
 
-    def work_off(self: RunningCoordinator, batch: Sequence[Command]) -> None:
-        """A command that finds the disk full does not end its batch."""
-        for command in batch:
-            real(self, [command])
+    def run(self: CommandQueue[Any, Any], batch: Sequence[Any]) -> None:
+        """A command of the coordinator that finds the disk full does not end its batch."""
+        ours = isinstance(self._machine, CoordinatorMachine)
+        for part in [[command] for command in batch] if ours else [batch]:
+            real(self, part)
 
-    monkeypatch.setattr(RunningCoordinator, "_work_off", work_off)
+    monkeypatch.setattr(CommandQueue, "_run", run)
 
 
 @pytest.mark.slow

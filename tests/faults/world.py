@@ -2,7 +2,8 @@
 
 Some steps with faults, then none. In each the world picks who acts and what goes wrong: messages
 lost, doubled and overtaken, links cut, the broker restarted, processes killed between two commands
-or two writes, with and without the loss of what was not synced, disks full, clocks that leap.
+or two writes, with and without the loss of what was not synced, disks full, clocks that leap,
+boxes that rest.
 Hostile devices do not stop when the faults do.
 """
 
@@ -62,6 +63,7 @@ class Faults:
     leap: float = 0.0
     slow: float = 0.0
     rot: float = 0.0
+    rest: float = 0.0
 
 
 NONE = Faults(steps=0)
@@ -255,6 +257,9 @@ class World:
             self.count("clock leap", process.name)
             process.offset += self.rng.choice((1.0, 100.0, 10_000.0))
             process.date += self.rng.choice((-1.7e9, -3600.0, 3600.0, 1e9))
+        elif isinstance(process, SimulatedAgent) and self.chance(faults.rest):
+            self.count("rest", process.name)
+            process.rest(self.rng.choice((1.0, 20.0, 200.0)))
         else:
             return False
         return True

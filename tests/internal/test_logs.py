@@ -39,11 +39,12 @@ def log(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Log:
     if request.param:
         monkeypatch.setenv("JOURNAL_STREAM", request.param)
     root = logging.getLogger()
-    before = root.handlers[:]
+    before, level = root.handlers[:], root.level
     root.handlers.clear()
     logs.set_up()
     formatter = root.handlers[0].formatter
     root.handlers[:] = before
+    root.setLevel(level)
     assert formatter is not None
     return Log(formatter)
 

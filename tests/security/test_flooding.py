@@ -34,12 +34,13 @@ def rubbish(rogue: HostileDevice) -> Iterator[tuple[str, bytes]]:
         {"activity": "unable", "problem": "x" * 2000},
         {"online": False},
         {"activity": "starting"},
+        {"activity": "resting", "problem": "x" * 2000},
         {"activity": "ready", "layout": "0" * 64},
     ]
     for number in count():
         yield "report", b"garbage %d" % number
         yield "report", encode(good.report)
-        status = Status(f"{number:032x}", **{"online": True, **flapping[number % 4]})
+        status = Status(f"{number:032x}", **{"online": True, **flapping[number % len(flapping)]})
         yield "status", encode(msgspec.structs.replace(status, device=ROGUE))
         yield f"update/{good.report.version}/{number}", good.chunk(0)
         if number % 500 == 0:

@@ -73,7 +73,7 @@ def test_ten_rounds_with_a_silent_device_take_a_few_times_as_long(fleet: Fleet) 
             assert ten_rounds(run) < limit
         run.kill()
     for device in (ROGUE, ACCOMPLICE, GHOST):
-        assert f"{device}: did not answer, rests for" in run.log
+        assert f"{device}: did not answer, backs off for" in run.log
     assert f"{ACCOMPLICE}: gave no sign of life for 5 s: gone" in run.log
     assert {device for round_ in run.merged() for device in round_} == set(HONEST)
 

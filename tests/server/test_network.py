@@ -14,10 +14,11 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+import torch
 
-from fededge.config import DataConfig, ModelConfig
-from fededge.errors import ConfigError, DataError, MethodError
-from fededge_server.network import Network
+from fededge.config import DataConfig, EvaluationHardwareConfig, ModelConfig
+from fededge.errors import ConfigError, DataError, FedEdgeError, MethodError, ProcessDiedError
+from fededge_server.network import ON_CPU, Network
 
 NONE, EMBEDDED = DataConfig(source="none"), DataConfig(source="embedded")
 MODEL = ModelConfig(labels=("a", "b"), shape=(1, 28, 28), mean=(0.5,), std=(0.5,))
@@ -105,6 +106,23 @@ said(accuracies=[network.accuracy(founded.first), network.accuracy(other)])
     assert told(tmp_path, body) == {"accuracies": expected, "torch": False}
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_a_device_that_is_not_there_is_named() -> None:
+    on_gpu = EvaluationHardwareConfig(device="cuda")
+    with pytest.raises(ConfigError, match=r"device is 'cuda', but torch .* sees no such device"):
+        Network(ModelConfig(), EMBEDDED, "fedavg", 3, on_gpu).start()
+    Network(MODEL, NONE, "fedavg", 3, on_gpu).start()  # nothing is evaluated
+
+
+@pytest.mark.slow
+def test_the_evaluation_computes_in_the_configured_precision() -> None:
+    lower = EvaluationHardwareConfig(precision="bfloat16")
+    plain, network = (Network(ModelConfig(), EMBEDDED, "fedavg", 3, h) for h in (ON_CPU, lower))
+    first = plain.start().first
+    network.start()
+    assert network.accuracy(first) == pytest.approx(plain.accuracy(first), abs=0.02)
+
+
 @pytest.mark.slow
 def test_a_killed_process_costs_one_accuracy(tmp_path: Path) -> None:
     body = """
@@ -116,6 +134,37 @@ lost, after = network.accuracy(founded.first), network.accuracy(founded.first)
 said(lost=lost, same=before == after and before is not None)
 """
     assert told(tmp_path, body) == {"lost": None, "same": True, "torch": False}
+
+
+@pytest.mark.parametrize("error", [ConfigError("cuda:0 has 9 MB"), ProcessDiedError("it ended")])
+def test_an_evaluation_that_cannot_start_again_costs_one_accuracy(
+    error: FedEdgeError, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    network = Network(ModelConfig(), EMBEDDED, "fedavg", 3)  # as one whose process was killed
+
+    def start() -> None:
+        raise error
+
+    monkeypatch.setattr(network, "start", start)
+    assert network.accuracy(np.zeros(3, np.float32)) is None
+    assert caplog.messages == [f"{error}: this version has no accuracy"]
+
+
+@pytest.mark.slow
+def test_a_process_that_refuses_to_start_again_costs_an_accuracy_each_time(tmp_path: Path) -> None:
+    """It ends with its sentence; the next evaluation starts another one."""
+    body = """
+network, founded = begin("embedded")
+wanted = network.wanted
+network.stop()
+from dataclasses import replace
+network.wanted = replace(wanted, data=DataConfig(source="folder", root="/nowhere"))
+lost = [network.accuracy(founded.first), network.accuracy(founded.first)]
+left, network.wanted = children(), wanted
+said(lost=lost, left=left, back=network.accuracy(founded.first) is not None)
+"""
+    expected = {"lost": [None, None], "left": [], "back": True, "torch": False}
+    assert told(tmp_path, body) == expected
 
 
 @pytest.mark.slow

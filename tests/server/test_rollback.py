@@ -126,7 +126,7 @@ def test_the_run_goes_on_from_the_model_that_was_asked_for(world: World) -> None
 
 
 def test_without_a_good_version_the_wish_is_refused_and_the_run_goes_on(world: World) -> None:
-    running(world).judge.health.good.clear()
+    running(world).parts.judge.health.good.clear()
     request = RollbackRequest(world.coordinator.folder)
     request.make("")
     world.coordinator.tick()
@@ -139,6 +139,6 @@ def test_a_problem_that_a_method_words_itself_does_not_spoil_the_state(world: Wo
     """Every agent would drop a state whose text has a line break in it."""
     coordinator = running(world)
     problem = "round 3 is without effect: mine\n\x1b[2J" + "x" * 5000
-    coordinator.executor.message.problem = problem
-    state = coordinator.publisher.ours
+    coordinator.parts.message.problem = problem
+    state = coordinator.parts.publisher.ours
     assert decode(encode(state), State).problem.startswith("round 3 is without effect: mine")

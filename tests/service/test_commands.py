@@ -28,6 +28,8 @@ class Script:
     def carry_out(self, command: str) -> None:
         if command == "disk full":
             raise DiskFullError("no space")
+        if command == "drop rest":
+            self.queue.drop_rest()
         if command.startswith("raise "):
             self.queue.handle(command.removeprefix("raise "))
 
@@ -47,6 +49,12 @@ def test_a_command_that_finds_the_disk_full_drops_the_rest_of_its_batch_alone() 
     script.queue.handle("first")
     assert script.full == ["disk full: no space"]
     assert script.seen == ["first", "raise second", "disk full", "second", "b", "failed", "c"]
+
+
+def test_a_command_can_drop_the_rest_of_its_batch_alone() -> None:
+    script = Script(first=["raise second", "drop rest", "a"], second=["b"])
+    script.queue.handle("first")
+    assert script.seen == ["first", "raise second", "drop rest", "second", "b"]
 
 
 def test_commands_of_the_shell_s_own_are_a_batch_too() -> None:

@@ -9,8 +9,9 @@ import pytest
 
 from fededge.errors import DiskFullError, TransportError, WireError
 from fededge.service.events import Tick
+from fededge.service.log_lines import LogLines
+from fededge.service.presence import FORGOTTEN, REPEATED, Holder
 from fededge.service.shell import ServiceShell
-from fededge.transport.presence import FORGOTTEN, REPEATED, Holder
 from fededge.transport.session import Connected, Delivered, Failed, Incoming, Lost, Will
 from fededge.wire.messages import Presence, encode
 from tests.faults.network import Broker, Link
@@ -32,7 +33,8 @@ class Shell(ServiceShell[str, Any, Presence]):
         self.did: list[Any] = []
         self.rivals = 0
         link: Any = Link(Broker(lambda *_: None), "us", Will("status", b""))
-        super().__init__(Echo(), link, Holder(OURS), Presence, log, lambda: self.now)
+        lines = LogLines(log, lambda: self.now, devices=1)
+        super().__init__(Echo(), link, Holder(OURS), Presence, lines, lambda: self.now)
 
     def carry_out(self, command: Any) -> None:
         if command == "disk full":

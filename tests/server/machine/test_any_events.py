@@ -19,7 +19,8 @@ from fededge_server.machine.events import (
     Tick,
 )
 from fededge_server.machine.facts import Recalled
-from fededge_server.machine.participants import PARTS, Part, Participant
+from fededge_server.machine.participants import Participant
+from fededge_server.machine.parts import PARTS, Part
 from fededge_server.machine.rounds import Rounds
 from tests.server.machine.test_rounds import FACTS, OTHER, V0, V1, chunk, report, status
 
@@ -30,6 +31,7 @@ CONFIGS: list[dict[str, Any]] = [
     {"min_devices": 2, "late": "fold", "participants": 3, "quarantine_after": 1},
     {"min_devices": 2, "mode": "buffered", "buffer": 2},
     {"min_devices": 2, "quorum": 2, "retries": 1, "quarantine_seconds": 30.0},
+    {"min_devices": 2, "share": 0.5, "over_select": 1.5, "lease": 1e6},
 ]
 
 
@@ -62,6 +64,7 @@ class Anything:
             "offline": lambda: status(device, online=False, activity="offline"),
             "failed": lambda: status(device, activity="failed", problem="x"),
             "unable": lambda: status(device, activity="unable", problem="x"),
+            "resting": lambda: status(device, activity="resting", problem="x"),
             "training": lambda: status(device, activity="training"),
             "stranger": lambda: status(device, layout=OTHER),
             "claims": lambda: status(device, examples=draw.choice((0, 5, 10**9))),
@@ -73,6 +76,7 @@ class Anything:
             "rollback": self._rollback,
         }
         names = [*kinds, *["ready", "report", "report", "chunk", "chunk", "chunk", "tick"] * 6]
+        names += ["resting"] * 2
         return kinds[draw.choice(names)]()
 
     def _rollback(self) -> Any:

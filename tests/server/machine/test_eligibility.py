@@ -1,4 +1,4 @@
-"""Who may be asked: rests that grow, and a quarantine that rare good updates do not avert."""
+"""Who may be asked: backoffs that grow, and a quarantine that rare good updates do not avert."""
 
 from __future__ import annotations
 
@@ -30,12 +30,31 @@ def test_a_rare_refusal_never_does() -> None:
             eligibility.well(a)
 
 
+def test_a_good_update_halves_the_turns_that_were_given_up() -> None:
+    """Three of four turns given up, however early: each time the device stays out for longer."""
+    eligibility = Eligibility(RoundsConfig(backoff=30.0))
+    a, pauses = Participant("a"), []
+    for _ in range(4):
+        for _ in range(3):
+            eligibility.gave_up(a, took=10.0, late=False, now=0.0)
+        pauses.append(a.backoff_until)
+        eligibility.well(a)
+    assert pauses == [None, 30.0, 60.0, 60.0]
+
+
+def test_a_turn_that_is_given_up_late_is_a_silence() -> None:
+    eligibility = Eligibility(RoundsConfig(backoff=30.0))
+    a = Participant("a")
+    eligibility.gave_up(a, took=100.0, late=True, now=50.0)
+    assert (a.backoff_until, a.silences, a.given_up) == (150.0, 1, 1)
+
+
 def test_who_keeps_silent_rests_twice_as_long_each_time_and_at_least_what_it_has_cost() -> None:
     eligibility = Eligibility(RoundsConfig(backoff=30.0))
     a = Participant("a")
-    rests = [eligibility.missed(a, took=100.0, now=0.0) for _ in range(12)]
-    assert rests[:4] == [100.0, 200.0, 400.0, 800.0]
-    assert rests[-1] == LONGEST_SILENCE
+    pauses = [eligibility.missed(a, took=100.0, now=0.0) for _ in range(12)]
+    assert pauses[:4] == [100.0, 200.0, 400.0, 800.0]
+    assert pauses[-1] == LONGEST_SILENCE
     assert eligibility.missed(Participant("b"), took=1.0, now=0.0) == 30.0
 
 

@@ -6,13 +6,8 @@ import itertools
 
 import pytest
 
-from fededge_server.machine.participants import (
-    PARTS,
-    ForbiddenMoveError,
-    Part,
-    Participant,
-    Participants,
-)
+from fededge_server.machine.participants import ForbiddenMoveError, Participant, Participants
+from fededge_server.machine.parts import PARTS, Part
 
 
 @pytest.mark.parametrize(("before", "after"), [*itertools.permutations(Part, 2)])
@@ -25,6 +20,16 @@ def test_a_move_is_in_the_table_or_refused(before: Part, after: Part) -> None:
     with pytest.raises(ForbiddenMoveError, match=f"a: {before.value} -> {after.value}"):
         one.move(after)
     assert one.part is before
+
+
+@pytest.mark.parametrize(("asked", "after"), [(5, Part.FAILED), (None, Part.IDLE)])
+@pytest.mark.parametrize("before", Part)
+def test_a_device_is_set_aside_from_any_part_unless_its_update_is_stored(
+    before: Part, asked: int | None, after: Part
+) -> None:
+    one = Participant("a", part=before, asked=asked)
+    one.set_aside()
+    assert one.part is (Part.STORED if before is Part.STORED else after)
 
 
 def test_every_part_can_be_reached_and_left() -> None:
@@ -43,8 +48,8 @@ def test_devices_are_found_by_their_part_in_the_order_of_their_ids() -> None:
 
 
 def test_a_question_about_a_device_changes_nothing() -> None:
-    one = Participant("a", rests_until=5.0, quarantined_until=5.0)
-    assert one.rests(4.0)
-    assert not one.rests(6.0)
+    one = Participant("a", backoff_until=5.0, quarantined_until=5.0)
+    assert one.backs_off(4.0)
+    assert not one.backs_off(6.0)
     assert not one.quarantined(6.0)
-    assert (one.rests_until, one.quarantined_until) == (5.0, 5.0)
+    assert (one.backoff_until, one.quarantined_until) == (5.0, 5.0)

@@ -26,9 +26,11 @@ from fededge_server.machine.events import (
     MergeDone,
     Note,
     PublishState,
+    RefusalWritten,
     Refuse,
     Remember,
     ReportCame,
+    RolledBack,
     RoundOpened,
     RunFinished,
     SendReply,
@@ -38,7 +40,8 @@ from fededge_server.machine.events import (
     UpdateChunkCame,
 )
 from fededge_server.machine.facts import Recalled, RunFacts
-from fededge_server.machine.participants import Part, Participant, Participants
+from fededge_server.machine.participants import Participant, Participants
+from fededge_server.machine.parts import Part
 from fededge_server.machine.round_state import RoundsView
 from fededge_server.machine.rounds import Rounds
 
@@ -128,7 +131,7 @@ class Driven:
 
     @property
     def present(self) -> list[str]:
-        return [one.device for one in self.participants.present]
+        return [one.device for one in self.participants.online]
 
     @property
     def sending(self) -> list[Participant]:
@@ -895,6 +898,29 @@ def test_a_merge_that_was_dropped_for_a_full_disk_is_asked_for_again_after_the_s
     assert [type(command) for command in commands] == [PublishState, Note, Judge, Merge]
 
 
+def test_a_refusal_that_a_full_disk_dropped_is_written_and_told_once_there_is_space() -> None:
+    driven = opened("a", "b", "c")
+    refused = Refuse("b", V0, "not finite", quarantined=False)
+    assert only(driven.spoil("b"), Refuse) == [refused]
+    driven(Full(True))
+    commands = driven(Full(False))
+    reply = SendReply("b", Reply("refused", V0, "not finite"))
+    assert commands[1:4] == [Discard("b", V0), refused, reply]
+    assert driven(RefusalWritten("b", V0)) == []
+    driven(Full(True))
+    assert only(driven(Full(False)), Refuse) == []
+
+
+def test_refusals_of_a_round_that_was_given_up_are_written_again_without_a_reply() -> None:
+    driven = opened("a", "b")
+    driven.deliver("a")
+    (refused,) = only(driven(RolledBack(V1, "a test")), Refuse)
+    driven(Full(True))
+    commands = driven(Full(False))
+    assert only(commands, Refuse) == [refused]
+    assert only(commands, SendReply) == []
+
+
 def test_a_device_whose_update_is_stored_may_have_left_another_one_half_sent() -> None:
     """It began to send its newer update, and sent the late one of the version before instead."""
     late, newer = report("a", V0).report, report("a", V1).report
@@ -913,9 +939,9 @@ def test_a_device_whose_update_is_stored_may_have_left_another_one_half_sent() -
 def test_a_device_may_still_rest_when_its_quarantine_is_over() -> None:
     driven = opened("a", "b", quorum=2, quarantine_after=1, quarantine_seconds=100.0, lease=1e6)
     driven.spoil("a")
-    driven.participants["a"].rests_until = 1000.0
+    driven.participants["a"].backoff_until = 1000.0
     parts = []
     for now in (60.0, 130.0):
         driven(Tick(), at=now)
         parts.append(driven.participants["a"].part)
-    assert parts == [Part.QUARANTINED, Part.RESTING]
+    assert parts == [Part.QUARANTINED, Part.BACKOFF]

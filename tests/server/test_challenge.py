@@ -1,19 +1,26 @@
-"""Who makes a running coordinator go: a living rival with its key, and nobody else."""
+"""Only a living rival with its key makes a running coordinator stop."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from fededge.config import RoundsConfig
 from fededge.errors import RefusedError
-from fededge.transport.session import Incoming, Session
+from fededge.service.log_lines import LogLines
+from fededge.transport.session import Connected, Incoming, Lost
 from fededge.wire.messages import Claim, Presence, decode, encode
 from fededge.wire.signing import sign
 from fededge_server.identity import Identity
-from fededge_server.name_keeper import NameKeeper
+from fededge_server.machine.rounds import Rounds
+from fededge_server.parts import CoordinatorParts
+from fededge_server.running import RunningCoordinator
+from tests.server.machine.test_rounds import FACTS, V0
 
 KEY = Ed25519PrivateKey.generate()
 SMALLER, OURS, LARGER = "0" * 32, "8" * 32, "f" * 32
@@ -31,26 +38,59 @@ class Sink:
         self.sent.append((topic, payload))
 
 
+class Silent:
+    """A publisher that publishes nothing."""
+
+    begun = 0
+
+    def look(self) -> None:
+        pass
+
+    def begin(self) -> None:
+        self.begun += 1
+
+    def refresh(self) -> None:
+        pass
+
+
 class Named:
-    """A coordinator's name that was announced, with the time in hand."""
+    """A coordinator that has announced its name, with the time in hand and no round to run."""
 
     def __init__(self, key: Ed25519PrivateKey | None) -> None:
         self.now = 1000.0
-        self.warnings: list[str] = []
-        self.sink = Sink()
-        identity, session = Identity("f", OURS, key), cast(Session, self.sink)
-        self.keeper = NameKeeper(identity, session, lambda: self.now, self.warnings.append)
-        self.keeper.announce()
-        assert self.hear(self.sink.sent[-1][1]), "its echo"
+        self.sink, self.publisher = Sink(), Silent()
+        self.identity = Identity("f", OURS, key)
+        self.coordinator = RunningCoordinator(self.parts())
+        self.coordinator.take(Connected())
+        self.hear(self.sink.sent[-1][1])
+        assert self.publisher.begun == 1, "its echo"
 
-    def hear(self, payload: bytes) -> bool:
-        topic = f"{self.keeper.identity.topics.coordinator}/status"
-        return self.keeper.hear(Incoming(topic, payload, False, lambda: None))
+    def parts(self) -> CoordinatorParts:
+        nothing: Any = None
+        return CoordinatorParts(
+            config=nothing,
+            identity=self.identity,
+            session=cast(Any, self.sink),
+            store=nothing,
+            versions=cast(Any, SimpleNamespace(update_limit=0)),
+            rounds=Rounds(FACTS, RoundsConfig(count=1), 1, V0),
+            staging=None,
+            merging=nothing,
+            judge=cast(Any, SimpleNamespace(request=SimpleNamespace(open=False))),
+            publisher=cast(Any, self.publisher),
+            message=nothing,
+            clock=lambda: self.now,
+            lines=LogLines(logging.getLogger("test"), lambda: self.now, devices=1),
+        )
+
+    def hear(self, payload: bytes, kind: str = "status") -> None:
+        topic = f"{self.identity.topics.coordinator}/{kind}"
+        self.coordinator.take(Incoming(topic, payload, False, lambda: None))
 
     def pass_time(self, seconds: float) -> None:
         for _ in range(round(2 * seconds)):
             self.now += 0.5
-            self.keeper.tick()
+            self.coordinator.tick()
 
     def claims(self) -> list[Claim]:
         return [decode(data, Claim) for topic, data in self.sink.sent if topic.endswith("/claim")]
@@ -100,15 +140,16 @@ def test_nobody_else_makes_it_go(odd: Callable[[str], Presence]) -> None:
     named.hear(encode(odd(nonce)))
 
 
-def test_without_a_key_it_stays_and_says_so() -> None:
+def test_without_a_key_it_stays_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
     named, nonce = asked(key=None)
     assert nonce == "", "what could it prove?"
     for _ in range(60):
         for instance in (SMALLER, LARGER):
             named.hear(encode(rival(instance=instance)))
         named.pass_time(0.5)
-    assert all("another coordinator of federation 'f' runs" in line for line in named.warnings)
-    assert 1 <= len(named.warnings) <= 7
+    lines, said = caplog.messages, "another coordinator of federation 'f' runs, or poses as it"
+    assert all(said in line for line in lines)
+    assert 1 <= len(lines) <= 7
     assert 5 <= len(named.presences()) <= 9, "its own word again, at a bounded rate"
 
 
@@ -124,15 +165,15 @@ def test_garbage_in_its_name_is_replaced(word: bytes) -> None:
 def test_its_own_question_is_not_for_itself() -> None:
     named, nonce = asked()
     before = len(named.presences())
-    named.keeper.answer(Claim(nonce))
+    named.hear(encode(Claim(nonce)), "claim")
     assert len(named.presences()) == before
-    named.keeper.answer(Claim("9e" * 16))
+    named.hear(encode(Claim("9e" * 16)), "claim")
     assert named.presences()[-1].answers == "9e" * 16
 
 
 def test_nothing_piles_up_while_there_is_no_connection() -> None:
     named = Named(None)
     named.hear(encode(rival()))
-    named.keeper.connection_lost()
+    named.coordinator.take(Lost("gone"))
     named.pass_time(30.0)
     assert len(named.presences()) == 1

@@ -1,0 +1,48 @@
+"""The rounds and the rollout as one machine: all that the coordinator's shell drives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fededge_server.machine import events, rollout
+from fededge_server.machine.participants import ForbiddenMoveError
+from fededge_server.machine.rounds import Rounds
+
+__all__ = ["Command", "CoordinatorMachine", "Event"]
+
+Event = events.Event | rollout.Event
+Command = events.Command | rollout.Command
+
+
+@dataclass(frozen=True)
+class CoordinatorMachine:
+    """Routes each event to the machines that know it, and joins their commands.
+
+    Those of the rounds come first: what a full disk drops of the rollout, the rollout repeats.
+    """
+
+    rounds: Rounds
+    staging: rollout.Staging | None
+
+    def handle(self, event: Event, now: float) -> list[Command]:
+        return [*self._round(event, now), *self._stage(event, now)]
+
+    def _round(self, event: Event, now: float) -> Sequence[Command]:
+        """The rounds' commands. No device ends the run with an event that meets a bug of ours."""
+        if not isinstance(event, events.Event):
+            return []
+        try:
+            return self.rounds.handle(event, now)
+        except ForbiddenMoveError as error:
+            if isinstance(event, events.MergeDone | events.RolledBack):
+                raise  # the journal has a new version: only a restart catches up with it
+            self.rounds.participants.of(error.device).set_aside()
+            return [events.SetAside(error.device, error.move)]
+
+    def _stage(self, event: Event, now: float) -> Sequence[Command]:
+        """The rollout's commands; while the disk is full, time alone leads to none."""
+        if self.staging is None or not isinstance(event, rollout.Event):
+            return []
+        waits = isinstance(event, events.Tick) and self.rounds.view(now).full
+        return [] if waits else self.staging.handle(event, now)

@@ -1,0 +1,101 @@
+"""Invitations: which devices a round asks, when it opens and while it is open."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from fededge.config import RoundsConfig
+from fededge.federated.selection import choose
+from fededge.wire.messages import Status, round_of
+from fededge_server.machine.eligibility import Eligibility
+from fededge_server.machine.events import Command
+from fededge_server.machine.participants import Participant
+from fededge_server.machine.parts import OUT, Part
+from fededge_server.machine.round_state import RoundState
+
+__all__ = ["Invitations"]
+
+
+@dataclass(frozen=True)
+class Invitations:
+    """Chooses participants, and asks others in the place of those that drop out."""
+
+    state: RoundState
+    eligibility: Eligibility
+
+    def eligible(self, now: float) -> list[Participant]:
+        return self.state.participants.where(lambda one: self.eligibility.eligible(one, now))
+
+    def first(self, now: float) -> dict[str, int]:
+        """The devices that a new round asks, with the examples that each announced."""
+        eligible = self.eligible(now)
+        self.state.places = _places(self.state.config, len(eligible))
+        return self._choose(eligible, self.state.places)
+
+    def resume(self, begun: int) -> None:
+        """Go on with a round that an earlier process had begun, with so many devices."""
+        share = self.state.config.share
+        self.state.places = begun if share else _places(self.state.config, begun)
+
+    def _choose(self, eligible: list[Participant], count: int) -> dict[str, int]:
+        everyone = self.state.participants.values()
+        heard = {p.device: round_of(p.accepted.version) for p in everyone if p.accepted}
+        devices = [one.device for one in eligible]
+        seed, number, how = self.state.facts.seed, self.state.round, self.state.config.selection
+        chosen = choose(devices, count, seed, number, how, heard)
+        return {p.device: p.status.examples for p in eligible if p.status and p.device in chosen}
+
+    def ask_if_free(self, one: Participant, status: Status, now: float) -> list[Command]:
+        """Ask a device that says it has nothing to do, if this round wants it.
+
+        It may have joined since the round began, or rested, or its task was lost on the way.
+        """
+        free = one.part in (Part.IDLE, Part.INVITED, Part.BACKOFF, Part.EXCUSED)
+        if self.state.phase != "open" or status.activity != "ready" or not free:
+            return []
+        if one.invited and one.part is not Part.EXCUSED:
+            return self.state.invitations([one])
+        if not self._vacant or not self.eligibility.eligible(one, now):
+            return []
+        return self._ask({one.device: status.examples})
+
+    @property
+    def _vacant(self) -> float:
+        """Places of the open round that nobody has."""
+        if not self.state.places:
+            return math.inf
+        invited = self.state.participants.where(lambda one: one.invited)
+        return max(0, self.state.places - sum(one.part not in OUT for one in invited))
+
+    def substitutes(self, now: float) -> list[Command]:
+        """Ask others in the place of a device that rests, while there is time for a turn.
+
+        Where a round asks all devices there is nobody else to ask.
+        """
+        state, vacant = self.state, self._vacant
+        if state.phase != "open" or state.cutoff < math.inf or vacant in (0, math.inf):
+            return []
+        ready = [one for one in self.eligible(now) if _is_free(one)]
+        return self._ask(self._choose(ready, int(vacant))) if ready else []
+
+    def _ask(self, examples: dict[str, int]) -> list[Command]:
+        devices = [self.state.participants.of(device) for device in examples]
+        for one in devices:
+            one.asked = examples[one.device]
+            one.move(Part.INVITED)
+        return [self.state.remember(), *self.state.invitations(devices)]
+
+
+def _is_free(one: Participant) -> bool:
+    """True if a device has nothing to do, and the round has not asked it."""
+    ready = one.status is not None and one.status.activity == "ready"
+    return ready and one.part is Part.IDLE and not one.invited
+
+
+def _places(config: RoundsConfig, there: int) -> int:
+    """How many devices a round asks; 0: all. 10 · 1.1 is 11.000000000000002, and 11 are meant."""
+    if config.mode == "buffered":
+        return 0
+    wanted = config.share * there if config.share else config.participants
+    return math.ceil(round(wanted * config.over_select, 6))
