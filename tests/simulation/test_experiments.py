@@ -18,17 +18,18 @@ from torch import nn
 
 from fededge import methods, models
 from fededge.cli import main
-from fededge.cli.simulate import run_with_progress
+from fededge.cli.simulated_run import run_with_progress
 from fededge.errors import ConfigError
 from fededge.federated.selection import choose
 from fededge.methods import Hyper, Private
 from fededge.models import build_for
 from fededge.simulation.cost import turn_cost
-from fededge.simulation.experiment import Experiment, _mean_scalars, run
+from fededge.simulation.experiment import Experiment
 from fededge.simulation.loop import SimulatedRound
 from fededge.simulation.plots import plot_comparison
 from fededge.simulation.presets import preset, presets
 from fededge.simulation.results import Result, as_csv, effort, final_means, read, summary, write
+from fededge.simulation.runs import _mean_scalars, load_setup, run
 from fededge.training import Answer, Task
 from tests.pages import page, write_example
 
@@ -97,7 +98,7 @@ def test_a_turn_costs_what_its_layers_multiply() -> None:
     """An MLP of 784-64-10 on one example: forward 784·64 + 64·10 products; backward as many for
     the weights, and 64·10 more for the hidden layer, as nobody asks for the input's gradient.
     """
-    setup = Experiment(**SMALL, model="mlpnet").setup()
+    setup = load_setup(Experiment(**SMALL, model="mlpnet"))
     widths = [m for m in build_for(setup.spec, 0).modules() if isinstance(m, nn.Linear)]
     products = [layer.in_features * layer.out_features for layer in widths]
     cost = turn_cost(setup)
@@ -109,7 +110,7 @@ def test_a_turn_costs_what_its_layers_multiply() -> None:
 
 def test_a_turn_costs_what_a_method_adds_once_it_has_a_history() -> None:
     """LfD passes all examples through two fixed models in a turn; one epoch, so twice forward."""
-    setup = Experiment(**SMALL, model="mlpnet", head="cosine").setup()
+    setup = load_setup(Experiment(**SMALL, model="mlpnet", head="cosine"))
     widths = [m for m in build_for(setup.spec, 0).modules() if isinstance(m, nn.Linear)]
     body = sum(layer.in_features * layer.out_features for layer in widths)
     head = 10 * widths[-1].out_features
@@ -235,7 +236,7 @@ def test_an_interrupted_comparison_goes_on(
             raise KeyboardInterrupt
         return run_with_progress(chosen, workers, *progress)
 
-    monkeypatch.setattr("fededge.cli.compare.run_with_progress", failing)
+    monkeypatch.setattr("fededge.cli.comparison.run_with_progress", failing)
     assert main(["compare", *flags]) == 130
     assert main(["compare", *flags, "--json", str(tmp_path / "all.json")]) == 0
     assert ran == ["fedavg", "fedprox(mu=1)", "fedprox(mu=1)"]
@@ -407,8 +408,8 @@ def planning(monkeypatch: pytest.MonkeyPatch) -> list[Experiment]:
         planned.extend(experiments)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fededge.cli.compare._run_all", plan)
-    monkeypatch.setattr("fededge.cli.compare.check_writable", lambda *paths: None)
+    monkeypatch.setattr("fededge.cli.comparison._run_all", plan)
+    monkeypatch.setattr("fededge.cli.comparison.check_writable", lambda *paths: None)
     return planned
 
 
