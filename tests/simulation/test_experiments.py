@@ -6,19 +6,24 @@ import csv
 import dataclasses
 import json
 import shlex
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import msgspec
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from fededge import methods, models
 from fededge.cli import main
 from fededge.cli.simulated_run import run_with_progress
+from fededge.data import local
 from fededge.errors import ConfigError
 from fededge.federated.selection import choose
 from fededge.methods import Hyper, Private
@@ -119,6 +124,45 @@ def test_a_turn_costs_what_a_method_adds_once_it_has_a_history() -> None:
         for text in ("lfd(reg=false)", "lfd")
     )
     assert full - bare == 2 * (body + head)
+
+
+def test_an_experiment_reads_its_source_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = mock.Mock(side_effect=local.load)
+    monkeypatch.setattr(local, "load", read)
+    setup = load_setup(Experiment(**SMALL))
+    assert sum(len(data.y) + len(data.held_y) for data in setup.devices.values()) == 400
+    assert read.call_count == 1
+
+
+def test_a_cost_is_counted_without_loading_the_compiler() -> None:
+    """`torch._dynamo` is 800 modules and seconds, after the last round of every run."""
+    program = (
+        "import sys\n"
+        "from fededge.simulation.cost import turn_cost\n"
+        "from fededge.simulation.experiment import Experiment\n"
+        "from fededge.simulation.runs import load_setup\n"
+        "assert turn_cost(load_setup(Experiment(limit=200, devices=4)))['macs'] > 0\n"
+        "sys.exit('torch._dynamo' in sys.modules)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedala", "moon"])
+def test_operations_are_counted_as_torch_counts_them(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class TorchCounter(FlopCounterMode):
+        def __init__(self) -> None:
+            super().__init__(display=False)
+
+        @property
+        def flops(self) -> int:
+            return self.get_total_flops()
+
+    setup = load_setup(Experiment(**SMALL, method=method))
+    ours = turn_cost(setup)
+    monkeypatch.setattr("fededge.simulation.cost.OperationCounter", TorchCounter)
+    assert turn_cost(setup) == ours
 
 
 def test_devices_that_sit_out_are_measured_anew_where_the_method_says_so() -> None:
