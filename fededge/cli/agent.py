@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import msgspec
-
-from fededge import methods
 from fededge.cli.services import add_service_options, run_until_signal
-from fededge.config import AgentConfig, load
+
+if TYPE_CHECKING:
+    from fededge.config import AgentConfig
 
 __all__ = ["add_to"]
 
@@ -39,6 +39,8 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    from fededge.config import AgentConfig, load
+
     config = _allowing(load(options.config, AgentConfig), options.method)
     from fededge_agent.agent import Agent
 
@@ -47,5 +49,9 @@ def run(options: argparse.Namespace) -> None:
 
 def _allowing(config: AgentConfig, references: Iterable[str]) -> AgentConfig:
     """Return the configuration with these plugins allowed too; the agent imports their files."""
+    import msgspec
+
+    from fededge import methods
+
     absolute = [methods.absolute_paths(reference, Path.cwd()) for reference in references]
     return msgspec.structs.replace(config, methods=(*config.methods, *absolute))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 
 from fededge.cli.services import add_service_options, run_until_signal
-from fededge.config import CoordinatorConfig, load
 
 __all__ = ["add_to"]
 
@@ -27,6 +26,8 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    from fededge.config import CoordinatorConfig, load
+
     config = load(options.config, CoordinatorConfig)
     from fededge_server.shell import Coordinator
 

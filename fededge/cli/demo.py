@@ -6,7 +6,6 @@ import argparse
 import json
 from pathlib import Path
 
-from fededge.cli.fleet import Fleet, FleetOptions, split_source
 from fededge.cli.hardware_flags import add_hardware_flags
 from fededge.errors import ConfigError
 from fededge.storage.files import replace_file
@@ -50,6 +49,9 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    from fededge.cli.data_flag import split_source
+    from fededge.cli.fleet import Fleet, FleetOptions
+
     source, root = split_source(options.data)
     fleet = Fleet(
         FleetOptions(

@@ -25,14 +25,13 @@ from fededge.config import (
     ModelConfig,
     template,
 )
-from fededge.data import sources
 from fededge.errors import ConfigError, FedEdgeError
 from fededge.hardware import choose
 from fededge.transport.session import Incoming, Session
 from fededge.wire.messages import Report, State, Status, decode
 from fededge.wire.topics import Topics
 
-__all__ = ["Fleet", "FleetOptions", "Watcher", "split_source"]
+__all__ = ["Fleet", "FleetOptions", "Watcher"]
 
 SPLIT = "dirichlet:0.1"
 FEDERATION = "demo"
@@ -67,14 +66,6 @@ class FleetOptions:
     def hardware(self) -> dict[str, Any]:
         """The section of both sides' configurations."""
         return {"device": self.device, "threads": self.threads, "precision": self.precision}
-
-
-def split_source(text: str) -> tuple[str, str]:
-    """Split `cifar10:/data` into source and root."""
-    source, _, root = text.partition(":")
-    if source not in sources():
-        raise ConfigError(f"--data {text}: unknown source; known: {', '.join(sources())}")
-    return source, str(Path(root).absolute()) if root else ""
 
 
 class Fleet:

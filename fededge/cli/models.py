@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
-from fededge.predictor import Predictor
+if TYPE_CHECKING:
+    from fededge.predictor import Predictor
 
 __all__ = ["add_model_options", "from_one", "open_model"]
 
@@ -30,6 +32,8 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
 
 
 def open_model(options: argparse.Namespace) -> Predictor:
+    from fededge.predictor import Predictor
+
     return Predictor(
         options.model,
         provider=options.provider,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from fededge.cli.fleet import split_source
-from fededge.data import load, partition, plot_partition
+if TYPE_CHECKING:
+    import numpy as np
 
 __all__ = ["add_to"]
 
@@ -47,6 +47,11 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    import numpy as np
+
+    from fededge.cli.data_flag import split_source
+    from fededge.data import load, partition, plot_partition
+
     source, root = split_source(options.data)
     train, _ = load(source, Path(root) if root else None)
     shares = partition(train.y.numpy(), options.devices, options.split, options.seed)

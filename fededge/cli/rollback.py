@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from fededge.config import CoordinatorConfig, load
-
 __all__ = ["add_to"]
 
 TEXT = """\
@@ -30,6 +28,8 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    from fededge.config import CoordinatorConfig, load
+
     folder = Path(load(options.config, CoordinatorConfig).state)
     from fededge_server import rollback
 

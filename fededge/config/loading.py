@@ -28,7 +28,6 @@ from fededge.hardware import check_device_name
 from fededge.hardware.hours import parse_hours
 from fededge.hardware.priority import check_ionice
 from fededge.storage.files import check_private, read_file
-from fededge.wire.encoding import Encoding
 from fededge.wire.topics import check_name
 
 if sys.version_info >= (3, 11):
@@ -141,6 +140,7 @@ def _with_password(broker: BrokerConfig, environment: Mapping[str, str]) -> Brok
 def _check_choices(config: Side) -> None:
     """Check names of methods, networks, encodings and files before connecting to the broker."""
     from fededge import methods, models
+    from fededge.wire.encoding import Encoding  # loads numpy
 
     if isinstance(config, CoordinatorConfig):
         try:

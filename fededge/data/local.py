@@ -20,9 +20,9 @@ __all__ = [
     "check_device_data",
     "device_examples",
     "evaluation_set",
+    "experiment_data",
     "model_spec",
     "share_examples",
-    "training_set",
 ]
 
 
@@ -56,9 +56,15 @@ def share_examples(train: Dataset, config: DataConfig) -> list[Examples]:
     return [_held_out(train, share, config) for share in shares]
 
 
-def training_set(config: DataConfig, spec: ModelSpec) -> Dataset:
-    """Load the data that an experiment partitions among its devices."""
-    return _load(config, spec)[0]
+def experiment_data(model: ModelConfig, data: DataConfig) -> tuple[ModelSpec, Dataset, Dataset]:
+    """Read a source once, for an experiment that it decides.
+
+    Returns:
+        The network, labels and normalisation; the data that is partitioned among the devices; the
+        source's test set, or else all of it.
+    """
+    train, test = load(data.source, _root(data))
+    return _spec(model, train), train, train if test is None else test
 
 
 def evaluation_set(config: DataConfig, spec: ModelSpec) -> Dataset:
@@ -79,6 +85,11 @@ def model_spec(model: ModelConfig, data: DataConfig) -> ModelSpec:
         )
     else:
         train, _ = load(data.source, _root(data))
+    return _spec(model, train)
+
+
+def _spec(model: ModelConfig, train: Dataset | None) -> ModelSpec:
+    """Return what is configured, and the rest as the training set has it."""
     labels = model.labels or _of(train).labels
     _check_labels(labels)
     try:

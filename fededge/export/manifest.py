@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -12,10 +12,12 @@ from msgspec import Meta, Struct
 from fededge import __version__
 from fededge._internal.lazy_torch import Tensor
 from fededge.errors import StoreError
-from fededge.flat import Layout
 from fededge.model_spec import ModelSpec
 from fededge.predictor.manifest import FILE_NAME, LARGEST_MANIFEST
 from fededge.storage.files import read_bounded
+
+if TYPE_CHECKING:
+    from fededge.flat import Layout
 
 __all__ = [
     "INPUT",

@@ -2,9 +2,25 @@
 
 from __future__ import annotations
 
-from fededge.predictor.model import About
-from fededge.predictor.prediction import Prediction
-from fededge.predictor.predictor import Predictor
-from fededge.predictor.providers import Provider
+from typing import TYPE_CHECKING
+
+from fededge._internal.lazy_torch import lazy_names
 
 __all__ = ["About", "Prediction", "Predictor", "Provider"]
+
+if TYPE_CHECKING:
+    from fededge.predictor.model import About
+    from fededge.predictor.prediction import Prediction
+    from fededge.predictor.predictor import Predictor
+    from fededge.predictor.providers import Provider
+else:
+    # Lazy imports: these modules need numpy. Who reads a manifest needs none.
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "model": "About",
+            "prediction": "Prediction",
+            "predictor": "Predictor",
+            "providers": "Provider",
+        },
+    )

@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
-from fededge.simulation.executors import Executor, ProcessExecutor, SerialExecutor, Setup
-from fededge.simulation.loop import SimulatedRound, Simulation
+from typing import TYPE_CHECKING
+
+from fededge._internal.lazy_torch import lazy_names
 
 __all__ = ["Executor", "ProcessExecutor", "SerialExecutor", "Setup", "SimulatedRound", "Simulation"]
+
+if TYPE_CHECKING:
+    from fededge.simulation.executors import Executor, ProcessExecutor, SerialExecutor, Setup
+    from fededge.simulation.loop import SimulatedRound, Simulation
+else:
+    # Lazy imports: these modules need torch. Flags need the settings of an experiment alone.
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "executors": "Executor ProcessExecutor SerialExecutor Setup",
+            "loop": "SimulatedRound Simulation",
+        },
+    )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
 from fededge.flat import as_tensors
 from fededge.methods import Private
@@ -35,10 +38,44 @@ def turn_cost(setup: Setup) -> dict[str, float]:
     task = Task(setup.seed, 0, setup.hyper, executor.net.vector.clone(), sent)
     private = Private()
     for _ in range(TURNS):
-        with FlopCounterMode(display=False) as counter:
+        with OperationCounter() as counter:
             private = executor.turn(task, device, private).private
     return {
-        "macs": counter.get_total_flops() / 2 / (len(data.y) * setup.hyper.epochs),
+        "macs": counter.flops / 2 / (len(data.y) * setup.hyper.epochs),
         "numbers_up": float(size),
         "numbers_down": float(size * (1 + len(sent))),
     }
+
+
+class OperationCounter(TorchDispatchMode):
+    """Counts floating-point operations by torch's formulas.
+
+    Torch's own `FlopCounterMode` also counts by module, and loads torch.compile for it: 4 s.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flops = 0
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Torch asks this, and loads torch.compile if it is True; nothing is compiled here."""
+        return False
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        named = kwargs or {}
+        formula: Callable[..., int] | None = flop_registry.get(func._overloadpacket)
+        if formula is None:  # an op that is made of others: these count
+            with self:
+                parts = func.decompose(*args, **named)
+            if parts is not NotImplemented:
+                return parts
+        out = func(*args, **named)
+        self.flops += 0 if formula is None else formula(*args, **named, out_val=out)
+        return out

@@ -14,7 +14,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from fededge.simulation.experiment import Experiment, Measured
+from fededge.simulation.experiment import Experiment
+from fededge.simulation.runs import Measured
 from fededge.storage.files import replace_file
 
 __all__ = ["Result", "as_csv", "effort", "final_means", "read", "summary", "write"]

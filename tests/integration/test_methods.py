@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from fededge.config import DataConfig, ModelConfig, TrainingConfig
-from fededge.data.local import evaluation_set, model_spec, share_examples, training_set
+from fededge.data.local import experiment_data, share_examples
 from fededge.export import ModelRegistry
 from fededge.methods import Hyper
 from fededge.simulation import Setup, Simulation
@@ -36,8 +36,7 @@ def simulated(federation: Federation, method: str, head: str, encoding: str) -> 
     data = DataConfig(
         source="npz", root=str(federation.images), split="dirichlet:0.5", devices=2, seed=0
     )
-    spec = model_spec(ModelConfig(head=head), data)
-    train, test = training_set(data, spec), evaluation_set(data, spec)
+    spec, train, test = experiment_data(ModelConfig(head=head), data)
     devices = {f"box-{i}": part for i, part in enumerate(share_examples(train, data))}
     hyper = Hyper(**msgspec.structs.asdict(TrainingConfig()))
     simulation = Simulation(Setup(method, spec, hyper, 0, devices, test.x, test.y, encoding))

@@ -13,7 +13,7 @@ import pytest
 
 from fededge._internal.processes import Child
 from fededge.config import CoordinatorConfig, DataConfig, ModelConfig, load
-from fededge.data.local import evaluation_set, model_spec, share_examples, training_set
+from fededge.data.local import experiment_data, share_examples
 from fededge.methods import Hyper, method
 from fededge.simulation import Setup, Simulation
 from fededge_server.store import Store
@@ -59,8 +59,7 @@ def said(child: Child, sentence: str) -> bool:
 
 def simulated(config: CoordinatorConfig, rounds: int) -> str:
     data = DataConfig(split="dirichlet:0.5", devices=2)
-    spec = model_spec(ModelConfig(), data)
-    train, test = training_set(data, spec), evaluation_set(data, spec)
+    spec, train, test = experiment_data(ModelConfig(), data)
     devices = {f"gate-{i + 1}": part for i, part in enumerate(share_examples(train, data))}
     hyper = Hyper(**msgspec.structs.asdict(config.training))
     simulation = Simulation(Setup(config.method, spec, hyper, 0, devices, test.x, test.y))

@@ -22,7 +22,7 @@ from fededge.config import (
     template,
 )
 from fededge.credentials.signing_keys import make_keys
-from fededge.data.local import evaluation_set, model_spec, share_examples, training_set
+from fededge.data.local import experiment_data, share_examples
 from fededge.flat import FlatModel
 from fededge.methods import Hyper
 from fededge.models import build_for
@@ -146,8 +146,7 @@ def undisturbed(
     """What the models of a run are where nobody interferes."""
     root, count = str(federation.images), len(names)
     data = DataConfig(source="npz", root=root, split="dirichlet:0.5", devices=count)
-    spec = model_spec(ModelConfig(), data)
-    train, test = training_set(data, spec), evaluation_set(data, spec)
+    spec, train, test = experiment_data(ModelConfig(), data)
     devices = dict(zip(names, share_examples(train, data), strict=True))
     hyper = Hyper(**msgspec.structs.asdict(TrainingConfig(epochs=epochs)))
     simulation = Simulation(Setup("fedavg", spec, hyper, 0, devices, test.x, test.y))

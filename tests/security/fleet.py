@@ -19,7 +19,7 @@ import msgspec
 from fededge._internal.processes import Child
 from fededge.cli import main
 from fededge.config import BrokerConfig, DataConfig, ModelConfig, TrainingConfig
-from fededge.data.local import evaluation_set, model_spec, share_examples, training_set
+from fededge.data.local import experiment_data, model_spec, share_examples
 from fededge.errors import StoreError
 from fededge.flat import Layout, Vector
 from fededge.methods import Hyper
@@ -90,8 +90,7 @@ class Fleet(Federation):
 
     def simulated(self, rounds: int, method: str = "fedavg", **training: Any) -> list[str]:
         """The SHA-256 of the models of a run in which the honest devices are alone."""
-        spec = model_spec(ModelConfig(), self.data)
-        train, test = training_set(self.data, spec), evaluation_set(self.data, spec)
+        spec, train, test = experiment_data(ModelConfig(), self.data)
         devices = dict(zip(HONEST, share_examples(train, self.data), strict=True))
         hyper = Hyper(**msgspec.structs.asdict(TrainingConfig(**training)))
         simulation = Simulation(Setup(method, spec, hyper, 0, devices, test.x, test.y))

@@ -6,29 +6,35 @@ import csv
 import dataclasses
 import json
 import shlex
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import msgspec
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from fededge import methods, models
 from fededge.cli import main
-from fededge.cli.simulate import run_with_progress
+from fededge.cli.simulated_run import run_with_progress
+from fededge.data import local
 from fededge.errors import ConfigError
 from fededge.federated.selection import choose
 from fededge.methods import Hyper, Private
 from fededge.models import build_for
 from fededge.simulation.cost import turn_cost
-from fededge.simulation.experiment import Experiment, _mean_scalars, run
+from fededge.simulation.experiment import Experiment
 from fededge.simulation.loop import SimulatedRound
 from fededge.simulation.plots import plot_comparison
 from fededge.simulation.presets import preset, presets
 from fededge.simulation.results import Result, as_csv, effort, final_means, read, summary, write
+from fededge.simulation.runs import _mean_scalars, load_setup, run
 from fededge.training import Answer, Task
 from tests.pages import page, write_example
 
@@ -97,7 +103,7 @@ def test_a_turn_costs_what_its_layers_multiply() -> None:
     """An MLP of 784-64-10 on one example: forward 784·64 + 64·10 products; backward as many for
     the weights, and 64·10 more for the hidden layer, as nobody asks for the input's gradient.
     """
-    setup = Experiment(**SMALL, model="mlpnet").setup()
+    setup = load_setup(Experiment(**SMALL, model="mlpnet"))
     widths = [m for m in build_for(setup.spec, 0).modules() if isinstance(m, nn.Linear)]
     products = [layer.in_features * layer.out_features for layer in widths]
     cost = turn_cost(setup)
@@ -109,7 +115,7 @@ def test_a_turn_costs_what_its_layers_multiply() -> None:
 
 def test_a_turn_costs_what_a_method_adds_once_it_has_a_history() -> None:
     """LfD passes all examples through two fixed models in a turn; one epoch, so twice forward."""
-    setup = Experiment(**SMALL, model="mlpnet", head="cosine").setup()
+    setup = load_setup(Experiment(**SMALL, model="mlpnet", head="cosine"))
     widths = [m for m in build_for(setup.spec, 0).modules() if isinstance(m, nn.Linear)]
     body = sum(layer.in_features * layer.out_features for layer in widths)
     head = 10 * widths[-1].out_features
@@ -118,6 +124,45 @@ def test_a_turn_costs_what_a_method_adds_once_it_has_a_history() -> None:
         for text in ("lfd(reg=false)", "lfd")
     )
     assert full - bare == 2 * (body + head)
+
+
+def test_an_experiment_reads_its_source_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = mock.Mock(side_effect=local.load)
+    monkeypatch.setattr(local, "load", read)
+    setup = load_setup(Experiment(**SMALL))
+    assert sum(len(data.y) + len(data.held_y) for data in setup.devices.values()) == 400
+    assert read.call_count == 1
+
+
+def test_a_cost_is_counted_without_loading_the_compiler() -> None:
+    """`torch._dynamo` is 800 modules and seconds, after the last round of every run."""
+    program = (
+        "import sys\n"
+        "from fededge.simulation.cost import turn_cost\n"
+        "from fededge.simulation.experiment import Experiment\n"
+        "from fededge.simulation.runs import load_setup\n"
+        "assert turn_cost(load_setup(Experiment(limit=200, devices=4)))['macs'] > 0\n"
+        "sys.exit('torch._dynamo' in sys.modules)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedala", "moon"])
+def test_operations_are_counted_as_torch_counts_them(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class TorchCounter(FlopCounterMode):
+        def __init__(self) -> None:
+            super().__init__(display=False)
+
+        @property
+        def flops(self) -> int:
+            return self.get_total_flops()
+
+    setup = load_setup(Experiment(**SMALL, method=method))
+    ours = turn_cost(setup)
+    monkeypatch.setattr("fededge.simulation.cost.OperationCounter", TorchCounter)
+    assert turn_cost(setup) == ours
 
 
 def test_devices_that_sit_out_are_measured_anew_where_the_method_says_so() -> None:
@@ -235,7 +280,7 @@ def test_an_interrupted_comparison_goes_on(
             raise KeyboardInterrupt
         return run_with_progress(chosen, workers, *progress)
 
-    monkeypatch.setattr("fededge.cli.compare.run_with_progress", failing)
+    monkeypatch.setattr("fededge.cli.comparison.run_with_progress", failing)
     assert main(["compare", *flags]) == 130
     assert main(["compare", *flags, "--json", str(tmp_path / "all.json")]) == 0
     assert ran == ["fedavg", "fedprox(mu=1)", "fedprox(mu=1)"]
@@ -407,8 +452,8 @@ def planning(monkeypatch: pytest.MonkeyPatch) -> list[Experiment]:
         planned.extend(experiments)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fededge.cli.compare._run_all", plan)
-    monkeypatch.setattr("fededge.cli.compare.check_writable", lambda *paths: None)
+    monkeypatch.setattr("fededge.cli.comparison._run_all", plan)
+    monkeypatch.setattr("fededge.cli.comparison.check_writable", lambda *paths: None)
     return planned
 
 

@@ -11,8 +11,9 @@ from fededge.cli import main
 from fededge.errors import MethodError
 from fededge.method import plugins as own
 from fededge.simulation import executors
-from fededge.simulation.experiment import Experiment, run
+from fededge.simulation.experiment import Experiment
 from fededge.simulation.results import result_name
+from fededge.simulation.runs import load_setup, run
 from tests.pages import write_example
 
 FLAGS = ["--limit=400", "--devices=4", "--participants=2", "--rounds=1", "--epochs=1"]
@@ -76,7 +77,7 @@ def test_a_worker_refuses_a_file_that_has_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = f"{write_example(tmp_path)}:Keepsake"
-    setup = Experiment(method=text, limit=200, devices=2).setup()
+    setup = load_setup(Experiment(method=text, limit=200, devices=2))
     monkeypatch.setattr(executors, "_setup", (setup, {"keepsake": "ab" * 32}))
     monkeypatch.setattr(executors, "_executor", None)
     with pytest.raises(MethodError, match="has changed since the run began"):
