@@ -28,6 +28,13 @@ def drop_checkout() -> None:
         sys.path[:] = before
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Load the accelerator before the first backward pass: autograd counts devices only once."""
+    accelerator = sys.modules.get("tests.accelerator")
+    if accelerator is not None and not session.config.option.collectonly:
+        accelerator.load()
+
+
 @pytest.fixture(autouse=True)
 def _auto_is_the_cpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Hide the emulated accelerator from `device = "auto"`: another test may have loaded it here.

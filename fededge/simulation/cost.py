@@ -54,7 +54,7 @@ class OperationCounter(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self.flops = 0
 
     @classmethod

@@ -23,7 +23,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from fededge import methods, models
 from fededge.cli import main
 from fededge.cli.simulated_run import run_with_progress
-from fededge.data import local
+from fededge.data import load, local
 from fededge.errors import ConfigError
 from fededge.federated.selection import choose
 from fededge.methods import Hyper, Private
@@ -127,7 +127,7 @@ def test_a_turn_costs_what_a_method_adds_once_it_has_a_history() -> None:
 
 
 def test_an_experiment_reads_its_source_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    read = mock.Mock(side_effect=local.load)
+    read = mock.Mock(side_effect=load)
     monkeypatch.setattr(local, "load", read)
     setup = load_setup(Experiment(**SMALL))
     assert sum(len(data.y) + len(data.held_y) for data in setup.devices.values()) == 400
