@@ -38,7 +38,10 @@ COMMANDS = {
 FOLDERS = {
     "demo": ("demo",),
     "experiments": ("simulate", "compare", "partition"),
-    "operation": ("coordinator", "agent", "rollback", "status", "audit", "init", "doctor"),
+    "operation": (
+        *("coordinator", "agent", "install-service", "rollback", "status", "audit", "init"),
+        "doctor",
+    ),
     "apps": ("export", "predict", "serve-model"),
 }
 """The folder of each command's module."""

@@ -55,6 +55,7 @@ class PatientClaim:
             self.progress()
             self._wait(pause)
             reason, pause = failure, min(2 * pause, LONGEST_PAUSE)
+        self.notifier.status("connected")
 
     def _attempt(self, arguments: tuple[object, ...]) -> str:
         """Try once; the reason of a failure, or nothing."""

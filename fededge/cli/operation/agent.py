@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fededge.cli.services import Claim, Progress, add_service_options, run_until_signal
+from fededge.cli.services import Claim, Progress, add_service_options, run_service
 
 if TYPE_CHECKING:
     from fededge.config import AgentConfig
@@ -47,7 +47,7 @@ def run(options: argparse.Namespace) -> None:
     def make(claim: Claim, progress: Progress) -> Agent:
         return Agent(config, Surroundings(claim=claim, progress=progress))
 
-    run_until_signal(make, Surroundings().claim, options.verbose)
+    run_service(make, Surroundings().claim, options)
 
 
 def _allowing(config: AgentConfig, references: Iterable[str]) -> AgentConfig:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from fededge.cli.services import Claim, Progress, add_service_options, run_until_signal
+from fededge.cli.services import Claim, Progress, add_service_options, run_service
 
 __all__ = ["add_to"]
 
@@ -34,4 +34,4 @@ def run(options: argparse.Namespace) -> None:
     def make(claim: Claim, progress: Progress) -> Coordinator:
         return Coordinator(config, claim=claim, progress=progress)
 
-    run_until_signal(make, claim, options.verbose)
+    run_service(make, claim, options)

@@ -134,7 +134,5 @@ def _for_user(text: str, role: Role) -> str:
 
 def _credentials(files: Mapping[str, Path]) -> str:
     """A drop-in that hands over secrets and keys: only root has to be able to read the files."""
-    lines = [
-        f"LoadCredential={name}:{_escaped(path)}" for name, path in files.items()
-    ]
+    lines = [f"LoadCredential={name}:{_escaped(path)}" for name, path in files.items()]
     return "\n".join(["# Written by `fededge install-service`.", "[Service]", *lines, ""])

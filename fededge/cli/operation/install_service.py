@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from fededge.cli.unit_files import ServiceUnit, UnitFile, program
+from fededge.cli.operation.unit_files import ServiceUnit, UnitFile, program
 from fededge.errors import ConfigError
 
 __all__ = ["add_to"]
