@@ -23,7 +23,7 @@ from multiprocessing.connection import Connection
 
 from fededge.errors import FedEdgeError, ProcessDiedError
 
-__all__ = ["Progress", "RemoteError", "TorchProcess", "begin", "report_progress"]
+__all__ = ["SignOfWork", "RemoteError", "TorchProcess", "begin", "report_progress"]
 
 LOOKS = 1.0
 """Seconds between two looks at the process: one that its program forked may hold the connection."""
@@ -38,7 +38,7 @@ class RemoteError(Exception):
     """An unexpected error in the process: its type and text; its traceback is in the log."""
 
 
-class Progress:
+class SignOfWork:
     """A sign of the process that it gets on with a request; it is no answer."""
 
 
@@ -126,7 +126,7 @@ class TorchProcess:
         while True:
             if connection.poll(LOOKS):
                 answer: object = connection.recv()
-                if not isinstance(answer, Progress):
+                if not isinstance(answer, SignOfWork):
                     return answer
                 seen = time.monotonic()
                 self.progress()
@@ -175,7 +175,7 @@ def report_progress(connection: Connection) -> Callable[[], None]:
         now = time.monotonic()
         if now - reported >= LOOKS:
             reported = now
-            connection.send(Progress())
+            connection.send(SignOfWork())
 
     return report
 

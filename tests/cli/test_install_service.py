@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -109,7 +110,7 @@ def test_a_missing_configuration_is_refused(
 
 def refusal(monkeypatch: pytest.MonkeyPatch, booted: bool, uid: int, prefix: str) -> Any:
     monkeypatch.setattr(Path, "is_dir", lambda path: booted)
-    monkeypatch.setattr(install_service.os, "geteuid", lambda: uid)
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
     monkeypatch.setattr(install_service, "program", lambda: Path(prefix, "bin/fededge"))
     monkeypatch.setattr(sys, "base_prefix", "/usr")
     return main(["install-service", "agent"])
@@ -176,7 +177,7 @@ def test_every_start_is_retried_without_a_limit_and_not_every_second(role: Any) 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd-analyze")
 @pytest.mark.parametrize(
     ("role", "gpu", "most"),
-    [("coordinator", False, 1.2), ("agent", False, 1.2), ("agent", True, 1.6)],
+    [("coordinator", False, 1.2), ("agent", False, 1.2), ("agent", True, 1.4)],
 )
 def test_the_units_are_hardened(role: Any, gpu: bool, most: float, tmp_path: Path) -> None:
     unit, *drop_ins = ServiceUnit(role).files(252, {}, gpu)

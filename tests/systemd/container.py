@@ -83,6 +83,7 @@ def _make_root(root: Path) -> None:
         raise RuntimeError(f"debootstrap failed: {made.stdout.strip().splitlines()[-1]}")
     for folder in ("var/cache/apt", "var/lib/apt/lists", "usr/share/doc", "usr/share/locale"):
         shutil.rmtree(root / folder, ignore_errors=True)
+    (root / "etc/hosts").write_text("127.0.0.1 localhost\n")
     _make_venv(root)
 
 
@@ -125,8 +126,8 @@ class Container:
         yield f"--bind-ro={sys.base_prefix}:{PYTHON}"
         for number, folder in enumerate(_site_packages()):
             yield f"--bind-ro={folder}:/opt/packages/{number}"
-        for name, folder in FOLDERS.items():
-            yield f"--bind-ro={CHECKOUT / folder}:{SITE}/{name}"
+        for name, source in FOLDERS.items():
+            yield f"--bind-ro={CHECKOUT / source}:{SITE}/{name}"
 
     def boot(self) -> None:
         """Switch it on, and wait until all services of the boot have been started."""
