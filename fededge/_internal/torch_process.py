@@ -23,7 +23,7 @@ from multiprocessing.connection import Connection
 
 from fededge.errors import FedEdgeError, ProcessDiedError
 
-__all__ = ["SignOfWork", "RemoteError", "TorchProcess", "begin", "report_progress"]
+__all__ = ["RemoteError", "SignOfWork", "TorchProcess", "begin", "report_progress"]
 
 LOOKS = 1.0
 """Seconds between two looks at the process: one that its program forked may hold the connection."""
