@@ -6,15 +6,14 @@ import os
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from fededge.cli.audit import read_ledger
-from fededge.cli.fleet import Fleet
+from fededge.cli.demo.fleet import Fleet
+from fededge.cli.operation.audit import read_ledger
 from fededge.config import ModelConfig
 from fededge.data.local import device_examples, model_spec
 from fededge.export import ModelRegistry, predict, session
@@ -51,12 +50,7 @@ class LiveProgress:
         self.bars.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.bars.stop()
 
     def status(self, device: str, status: Status) -> None:
