@@ -1,4 +1,4 @@
-"""The `fededge` command. Each subcommand is a module here, imported lazily."""
+"""The `fededge` command. Each subcommand is a module of a folder here, imported lazily."""
 
 from __future__ import annotations
 
@@ -33,6 +33,14 @@ COMMANDS = {
     "partition": "show and plot how a label-skew split partitions a data set among devices",
     "doctor": "show what this installation can do, and what is missing",
 }
+
+FOLDERS = {
+    "demo": ("demo",),
+    "experiments": ("simulate", "compare", "partition"),
+    "operation": ("coordinator", "agent", "rollback", "status", "audit", "init", "doctor"),
+    "apps": ("export", "predict", "serve-model"),
+}
+"""The folder of each command's module."""
 
 MOST_SAID = 10_000
 """The most characters of an error; one that lists all differences of a configuration is long."""
@@ -102,9 +110,13 @@ def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
         formatter = argparse.RawDescriptionHelpFormatter
         command = commands.add_parser(name, help=text, formatter_class=formatter)
         if name == wanted:
-            module = f"fededge.cli.{name.replace('-', '_')}"
-            importlib.import_module(module).add_to(command)
+            importlib.import_module(_module(name)).add_to(command)
     return parser
+
+
+def _module(command: str) -> str:
+    folder = next(folder for folder, commands in FOLDERS.items() if command in commands)
+    return f"fededge.cli.{folder}.{command.replace('-', '_')}"
 
 
 def _wanted(given: Sequence[str]) -> str | None:
