@@ -75,7 +75,7 @@ def _parts(table: str) -> dict[str, tuple[str, ...]]:
 
 PARTS = _parts(TABLE)
 
-# Who may import a package: nobody else does.
+# Packages that only these parts may import.
 ONLY: dict[str, tuple[str, ...]] = {
     "amqtt": ("fededge.broker",),
     "cryptography": ("fededge.credentials", "fededge.predictor", "fededge.wire"),
@@ -94,7 +94,7 @@ ONLY: dict[str, tuple[str, ...]] = {
     "zstandard": ("fededge.wire",),
 }
 
-# Who imports what inside functions only: heavy, optional, or not to be known at import time.
+# Imports that are lazy (inside functions): heavy, optional, or circular at import time.
 LAZY: dict[str, tuple[str, ...]] = {
     "PIL": ("fededge",),
     "cryptography": ("fededge.predictor",),
@@ -105,7 +105,7 @@ LAZY: dict[str, tuple[str, ...]] = {
     "torchvision": ("fededge",),
 }
 
-# What a part never imports.
+# Packages that a part must never import.
 NEVER: dict[str, tuple[str, ...]] = {
     # An app has ONNX Runtime and numpy, and need not have more.
     "fededge.predictor": (
@@ -129,7 +129,7 @@ NEVER: dict[str, tuple[str, ...]] = {
 # Parts of those that may: they run in the trainer process.
 EXEMPT = ("fededge_agent.trainer",)
 
-# What nobody imports: bytes from outside must never be able to run code.
+# Packages that no part may import: bytes from outside must never run code.
 BANNED = ("cPickle", "dill", "joblib", "marshal", "pickle", "shelve")
 
 
