@@ -42,7 +42,7 @@ methods: errors _internal flat ops models method training
 config: errors _internal hardware models wire storage credentials federated methods
 data: _internal.plain_text errors model_spec _internal inputs storage training config
 transport: errors credentials config
-service: errors _internal wire config transport
+service: _internal.plain_text errors _internal wire config transport
 simulation: errors model_spec _internal hardware flat models wire method storage federated
     training methods config data
 fededge_agent.machine: errors wire service
@@ -56,8 +56,8 @@ fededge_server: _internal.plain_text errors model_spec _internal hardware flat m
     storage credentials federated training methods config data transport service
     fededge_server.machine fededge_server.store
 cli: _internal.plain_text errors _internal hardware inputs ops models wire storage broker
-    credentials federated predictor training export methods config data transport simulation
-    fededge_agent fededge_server.store fededge_server
+    credentials federated predictor training export methods config data transport service
+    simulation fededge_agent fededge_server.store fededge_server
 __main__: cli
 """
 
