@@ -480,7 +480,7 @@ def test_a_journal_of_another_format_is_refused(store: Store, number: int) -> No
             use()
         assert str(caught.value) == said
     with contextlib.closing(sqlite3.connect(store.path)) as journal:
-        journal.execute("PRAGMA user_version = 2")
+        journal.execute("PRAGMA user_version = 3")
     store.open()
 
 
