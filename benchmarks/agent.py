@@ -73,7 +73,7 @@ class Row:
 def data(examples: int) -> DataConfig:
     """A share of the embedded images that has about this many examples."""
     devices = max(1, 6000 // examples)
-    return DataConfig(split="uniform", devices=devices, index=0)
+    return DataConfig(source="embedded", split="uniform", devices=devices, index=0)
 
 
 # Memory, and a round's seconds
@@ -115,7 +115,7 @@ def federation(folder: Path, model: str, rounds: int, examples: int) -> tuple[fl
 
 
 def _announced(model: str) -> dict[str, Any]:
-    spec = model_spec(ModelConfig(name=model), DataConfig())
+    spec = model_spec(ModelConfig(name=model), DataConfig(source="embedded"))
     facts = msgspec.to_builtins(spec)
     return {key: facts[key] for key in ("name", "labels", "shape", "mean", "std")}
 
@@ -208,7 +208,7 @@ class Bench:
         self._receive()
 
     def _state(self, model: str) -> State:
-        spec = model_spec(ModelConfig(name=model), DataConfig())
+        spec = model_spec(ModelConfig(name=model), DataConfig(source="embedded"))
         self.net = FlatModel(build_for(spec, 1), trains=False)
         self.payload = tensors.encode(self.net.layout, {"model": as_numpy(self.net.vector)})
         return State(

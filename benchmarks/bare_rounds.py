@@ -58,7 +58,9 @@ class BareRounds:
 
 def share(examples: int, index: int) -> DataConfig:
     """A share of the embedded images that has about this many examples."""
-    return DataConfig(split="uniform", devices=max(1, 6000 // examples), index=index)
+    return DataConfig(
+        source="embedded", split="uniform", devices=max(1, 6000 // examples), index=index
+    )
 
 
 class Device:
@@ -67,7 +69,7 @@ class Device:
     def __init__(self, job: Job, index: int) -> None:
         prepare_training()
         torch.set_num_threads(1)
-        spec = model_spec(ModelConfig(name=job.model), DataConfig())
+        spec = model_spec(ModelConfig(name=job.model), DataConfig(source="embedded"))
         net = FlatModel(build_for(spec, seed=0))
         data = device_examples(share(job.examples, index), spec)
         self.hyper = job.hyper
@@ -80,7 +82,7 @@ class Device:
 
 
 def first_model(job: Job) -> memoryview:
-    spec = model_spec(ModelConfig(name=job.model), DataConfig())
+    spec = model_spec(ModelConfig(name=job.model), DataConfig(source="embedded"))
     vector = FlatModel(build_for(spec, seed=0), trains=False).vector
     return _bytes_of(vector.numpy().copy())
 

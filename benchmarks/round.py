@@ -143,7 +143,9 @@ def _agent(common: dict[str, Any], job: Job, index: int) -> dict[str, Any]:
 
 
 def _coordinator(common: dict[str, Any], job: Job) -> dict[str, Any]:
-    spec = msgspec.to_builtins(model_spec(ModelConfig(name=job.model), DataConfig()))
+    spec = msgspec.to_builtins(
+        model_spec(ModelConfig(name=job.model), DataConfig(source="embedded"))
+    )
     keys = ("name", "labels", "shape", "mean", "std")
     count = job.devices
     return {

@@ -103,8 +103,8 @@ class DataConfig(Section, frozen=True):
             "csv",
             "none",
         ],
-        described("source of the examples; a coordinator may have none"),
-    ] = "embedded"
+        described("source of the examples; an agent needs one, a coordinator may have none"),
+    ] = "none"
     root: Annotated[str, described("folder or file of the source; relative to this file")] = ""
     split: Annotated[
         str, described("for experiments: split one set among devices, as 'dirichlet:0.1'")

@@ -40,7 +40,10 @@ def device_examples(config: DataConfig, spec: ModelSpec, most_bytes: int | None 
 def check_device_data(config: DataConfig) -> None:
     """Refuse a section from which no device can load examples, in any federation."""
     if config.source == "none":
-        raise DataError("a device cannot train without data: set [data] source")
+        raise DataError(
+            "a device cannot train without data: set [data] source, such as source = 'folder' with "
+            "root = 'images', or source = 'embedded' for a trial with images of Fashion-MNIST"
+        )
     if config.root and not Path(config.root).exists():
         raise DataError(f"{config.root}: there is no such file or folder; check `root`")
     if config.split and config.index >= config.devices:
@@ -80,8 +83,8 @@ def model_spec(model: ModelConfig, data: DataConfig) -> ModelSpec:
         train = None
     elif data.source == "none":
         raise ConfigError(
-            "without [data], [model] must give labels and shape, and mean and std (images) or "
-            "vocabulary (texts)"
+            "without [data] source, [model] must give labels and shape, and mean and std (images) "
+            "or vocabulary (texts)"
         )
     else:
         train, _ = load(data.source, _root(data))

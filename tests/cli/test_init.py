@@ -129,3 +129,14 @@ def test_a_ca_that_cannot_be_used(tmp_path: Path, capsys: pytest.CaptureFixture[
     (tmp_path / "ca.crt").write_text("not a certificate")
     (tmp_path / "ca.key").write_text("not a key")
     assert "cannot be used" in complaint(["certificates", "--out", str(tmp_path)], capsys)
+
+
+def test_the_data_of_a_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "images").mkdir()
+    path = tmp_path / "agent.toml"
+    assert main(["init", "agent", "--data", "folder:images", "--out", str(path)]) == 0
+    data = load(path, AgentConfig).data
+    assert (data.source, data.root) == ("folder", str(tmp_path / "images"))
+    assert "no source 'foldr'; did you mean 'folder'?" in complaint(
+        ["agent", "--data", "foldr:images"], capsys
+    )

@@ -28,10 +28,13 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         yield running
 
 
+DATA = '[data]\nsource = "embedded"'
+
+
 def agent(folder: Path, port: int, more: str = "", username: str = "") -> list[str]:
     path = folder / "agent.toml"
     path.write_text(
-        f'federation = "lab"\ndevice = "box"\nstate = "state"\n{more}\n[broker]\n'
+        f'federation = "lab"\ndevice = "box"\nstate = "state"\n{more or DATA}\n[broker]\n'
         f'host = "127.0.0.1"\nport = {port}\nwait = 0.5\nusername = "{username}"\n'
     )
     return ["agent", "--config", str(path)]
@@ -157,7 +160,6 @@ def test_a_flag_that_is_none_is_one_sentence_too(capsys: pytest.CaptureFixture[s
             "fededge simulate: argument --limit: expected",
         ),
         (["simulate", "--colour"], "fededge: unrecognized arguments: --colour"),
-        (["simulatte"], "fededge: argument COMMAND: invalid choice: 'simulatte'"),
         ([], "fededge: the following arguments are required: COMMAND"),
     ):
         with pytest.raises(SystemExit) as caught:
@@ -255,3 +257,13 @@ def test_doctor_says_what_runs_on_a_gpu_and_why(
     assert main(["doctor", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)["kernels on a GPU"]
     assert said == "reference: torch sees no GPU; built with CUDA 13.0 for sm_87"
+
+
+def test_a_forgotten_data_section_trains_on_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No federation is made of the embedded images unless somebody asks for them."""
+    said = complaint(agent(tmp_path, 1, "[hardware]"), capsys)
+    assert "cannot train without data: set [data] source" in said
+    said = complaint(coordinator(tmp_path, ""), capsys)
+    assert "without [data] source, [model] must give labels and shape" in said

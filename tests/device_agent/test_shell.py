@@ -68,6 +68,7 @@ class Shell:
             federation=STATE.federation,
             device="box",
             state=str(folder / "state"),
+            data=DataConfig(source="embedded"),
             trusted_key=str(folder / "a.pub") if key else "",
         )
         around = Surroundings(
@@ -345,7 +346,10 @@ def test_nonsense_on_every_topic_costs_some_lines(
     [
         (DataConfig(source="none"), "set .data. source"),
         (DataConfig(source="folder", root="/nowhere"), "/nowhere: there is no such file or folder"),
-        (DataConfig(split="dirichlet:1", devices=2, index=2), "the first device has index 0"),
+        (
+            DataConfig(source="embedded", split="dirichlet:1", devices=2, index=2),
+            "the first device has index 0",
+        ),
     ],
 )
 def test_data_that_cannot_be_is_told_before_anything_begins(

@@ -31,8 +31,8 @@ HERE = Surroundings(trainer=lambda config, store: DeviceTurns(config))
 
 ONE_THREAD = HardwareConfig(threads=1)
 HASH = "ab" * 32
-FEW = DataConfig(split="dirichlet:0.5", devices=40, index=0)
-MODEL = model_spec(ModelConfig(), DataConfig())
+FEW = DataConfig(source="embedded", split="dirichlet:0.5", devices=40, index=0)
+MODEL = model_spec(ModelConfig(), DataConfig(source="embedded"))
 STATE = State(
     federation="gates",
     run="run",
@@ -67,6 +67,7 @@ def answer(folder: Path, allowed: tuple[str, ...] = (), **announced: Any) -> Any
         federation="gates",
         device="box",
         state=str(folder),
+        data=DataConfig(source="embedded"),
         methods=allowed,
         max_memory_bytes=2**30,
     )

@@ -410,6 +410,7 @@ class SimulatedAgent(Process):
             federation=FEDERATION,
             state=str(self.folder),
             device=device,
+            data=DataConfig(source="embedded"),
             trusted_key=str(world.keys / "signing.pub"),
         )
         self.rests_until = 0.0

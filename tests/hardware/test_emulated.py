@@ -49,7 +49,13 @@ def test_every_precision_is_tried(precision: Precision) -> None:
 @pytest.mark.slow
 def test_the_coordinator_evaluates_on_it() -> None:
     here, away = (
-        Network(ModelConfig(), DataConfig(), "fedavg", 3, EvaluationHardwareConfig(device=device))
+        Network(
+            ModelConfig(),
+            DataConfig(source="embedded"),
+            "fedavg",
+            3,
+            EvaluationHardwareConfig(device=device),
+        )
         for device in ("cpu", "emulated")
     )
     first = here.start().first

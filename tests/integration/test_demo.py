@@ -36,7 +36,7 @@ def demo(folder: Path, *flags: str) -> tuple[dict[str, Any], str]:
 
 def simulated() -> str:
     """The hash of the same federation run in this process, without a broker."""
-    shares = DataConfig(split="dirichlet:0.1", devices=3, seed=5)
+    shares = DataConfig(source="embedded", split="dirichlet:0.1", devices=3, seed=5)
     spec = model_spec(ModelConfig(), shares)
     training = TrainingConfig()
     hyper = Hyper(
@@ -72,7 +72,9 @@ def test_the_result_says_what_came_of_it(tmp_path: Path) -> None:
     }
     assert (result["seed"], result["method"], result["rounds"]) == (0, "fedavg", 3)
     assert result["global_accuracy"]["after"] > result["global_accuracy"]["before"] + 0.1
-    shares = share_examples(embedded()[0], DataConfig(split="dirichlet:0.1", devices=2))
+    shares = share_examples(
+        embedded()[0], DataConfig(source="embedded", split="dirichlet:0.1", devices=2)
+    )
     for device, data in zip(result["devices"], shares, strict=True):
         assert set(device) == {
             *("id", "classes", "samples", "torch_accuracy", "onnx_accuracy", "model", "bytes_sent"),

@@ -58,7 +58,7 @@ def said(child: Child, sentence: str) -> bool:
 
 
 def simulated(config: CoordinatorConfig, rounds: int) -> str:
-    data = DataConfig(split="dirichlet:0.5", devices=2)
+    data = DataConfig(source="embedded", split="dirichlet:0.5", devices=2)
     spec, train, test = experiment_data(ModelConfig(), data)
     devices = {f"gate-{i + 1}": part for i, part in enumerate(share_examples(train, data))}
     hyper = Hyper(**msgspec.structs.asdict(config.training))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
-from fededge.config import AgentConfig, CoordinatorConfig, template
+from fededge._internal.suggestions import unknown
+from fededge.config import AgentConfig, CoordinatorConfig, DataConfig, template
 from fededge.errors import ConfigError
 from fededge.storage.files import replace_file
 
@@ -31,7 +32,8 @@ With --out FILE the first two write a file that does not exist yet.
 
 examples:
   fededge init coordinator --federation gates > coordinator.toml
-  fededge init agent --federation gates --device gate-7 --broker 10.0.0.2 > agent.toml
+  fededge init agent --federation gates --device gate-7 --broker 10.0.0.2 \\
+    --data folder:/srv/camera/labelled > agent.toml
   fededge init certificates --out pki --broker 10.0.0.2 --devices gate-6 gate-7
   fededge init broker --out broker --federation gates --certificates pki
   fededge init broker --out broker --federation gates --devices gate-6 gate-7
@@ -48,6 +50,12 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--federation", default="my-federation", help="name of the federation")
     parser.add_argument("--device", default="device-1", help="id of the device (agent)")
     parser.add_argument("--broker", default="localhost", help="host of the MQTT broker")
+    parser.add_argument(
+        "--data",
+        metavar="SOURCE[:PATH]",
+        help="examples of the device, such as folder:images (agent), or to evaluate the model on "
+        "(coordinator)",
+    )
     parser.add_argument(
         "--devices",
         nargs="+",
@@ -143,7 +151,17 @@ def _common(options: argparse.Namespace, name: str) -> dict[str, Any]:
         broker |= {"certificate": str(folder / f"{name}.crt"), "key": str(folder / f"{name}.key")}
     if options.password_file:
         broker |= {"username": name, "password_file": options.password_file}
-    return {"federation": options.federation, "state": "state", "broker": broker}
+    common = {"federation": options.federation, "state": "state", "broker": broker}
+    return {**common, "data": _data(options.data or "none")}
+
+
+def _data(text: str) -> dict[str, str]:
+    """The keys that `--data SOURCE[:PATH]` sets."""
+    source, _, root = text.partition(":")
+    known = get_args(get_type_hints(DataConfig)["source"])
+    if source not in known:
+        raise ConfigError(f"--data {text}: {unknown('source', source, known)}")
+    return {"source": source, "root": root} if root else {"source": source}
 
 
 def _certificates(options: argparse.Namespace) -> None:

@@ -39,7 +39,7 @@ def test_int8_is_calibrated_on_all_classes_though_a_folder_is_read_class_after_c
     x = y.to(torch.uint8)[:, None, None, None].expand(-1, 1, 28, 28).contiguous()
     data = Examples(x, y, x[:5], y[:5], CLASSES)
     spec, config = (
-        model_spec(ModelConfig(), DataConfig()),
+        model_spec(ModelConfig(), DataConfig(source="embedded")),
         AgentConfig(federation="gates", device="box", state=str(tmp_path)),
     )
     net = FlatModel(build_for(spec, 0))
