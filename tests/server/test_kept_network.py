@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -49,7 +49,10 @@ def start(wanted: CoordinatorConfig) -> int:
     """Start a coordinator and end it; how often it has built the network."""
     network = Counting(wanted)
     coordinator = Coordinator(
-        wanted, network=network, connect=lambda *_, **__: Silent(), claim=lambda *_: None
+        wanted,
+        network=network,
+        connect=lambda *_, **__: cast("Any", Silent()),
+        claim=lambda *_: None,
     )
     try:
         coordinator.start()
