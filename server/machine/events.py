@@ -46,6 +46,8 @@ ACCURACY = "personal_accuracy"
 """The scalar with the accuracy of a device's own model; a device without examples has none."""
 
 
+NO_BYTES = memoryview(b"")
+
 # Events
 
 
@@ -60,8 +62,11 @@ class StatusCame:
 
 @dataclass(frozen=True)
 class ReportCame:
+    """A report, and the only chunk of its update if that came along; unchecked, empty if not."""
+
     device: str
     report: Report
+    chunk: memoryview = NO_BYTES
 
 
 @dataclass(frozen=True)
@@ -196,10 +201,14 @@ class SetAside:
 
 @dataclass(frozen=True)
 class Check:
-    """The update is complete: check it, make it and its report durable, answer Stored or Bad."""
+    """The update is complete: check it, make it and its report durable, answer Stored or Bad.
+
+    `data` is all of it if it came with its report; otherwise the spool has its chunks.
+    """
 
     device: str
     report: Report
+    data: memoryview = NO_BYTES
 
 
 @dataclass(frozen=True)

@@ -39,13 +39,14 @@ def kind(
     encoding: str = "float32",
     robust: RobustConfig | None = None,
     method: str = "scaffold",
+    chunk_bytes: int = 1024,
     **rounds: Any,
 ) -> Kind:
-    """Four honest devices, three rounds."""
+    """Four honest devices, three rounds; an update has several chunks, if they are not larger."""
     config = {
         "method": method,
         "rounds": RoundsConfig(**{"count": 3, "deadline": 60.0, **rounds}),
-        "transfer": TransferConfig(chunk_bytes=1024, encoding=encoding),
+        "transfer": TransferConfig(chunk_bytes=chunk_bytes, encoding=encoding),
         "robust": robust or RobustConfig(),
     }
     return Kind(config)
@@ -71,6 +72,7 @@ def in_stages(made: Kind) -> Kind:
 
 KINDS = {
     "all": kind(min_devices=4, quorum=4),
+    "all, with their reports": kind(chunk_bytes=1 << 20, min_devices=4, quorum=4),
     "all, rounded": kind("bfloat16+delta", min_devices=4, quorum=4),
     "all, the nearest of them": kind(
         "float16+zstd", RobustConfig(clip_norm=1.0, combine="krum"), min_devices=4, quorum=4
@@ -83,8 +85,11 @@ KINDS = {
         "float16+delta", min_devices=3, participants=3, over_select=1.3, late="fold", grace=5.0
     ),
     "buffers of two": kind(mode="buffered", buffer=2, min_devices=2),
+    "late ones folded, with their reports": kind(
+        "float16+delta", chunk_bytes=1 << 20, min_devices=3, participants=3, late="fold", grace=5.0
+    ),
 }
-FIXED = frozenset({"all", "all, rounded", "all, the nearest of them"})
+FIXED = frozenset({"all", "all, with their reports", "all, rounded", "all, the nearest of them"})
 """Where all take part in every round: the last version does not depend on what went wrong."""
 
 HOSTILE_KINDS = {
@@ -101,6 +106,7 @@ HOSTILE_KINDS = {
     "trimmed mean": besieged(
         6, 2, "fedadam", robust=RobustConfig(combine="trimmed-mean", trim=0.34)
     ),
+    "fedavg, updates with their reports": besieged(6, 2, "fedavg", chunk_bytes=1 << 20),
     "scaffold, late ones folded": besieged(
         6, 2, "scaffold", "float16+delta", participants=4, late="fold", grace=5.0
     ),
