@@ -223,7 +223,7 @@ def layers(torchs_own: bool) -> Iterator[None]:
     if not torchs_own:
         yield
         return
-    with mock.patch.object(models, "trained", models.pooled_first):
+    with mock.patch.object(models, "for_training", models.pooled_first):
         yield
 
 

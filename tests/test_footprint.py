@@ -69,7 +69,8 @@ def test_a_coordinator_imports_nothing_large() -> None:
 
 def test_an_agent_imports_nothing_large() -> None:
     """What it needs for a turn is in its trainer process, and only while turns are taken."""
-    said = _said("import sys, fededge.cli.agent, fededge_agent.agent; print(*sys.modules)")
+    agent = "fededge.cli.operation.agent, fededge_agent.agent"
+    said = _said(f"import sys, {agent}; print(*sys.modules)")
     found = {name.partition(".")[0] for name in said.split()}
     large = {"matplotlib", "onnx", "onnxruntime", "onnxscript", "PIL", "sympy", "torch"}
     assert found >= {"fededge_agent", "paho"}

@@ -278,7 +278,7 @@ def test_the_source_keeps_the_rule(rule: Rule) -> None:
         (not_allowed, "fededge.training", "from fededge import _C"),
         (not_allowed, "fededge.data.folder", "import sqlite3"),
         (not_allowed, "fededge_agent.trainer.turns", "async def f():\n    import onnxruntime"),
-        (too_early, "fededge.cli.agent", "from fededge_agent.agent import Agent"),
+        (too_early, "fededge.cli.operation.agent", "from fededge_agent.agent import Agent"),
         (too_early, "fededge.data.formats.images", "class A:\n    import torchvision.io"),
         (too_early, "fededge.predictor.images", "import PIL.Image"),
         (forbidden, "fededge.predictor.model", "def f():\n    import torch"),

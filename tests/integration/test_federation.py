@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from fededge.cli.audit import read_ledger
+from fededge.cli.operation.audit import read_ledger
 from fededge.config import BrokerConfig
 from fededge.errors import StoreError
 from fededge.export import ModelRegistry, predict, session

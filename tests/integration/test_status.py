@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fededge.cli import main
-from fededge.cli.audit import read_ledger
+from fededge.cli.operation.audit import read_ledger
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Federation

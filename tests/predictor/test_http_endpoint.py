@@ -21,9 +21,9 @@ import pytest
 
 from fededge import Predictor
 from fededge.errors import ConfigError, DataError
-from fededge.predictor.http_endpoint import AT_ONCE, Endpoint
-from fededge.predictor.http_handler import Handler
-from fededge.predictor.request_body import inputs_of
+from fededge.predictor.http.endpoint import AT_ONCE, Endpoint
+from fededge.predictor.http.handler import Handler
+from fededge.predictor.http.request_body import inputs_of
 from tests.predictor.conftest import LABELS, Maker
 
 MOST_BYTES = 20_000

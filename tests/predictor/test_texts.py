@@ -18,7 +18,7 @@ from fededge import Predictor
 from fededge.cli import main
 from fededge.errors import DataError
 from fededge.inputs.tokens import tokenise
-from fededge.predictor.http_endpoint import Endpoint
+from fededge.predictor.http.endpoint import Endpoint
 
 LENGTH, VOCABULARY, LABELS = 6, 50, ["sport", "weather"]
 WEIGHTS = np.random.default_rng(1).normal(size=(VOCABULARY, len(LABELS))).astype(np.float32)
