@@ -30,7 +30,7 @@ from tests.faults.oracle import BrokenError
 from tests.faults.schedules import FAULTS, KINDS, run_seed
 from tests.faults.world import World
 
-SEEDS = 20
+SEEDS = 40
 
 
 @pytest.fixture(autouse=True)
