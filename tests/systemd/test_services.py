@@ -24,7 +24,7 @@ from tests.systemd.container import Container, obstacle, prepared_root
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
-ROUNDS, EPOCHS = 14, 20
+ROUNDS, EPOCHS = 9, 20
 DEVICES = ("box-0", "box-1")
 COORDINATOR = "fededge-coordinator"
 UNITS = (COORDINATOR, *(f"fededge-agent@{device}" for device in DEVICES))
