@@ -20,6 +20,9 @@ from fededge.transport.probing import Probing, Welcome
 
 __all__ = ["broker", "handshake"]
 
+OLD_PATIENCE = 1.5
+"""Seconds for the attempt in MQTT 3.1.1, after one in MQTT 5 got no answer."""
+
 UNKNOWN_PROTOCOL, NOT_AUTHORISED = 0x84, frozenset({0x86, 0x87})
 VERIFY = {
     tls.OTHER_HOST: "tls-other-name",
@@ -124,6 +127,8 @@ def _answer(settings: BrokerConfig, line: Probing, patience: float) -> Trouble:
     if line.welcome is not None:
         return _refusal(settings, line.welcome)
     if not line.lost:
+        if settings.protocol == "5" and _speaks_old(settings, min(patience, OLD_PATIENCE)):
+            return "mqtt-version", f"{where}: the broker answers MQTT 3.1.1, and ignores MQTT 5"
         return "broker-silent", f"{where}: connected, but no answer in {patience:.0f} s"
     why = tls.diagnose(settings)
     if why:

@@ -19,7 +19,7 @@ def complaint(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     return error
 
 
-def test_what_is_printed_is_a_configuration(
+def test_the_printed_template_is_a_valid_configuration(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "side.toml"
