@@ -54,6 +54,9 @@ class Heard:
 LIMITS = ("MaximumPacketSize", "RetainAvailable", "WildcardSubscriptionAvailable", "MaximumQoS")
 """Properties of CONNACK that matter to a federation; a broker omits those without a limit."""
 
+CALLBACKS = ("on_connect", "on_disconnect", "on_message", "on_subscribe", "on_publish")
+"""Attributes of paho's client; our methods have the same names with an underscore."""
+
 
 class Probing:
     """A connection for the length of a `with` block. The constructor only stores."""
@@ -74,9 +77,8 @@ class Probing:
         client_id = f"doctor-{uuid.uuid4().hex[:12]}"
         client = paho_client.make_client(self.broker, client_id, None, 0)
         client.connect_timeout = self.seconds
-        client.on_connect, client.on_disconnect = self._on_connect, self._on_disconnect
-        client.on_message = self._on_message
-        client.on_subscribe, client.on_publish = self._on_codes, self._on_published
+        for name in CALLBACKS:
+            setattr(client, name, getattr(self, f"_{name}"))
         if self.will_topic:
             client.will_set(self.will_topic, b"", qos=0, retain=False)
         self._client = client
@@ -152,12 +154,12 @@ class Probing:
         if message.qos:
             client.ack(message.mid, message.qos)
 
-    def _on_codes(
+    def _on_subscribe(
         self, client: mqtt.Client, userdata: Any, number: int, codes: Any, properties: Any
     ) -> None:
         self._codes[number] = [code.value for code in codes]
 
-    def _on_published(
+    def _on_publish(
         self, client: mqtt.Client, userdata: Any, number: int, code: Any, properties: Any
     ) -> None:
         self._codes[number] = [code.value]

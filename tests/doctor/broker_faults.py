@@ -38,7 +38,12 @@ def serve(it: Patient, answer: Callable[[socket.socket], None]) -> None:
                 answer(client)
 
     threading.Thread(target=loop, daemon=True).start()
-    it.stack.callback(lambda: [client.close() for client in kept])
+    it.stack.callback(close_all, kept)
+
+
+def close_all(sockets: list[socket.socket]) -> None:
+    for each in sockets:
+        each.close()
 
 
 def silent_server(it: Patient) -> None:
