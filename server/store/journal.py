@@ -126,15 +126,6 @@ class Journal:
 
     # Checks at the start
 
-    def verify(self) -> None:
-        """Check the journal as at a start, also while it is in use; StoreError if it is refused."""
-        self._check()
-
-    @property
-    def marks(self) -> tuple[Path, ...]:
-        """The files beside the journal that tell how far it was written."""
-        return tuple(self._marks.paths)
-
     def _check(self) -> bool:
         """True if there is a journal. A StoreError if one is lost, or is not as written."""
         self._marks.read()
