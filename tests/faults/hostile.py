@@ -21,7 +21,7 @@ import numpy as np
 from fededge.errors import WireError
 from fededge.flat import Vector
 from fededge.transport.session import Connected, Delivered, Incoming, Will
-from fededge.wire import chunks, tensors
+from fededge.wire import chunks, reports, tensors
 from fededge.wire.encoding import Encoding
 from fededge.wire.messages import Claim, Manifest, Reply, Report, State, Status, decode, encode
 from fededge.wire.messages import TaskMessage as Task
@@ -245,7 +245,15 @@ class HostileService(Service):
             payload = mangled(payload, self.rng)
         manifest = chunks.manifest(payload, self.state.manifest.chunk_bytes)
         self.offers[version] = payload, manifest
-        self._say("report", encode(self._report(version, manifest, scalars)))
+        report = self._report(version, manifest, scalars)
+        self._say("report", self._with_chunk(report, payload))
+
+    def _with_chunk(self, report: Report, payload: bytes) -> bytes:
+        """The report, mostly with a chunk of the update: the only one, or one where none may be."""
+        if self.rng.random() < 0.3:
+            return encode(report)
+        message = reports.join(report, chunks.pack(payload, report.manifest, 0))
+        return mangled(message, self.rng) if self.rng.random() < 0.05 else message
 
     def _bluff(self) -> None:
         """A report of an impossible update."""
