@@ -7,7 +7,8 @@ from typing import Protocol
 
 from fededge.flat import Layout
 from fededge.wire import tensors
-from fededge.wire.messages import Rollout, State
+from fededge.wire.messages import State
+from fededge_agent.export_requests import PersonalModel
 from fededge_agent.store import Index, TrainedTurn
 
 __all__ = [
@@ -16,7 +17,6 @@ __all__ = [
     "PrepareRequest",
     "PreparedJob",
     "Request",
-    "ScoreRequest",
     "StoppedError",
     "TrainRequest",
     "TurnTrainer",
@@ -67,17 +67,10 @@ class TrainRequest:
 
 @dataclass(frozen=True)
 class FollowUpRequest:
-    """Export the personal model of the last turn, under this rollout, and note its metrics."""
+    """Hand the personal model of the last turn over, and note its metrics afterwards.
 
-    run: str
-    rollout: Rollout | None
-
-
-@dataclass(frozen=True)
-class ScoreRequest:
-    """Measure an exported model on the device's held-out data; the answer is an accuracy."""
-
-    number: int
+    The answer is a PersonalModel, or None.
+    """
 
 
 @dataclass(frozen=True)
@@ -85,7 +78,7 @@ class AbandonRequest:
     """Stop the training at its next step: it has no answer of its own."""
 
 
-Request = PrepareRequest | TrainRequest | FollowUpRequest | ScoreRequest
+Request = PrepareRequest | TrainRequest | FollowUpRequest
 
 
 class TurnTrainer(Protocol):
@@ -102,6 +95,5 @@ class TurnTrainer(Protocol):
     def train(self, state: State, index: Index) -> TrainedTurn: ...
     def expect(self) -> None: ...
     def abandon(self) -> None: ...
-    def follow_up(self, run: str, rollout: Rollout | None) -> None: ...
-    def score(self, number: int) -> float | None: ...
+    def follow_up(self) -> PersonalModel | None: ...
     def stop(self) -> None: ...

@@ -12,14 +12,14 @@ from fededge._internal.torch_process import RemoteError, TorchProcess
 from fededge.config import AgentConfig
 from fededge.errors import FedEdgeError, HardwareError, ProcessDiedError
 from fededge.hardware import with_passive_threads
-from fededge.wire.messages import Rollout, State
+from fededge.wire.messages import State
+from fededge_agent.export_requests import PersonalModel
 from fededge_agent.requests import (
     AbandonRequest,
     FollowUpRequest,
     PreparedJob,
     PrepareRequest,
     Request,
-    ScoreRequest,
     StoppedError,
     TrainRequest,
 )
@@ -102,12 +102,9 @@ class TrainerProcess:
         self._abandoned = time.monotonic()
         self.process.send(AbandonRequest())
 
-    def follow_up(self, run: str, rollout: Rollout | None) -> None:
-        self._ask(FollowUpRequest(run, rollout))
-
-    def score(self, number: int) -> float | None:
-        accuracy: float | None = self._ask(ScoreRequest(number))
-        return accuracy
+    def follow_up(self) -> PersonalModel | None:
+        model: PersonalModel | None = self._ask(FollowUpRequest())
+        return model
 
     def stop(self) -> None:
         self.process.stop()

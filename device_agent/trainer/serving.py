@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import queue
+import sys
 import threading
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -14,14 +15,13 @@ import msgspec
 
 from fededge._internal import logs
 from fededge._internal.torch_process import RemoteError
-from fededge.errors import FedEdgeError
+from fededge.errors import FedEdgeError, HardwareError
 from fededge.hardware.priority import Priority, apply
 from fededge_agent.requests import (
     AbandonRequest,
     FollowUpRequest,
     PrepareRequest,
     Request,
-    ScoreRequest,
     StoppedError,
     TrainRequest,
 )
@@ -60,7 +60,20 @@ class Requests:
     def answer_all(self) -> None:
         threading.Thread(target=self._read, name="requests", daemon=True).start()
         while True:
-            self.connection.send(_answer(self.turns, self.waiting.get()))
+            request = self.waiting.get()
+            self.connection.send(_answer(self.turns, request))
+            if isinstance(request, FollowUpRequest):
+                self._measure()
+
+    def _measure(self) -> None:
+        """Measure the last turn until the next request comes."""
+        try:
+            self.turns.measure(lambda: not self.waiting.empty())
+        except HardwareError as error:
+            log.error("%s", error)
+            sys.exit(1)  # a GPU that failed stays failed for its process
+        except Exception:
+            log.exception("the metrics")
 
     def _read(self) -> None:
         try:
@@ -93,10 +106,8 @@ def _result(turns: DeviceTurns, request: Request | None) -> object:
             return turns.prepare(state, export)
         case TrainRequest(state, index):
             return turns.train(state, index)
-        case ScoreRequest(number):
-            return turns.score(number)
-        case FollowUpRequest(run, rollout):
-            turns.follow_up(run, rollout)
+        case FollowUpRequest():
+            return turns.hand_over()
         case None:
             turns.start()
     return None
