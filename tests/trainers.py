@@ -11,14 +11,14 @@ __all__ = ["children_of", "exists", "maps_torch", "soon", "trainer_of"]
 
 def trainer_of(agent: int) -> int | None:
     """The process id of an agent's trainer; None without one."""
-    trainers = (p for p in children_of(agent) if b"fededge_agent.trainer" in _read(p, "cmdline"))
-    return next(trainers, None)
+    return next(iter(children_of(agent, b"fededge_agent.trainer")), None)
 
 
-def children_of(agent: int) -> list[int]:
-    """The processes that an agent has started and that run."""
+def children_of(agent: int, program: bytes = b"fededge_agent.") -> list[int]:
+    """The processes of an agent: its trainer, and its exporter."""
     listed = Path(f"/proc/{agent}/task").glob("*/children")
-    return [int(pid) for children in listed for pid in children.read_text().split()]
+    pids = [int(pid) for children in listed for pid in children.read_text().split()]
+    return [pid for pid in pids if program in _read(pid, "cmdline")]
 
 
 def maps_torch(pid: int) -> bool:

@@ -12,11 +12,13 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from fededge.config import AgentConfig, ExportConfig, HardwareConfig
-from fededge.errors import ProcessDiedError
-from fededge.export import ModelRegistry, Origin
+from fededge.errors import ExportError, ProcessDiedError
+from fededge.export import ModelRegistry, Origin, Template
+from fededge.models import build_for
 from fededge_agent.agent import Surroundings
 from fededge_agent.export_requests import ExportRequest, PersonalModel
 from fededge_agent.export_worker import ExportWorker, StatusChanged
@@ -24,7 +26,7 @@ from fededge_agent.exporter_process import ExporterProcess
 from fededge_agent.promotion import Promotion
 from fededge_agent.trainer.turns import DeviceTurns
 from fededge_agent.worker import Worker
-from tests.device_agent.test_turn_runner import STATE, Device
+from tests.device_agent.test_turn_runner import MODEL, STATE, Device
 from tests.trainers import maps_torch, soon
 
 EXPORTER = Surroundings(trainer=lambda config, store: DeviceTurns(config))
@@ -127,7 +129,12 @@ def test_a_release_comes_after_the_export_of_the_model_that_waits(
 ) -> None:
     """Otherwise the device would answer that it has no model for the rollout."""
     order: list[str] = []
-    monkeypatch.setattr(Promotion, "release", lambda self: order.extend(exporter.asked) or True)
+
+    def release(_: Promotion) -> bool:
+        order.extend(exporter.asked)
+        return True
+
+    monkeypatch.setattr(Promotion, "release", release)
     exporter.gate.set()
     exports = worker(tmp_path, exporter, interval=1000.0)
     exports.turn_began()
@@ -229,6 +236,22 @@ def test_an_exporter_that_is_killed_costs_one_export_and_no_turn(
     assert models.manifest(2).compared > 0
     exports.stop()
     assert process.pid is None
+    device.store.close()
+
+
+def test_a_template_that_does_not_give_torchs_numbers_is_traced_again(tmp_path: Path) -> None:
+    """The network's file may have changed since it was traced, and its layout not."""
+    device = Device(tmp_path)
+    device.receive(device.data, device.state.version)
+    first, exporter = turn(device), device.agent.exports.exporter
+    other = msgspec.structs.replace(MODEL, std=(9.0,))
+    Template.trace(build_for(MODEL, 1), other).save(first.template)
+    with pytest.raises(ExportError, match="differs from torch"):
+        exporter.export(ExportRequest(first, "run", None))
+    device.agent.exports._schedule.done()
+    second = turn(device)
+    exporter.export(ExportRequest(second, "run", None))
+    assert ModelRegistry(tmp_path / "models").number() == 1
     device.store.close()
 
 
