@@ -27,8 +27,8 @@ __all__ = ["ExportWorker", "StatusChanged"]
 
 log = logging.getLogger("agent")
 
-LAST_EXPORT = 60.0
-"""Seconds that a stop waits for the newest model's export: on a busy box, it is slow to start."""
+LAST_EXPORT = 15.0
+"""Seconds that a stop waits for the newest model's export: less than systemd waits for the stop."""
 
 Job = Callable[[], None]
 

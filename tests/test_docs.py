@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from fededge import methods
-from fededge.cli import COMMANDS, main
+from fededge.cli import main
+from fededge.cli.parser import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [

@@ -56,7 +56,7 @@ def shared_names() -> dict[str, set[str]]:
 
 def test_every_word_has_a_sentence_and_a_place_that_exists() -> None:
     for word, meaning, where in rows(PAGE):
-        assert re.fullmatch("[a-z][a-z ]*", word)
+        assert re.fullmatch("[a-z][a-z -]*", word)
         assert re.search(r"[.:][)]?$", meaning), f"{word}: the meaning is not a sentence"
         (name,) = re.findall("`([^`]+)`", where)
         assert exists(name), f"{word}: there is no {name}"

@@ -42,7 +42,7 @@ methods: errors _internal flat ops models method training
 config: errors _internal hardware models wire storage credentials federated methods
 data: _internal.plain_text errors model_spec _internal inputs storage training config
 transport: errors credentials config
-service: errors _internal wire config transport
+service: _internal.plain_text errors _internal wire config transport
 simulation: errors model_spec _internal hardware flat models wire method storage federated
     training methods config data
 fededge_agent.machine: errors wire service
@@ -58,8 +58,8 @@ fededge_server: _internal.plain_text errors model_spec _internal hardware flat m
     storage credentials federated training methods config data transport service
     fededge_server.machine fededge_server.store
 cli: _internal.plain_text errors _internal hardware inputs ops models wire storage broker
-    credentials federated predictor training export methods config data transport simulation
-    fededge_agent fededge_server.store fededge_server
+    credentials federated predictor training export methods config data transport service
+    simulation fededge_agent fededge_server.store fededge_server
 __main__: cli
 """
 
@@ -77,7 +77,7 @@ def _parts(table: str) -> dict[str, tuple[str, ...]]:
 
 PARTS = _parts(TABLE)
 
-# Who may import a package: nobody else does.
+# Packages that only these parts may import.
 ONLY: dict[str, tuple[str, ...]] = {
     "amqtt": ("fededge.broker",),
     "cryptography": ("fededge.credentials", "fededge.predictor", "fededge.wire"),
@@ -96,7 +96,7 @@ ONLY: dict[str, tuple[str, ...]] = {
     "zstandard": ("fededge.wire",),
 }
 
-# Who imports what inside functions only: heavy, optional, or not to be known at import time.
+# Imports that are lazy (inside functions): heavy, optional, or circular at import time.
 LAZY: dict[str, tuple[str, ...]] = {
     "PIL": ("fededge",),
     "cryptography": ("fededge.predictor",),
@@ -107,7 +107,7 @@ LAZY: dict[str, tuple[str, ...]] = {
     "torchvision": ("fededge",),
 }
 
-# What a part never imports.
+# Packages that a part must never import.
 NEVER: dict[str, tuple[str, ...]] = {
     # An app has ONNX Runtime and numpy, and need not have more.
     "fededge.predictor": (
@@ -131,7 +131,7 @@ NEVER: dict[str, tuple[str, ...]] = {
 # Parts of those that may: they run in the trainer process.
 EXEMPT = ("fededge_agent.trainer",)
 
-# What nobody imports: bytes from outside must never be able to run code.
+# Packages that no part may import: bytes from outside must never run code.
 BANNED = ("cPickle", "dill", "joblib", "marshal", "pickle", "shelve")
 
 
@@ -280,7 +280,7 @@ def test_the_source_keeps_the_rule(rule: Rule) -> None:
         (not_allowed, "fededge.training", "from fededge import _C"),
         (not_allowed, "fededge.data.folder", "import sqlite3"),
         (not_allowed, "fededge_agent.trainer.turns", "async def f():\n    import onnxruntime"),
-        (too_early, "fededge.cli.agent", "from fededge_agent.agent import Agent"),
+        (too_early, "fededge.cli.operation.agent", "from fededge_agent.agent import Agent"),
         (too_early, "fededge.data.formats.images", "class A:\n    import torchvision.io"),
         (too_early, "fededge.predictor.images", "import PIL.Image"),
         (forbidden, "fededge.predictor.model", "def f():\n    import torch"),

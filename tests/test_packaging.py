@@ -1,4 +1,4 @@
-"""What an installation holds: versions, data, commands, with kernels and without."""
+"""The content of an installation: versions, data and commands, with and without kernels."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_data_files_are_found() -> None:
 
 def test_the_command_exists_and_is_the_module(tmp_path: Path) -> None:
     (script,) = importlib.metadata.entry_points(group="console_scripts", name="fededge")
-    assert script.value == "fededge.cli:main"
+    assert script.value == "fededge.__main__:start"
     assert callable(script.load())
     assert run("-m", "fededge", "--help", cwd=tmp_path).returncode == 0
 

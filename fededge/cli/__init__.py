@@ -1,38 +1,18 @@
-"""The `fededge` command. Each subcommand is a module here, imported lazily."""
+"""The `fededge` command. Each subcommand is a module of a folder here, imported lazily."""
 
 from __future__ import annotations
 
-import argparse
-import importlib
 import io
 import os
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import NoReturn
 
-from fededge import __version__
 from fededge._internal.plain_text import plain
+from fededge.cli.parser import command_parser, wanted_command
 from fededge.errors import ConfigError, FedEdgeError
 
 __all__ = ["main"]
-
-COMMANDS = {
-    "demo": "run a whole federation on this machine: broker, coordinator, agents, data, ONNX",
-    "simulate": "run one method on a simulated fleet",
-    "compare": "compare methods over several seeds on one split",
-    "coordinator": "run the coordinator of a federation",
-    "agent": "run the agent of a device",
-    "rollback": "continue a federation from an earlier version of its model",
-    "status": "show the state of a federation: its round, its model, its devices",
-    "audit": "show what has left this device",
-    "export": "manage a device's exported models: list, roll back, pin, report bad",
-    "predict": "classify files and folders with a device's model",
-    "serve-model": "serve a device's model over local HTTP, for apps in any language",
-    "init": "write configuration files, certificates, a closed broker's files, keys",
-    "partition": "show and plot how a label-skew split partitions a data set among devices",
-    "doctor": "show what this installation can do, and what is missing",
-}
 
 MOST_SAID = 10_000
 """The most characters of an error; one that lists all differences of a configuration is long."""
@@ -42,14 +22,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a subcommand; a user's mistake gives one sentence and exit code 2."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     _prepare_terminal()
+    command = None
     try:
-        options = _parser(given).parse_args(given)
+        command = wanted_command(given)
+        options = command_parser([command] if command else []).parse_args(given)
         return int(options.run(options) or 0)
     except FedEdgeError as error:
         print(f"fededge: {plain(str(error), MOST_SAID)}", file=sys.stderr)
         return error.exit_code
     except ModuleNotFoundError as error:
-        print(f"fededge: {_missing(error, _wanted(given))}", file=sys.stderr)
+        print(f"fededge: {_missing(error, command)}", file=sys.stderr)
         return ConfigError.exit_code
     except KeyboardInterrupt:
         return 130
@@ -79,33 +61,3 @@ def _missing(error: ModuleNotFoundError, command: str | None) -> str:
         f"{command} needs {name}, which is not installed here; only predict and serve-model work "
         f"without it: pip install {name}"
     )
-
-
-class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are one line, without the usage text."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
-
-
-def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
-    """Build the parser; import only the subcommand that is called."""
-    parser = Parser(
-        prog="fededge",
-        description="Train one model across a fleet of edge boxes; their data stays on them.",
-        epilog="Begin with: fededge demo",
-    )
-    parser.add_argument("--version", action="version", version=f"fededge {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    wanted = _wanted(given)
-    for name, text in COMMANDS.items():
-        formatter = argparse.RawDescriptionHelpFormatter
-        command = commands.add_parser(name, help=text, formatter_class=formatter)
-        if name == wanted:
-            module = f"fededge.cli.{name.replace('-', '_')}"
-            importlib.import_module(module).add_to(command)
-    return parser
-
-
-def _wanted(given: Sequence[str]) -> str | None:
-    return next((word for word in given if word in COMMANDS), None)

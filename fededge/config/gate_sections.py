@@ -1,4 +1,4 @@
-"""Sections for a box that has a day job: when it trains, and behind whom."""
+"""Sections for a box with other work: its conditions for training, and its priority."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["PriorityConfig", "WhenConfig"]
 
 
 class WhenConfig(Section, frozen=True):
-    """When this box may train; otherwise its agent says that it is resting, and why."""
+    """Conditions under which this box trains; otherwise its agent rests and reports the reason."""
 
     hours: Annotated[
         tuple[str, ...],
@@ -35,13 +35,11 @@ class WhenConfig(Section, frozen=True):
 
 
 class PriorityConfig(Section, frozen=True):
-    """How far the training stands back behind other programs of this box."""
+    """Priority of the training relative to other programs of this box."""
 
-    nice: Annotated[int, described("0: as others, to 19: last", ge=0, le=19)] = 0
-    ionice: Annotated[
-        str, described("priority at the disk: 'idle', 'best-effort:7'; empty: as others")
-    ] = ""
+    nice: Annotated[int, described("CPU priority, from 0 (normal) to 19 (lowest)", ge=0, le=19)] = 0
+    ionice: Annotated[str, described("disk priority: 'idle', 'best-effort:7'; empty: normal")] = ""
     stream_priority: Annotated[
         Literal["default", "low"],
-        described("on an NVIDIA GPU: low: behind the other clients of an MPS daemon"),
+        described("NVIDIA GPU: low runs after the other clients of an MPS daemon"),
     ] = "default"

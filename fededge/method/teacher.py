@@ -54,7 +54,7 @@ def outputs(net: FlatModel, vector: Tensor, preprocess: nn.Module, x: Tensor) ->
     before = net.swap(vector)
     try:
         with evaluating(net.module):
-            quick = models.untrained(net.module)
+            quick = models.for_inference(net.module)
             device = net.vector.device
             inputs = (preprocess(some.to(device)) for some in x.split(INFERENCE_BATCH))
             parts = [forward(quick, some) for some in inputs]

@@ -234,9 +234,9 @@ def lower_features(r: TurnView, lower: nn.Sequential, index: Sequence[Tensor]) -
     """Return the lower layers' outputs for each batch of the slice."""
     x = r.data.x[int(index[0][0]) : int(index[-1][-1]) + 1]
     sizes = [len(batch) for batch in index]
-    quick = models.untrained(lower)
+    quick = models.for_inference(lower)
     with torch.no_grad():
-        parts = x.split(INFERENCE_BATCH if models.apart(lower) else sizes)
+        parts = x.split(INFERENCE_BATCH if models.batch_independent(lower) else sizes)
         made = [quick(models.channels_last(r.turn.preprocess(r.moved(part)))) for part in parts]
         split: Sequence[Tensor] = torch.cat(made).split(sizes)
     return split

@@ -63,7 +63,7 @@ class FedBalance(Method):
     def objective(self, r: TurnView, out: Output, batch: Batch) -> Objective:
         if "alpha" not in r.memo:
             r.memo["alpha"] = alpha(r.data).to(out.logits)
-            r.memo["weak"] = models.trained(self._psi(r).module)
+            r.memo["weak"] = models.for_training(self._psi(r).module)
         weak = forward(r.memo["weak"], batch.x).logits
         return Objective(added=weak, added_scale=r.memo["alpha"])
 

@@ -13,13 +13,15 @@ __all__ = [
     "LogitSum",
     "Preprocess",
     "activation_counts",
-    "apart",
     "autocast",
+    "batch_independent",
     "build",
     "build_for",
     "channels_last",
     "check_name",
     "computing_on",
+    "for_inference",
+    "for_training",
     "heads",
     "meta_network",
     "names",
@@ -27,8 +29,6 @@ __all__ = [
     "probe_network",
     "redraw_",
     "takes_texts",
-    "trained",
-    "untrained",
 ]
 
 if TYPE_CHECKING:
@@ -36,7 +36,12 @@ if TYPE_CHECKING:
     from fededge.models.base import Classifier, Preprocess, redraw_, takes_texts
     from fededge.models.ensemble import LogitSum
     from fededge.models.head import CosineHead, heads
-    from fededge.models.layer_fusion import apart, pooled_first, trained, untrained
+    from fededge.models.layer_fusion import (
+        batch_independent,
+        for_inference,
+        for_training,
+        pooled_first,
+    )
     from fededge.models.precision import autocast, channels_last, computing_on
     from fededge.models.zoo import build, build_for, meta_network, probe_network
 else:
@@ -46,7 +51,7 @@ else:
         {
             "base": "Classifier Preprocess redraw_ takes_texts",
             "head": "CosineHead heads",
-            "layer_fusion": "apart pooled_first trained untrained",
+            "layer_fusion": "batch_independent for_inference for_training pooled_first",
             "precision": "autocast channels_last computing_on",
             "ensemble": "LogitSum",
             "activations": "activation_counts",

@@ -41,7 +41,7 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 def predictions(module: nn.Module, preprocess: nn.Module, x: Tensor, batch: int = 256) -> Tensor:
     """Return the label that the module predicts for each input."""
     with evaluating(module):
-        quick, device = models.untrained(module), device_of(module)
+        quick, device = models.for_inference(module), device_of(module)
         inputs = (preprocess(part.to(device)) for part in x.split(batch))
         return torch.cat([quick(models.channels_last(part)).argmax(1) for part in inputs])
 

@@ -1,4 +1,4 @@
-"""The same values in less time: networks with their stages in a better order to compute."""
+"""Layer fusion: networks that compute the same values faster, with fused or reordered layers."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from fededge import ops
 from fededge.models.base import Classifier
 
-__all__ = ["apart", "pooled_first", "trained", "untrained"]
+__all__ = ["batch_independent", "for_inference", "for_training", "pooled_first"]
 
-# What these make of an example does not depend on the others of its batch, nor on chance.
-APART = (
+# Layers whose output for an example depends neither on the rest of its batch nor on chance.
+BATCH_INDEPENDENT = (
     *(nn.Conv2d, nn.Linear, nn.ReLU, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d),
     *(nn.Flatten, nn.Identity, nn.Sequential),
 )
@@ -23,12 +23,12 @@ APART = (
 
 # Input channels up to which a fused convolution is faster than torch's layers, with and without the
 # backward pass. Measured per layer of the zoo with batches of 10 and 64 (docs/kernels.md).
-MOST_TRAINED = 64
-MOST_UNTRAINED = 32
+MOST_CHANNELS_TRAINING = 64
+MOST_CHANNELS_INFERENCE = 32
 
 
-class Halved(nn.Module):
-    """`nn.MaxPool2d(2)` without a note of where each maximum was, which nobody asks for."""
+class FastMaxPool(nn.Module):
+    """`nn.MaxPool2d(2)` without the positions of the maxima, which only a gradient needs."""
 
     def __init__(self, pool: nn.MaxPool2d) -> None:
         super().__init__()
@@ -40,37 +40,42 @@ class Halved(nn.Module):
             pooled: Tensor = self.pool(x)
             return pooled
         rows, columns = rows // 2 * 2, columns // 2 * 2
-        # Rows first: in the order of `channels_last` two of them are two long runs of memory.
+        # Rows first: in `channels_last` order a row is contiguous.
         x = torch.maximum(x[..., 0:rows:2, :], x[..., 1:rows:2, :])
         return torch.maximum(x[..., 0:columns:2], x[..., 1:columns:2])
 
 
-class Convolved(nn.Module):
-    """A convolution, its rectifier and `nn.MaxPool2d(2)` in one pass, if wanted `with_gradient`."""
+class FusedConvolution(nn.Module):
+    """A convolution, its ReLU and `nn.MaxPool2d(2)` in one pass.
+
+    Without `with_gradient`, it is fused only where no gradient is computed.
+    """
 
     def __init__(self, convolution: nn.Conv2d, pool: nn.MaxPool2d, with_gradient: bool) -> None:
         super().__init__()
         self.convolution = convolution
-        self.rest = nn.Sequential(pool if with_gradient else _halved(pool), nn.ReLU(inplace=True))
+        self.rest = nn.Sequential(
+            pool if with_gradient else _fast_pool(pool), nn.ReLU(inplace=True)
+        )
         self.rounds_up = pool.ceil_mode
         self.with_gradient = with_gradient
 
     def forward(self, x: Tensor) -> Tensor:
         convolution = self.convolution
         padding = int(convolution.padding[0])
-        if not self._in_one(x, 2 * padding):
+        if not self._can_fuse(x, 2 * padding):
             made: Tensor = self.rest(convolution(x))
             return made
         return ops.pooled_convolution(x, convolution.weight, convolution.bias, padding)
 
-    def _in_one(self, x: Tensor, added: int) -> bool:
+    def _can_fuse(self, x: Tensor, added: int) -> bool:
         if torch.is_grad_enabled() and not self.with_gradient:
             return False
         if not (x.is_cpu and x.dtype == torch.float32 and x.dim() == 4):
             return False
         if torch.is_autocast_enabled("cpu"):
             return False
-        if torch._C._len_torch_dispatch_stack():  # who counts operations knows torch's
+        if torch._C._len_torch_dispatch_stack():  # such as a FLOP counter, which knows torch's ops
             return False
         sides = zip(x.shape[2:], self.convolution.kernel_size, strict=True)
         odd = any((side + added - kernel) % 2 == 0 for side, kernel in sides)
@@ -78,59 +83,59 @@ class Convolved(nn.Module):
 
 
 def pooled_first(module: nn.Module) -> nn.Module:
-    """Torch's own layers in a faster order: parameters are shared, all bits are the same.
+    """Return the network with max pooling before ReLU; parameters are shared, all bits the same.
 
-    The largest of rectified numbers is the largest of the numbers, rectified, and has the same
-    gradient: pooled first, only a quarter is left to rectify. An exported model keeps its order,
-    in which runtimes fuse a convolution with the rectifier that follows it.
+    Both orders have the same output and gradient, but after pooling only a quarter of the numbers
+    is left for the ReLU. An exported model keeps its order, in which runtimes fuse a convolution
+    with the ReLU that follows it.
     """
     return _reordered(module, _pooled_first)
 
 
-def trained(module: nn.Module) -> nn.Module:
-    """The network that local training runs: convolutions fused with their pooling where faster.
+def for_training(module: nn.Module) -> nn.Module:
+    """Return the network that local training runs: convolutions are fused where that is faster.
 
-    Parameters are shared. Fused sums are made in another order than torch's: same values to float32
-    accuracy, other last bits.
+    Parameters are shared. A fused convolution adds in another order than torch: the values are the
+    same to float32 accuracy, the last bits differ.
     """
-    return _reordered(module, _trained)
+    return _reordered(module, _for_training)
 
 
-def untrained(module: nn.Module) -> nn.Module:
-    """The same for passes without a gradient: quicker pooling, and convolutions fused with it.
+def for_inference(module: nn.Module) -> nn.Module:
+    """Return the network for passes without a gradient: fused convolutions, faster pooling.
 
-    The sums of a fused convolution are made in another order than torch's: its last bits differ.
+    Parameters are shared. The last bits of a fused convolution differ from torch's.
     """
-    return _reordered(module, _untrained)
+    return _reordered(module, _for_inference)
 
 
 def _pooled_first(stages: list[nn.Module]) -> None:
-    for i, pool in _rectified_pools(stages):
+    for i, pool in _relu_pools(stages):
         stages[i : i + 2] = pool, stages[i]
 
 
-def _trained(stages: list[nn.Module]) -> None:
+def _for_training(stages: list[nn.Module]) -> None:
     _fuse(stages, with_gradient=True)
     _pooled_first(stages)
 
 
-def _untrained(stages: list[nn.Module]) -> None:
+def _for_inference(stages: list[nn.Module]) -> None:
     _fuse(stages, with_gradient=False)
-    for i, pool in _rectified_pools(stages):
-        stages[i : i + 2] = _halved(pool), nn.ReLU(inplace=True)
+    for i, pool in _relu_pools(stages):
+        stages[i : i + 2] = _fast_pool(pool), nn.ReLU(inplace=True)
 
 
 def _fuse(stages: list[nn.Module], with_gradient: bool) -> None:
-    """Make one stage of each convolution that a rectifier and a pool follow."""
-    most = MOST_TRAINED if with_gradient else MOST_UNTRAINED
-    for i, pool in reversed(_rectified_pools(stages)):
+    """Replace each convolution, its ReLU and its max pooling by one stage."""
+    most = MOST_CHANNELS_TRAINING if with_gradient else MOST_CHANNELS_INFERENCE
+    for i, pool in reversed(_relu_pools(stages)):
         before = stages[i - 1] if i else None
-        if isinstance(before, nn.Conv2d) and _halves(pool) and _fuses(before, most):
-            stages[i - 1 : i + 2] = [Convolved(before, pool, with_gradient)]
+        if isinstance(before, nn.Conv2d) and _is_two_by_two(pool) and _fuses(before, most):
+            stages[i - 1 : i + 2] = [FusedConvolution(before, pool, with_gradient)]
 
 
-def _rectified_pools(stages: Sequence[nn.Module]) -> list[tuple[int, nn.MaxPool2d]]:
-    """Where a rectifier stands before a pool."""
+def _relu_pools(stages: Sequence[nn.Module]) -> list[tuple[int, nn.MaxPool2d]]:
+    """Return the position of each ReLU that max pooling follows, and the pooling."""
     return [
         (i, pool)
         for i, (relu, pool) in enumerate(itertools.pairwise(stages))
@@ -139,7 +144,7 @@ def _rectified_pools(stages: Sequence[nn.Module]) -> list[tuple[int, nn.MaxPool2
 
 
 def _fuses(convolution: nn.Conv2d, most: int) -> bool:
-    """True if `ops.pooled_convolution` computes it, and in less time than torch's layers."""
+    """Return True if `ops.pooled_convolution` supports it, and is faster than torch's layers."""
     shape = (convolution.stride, convolution.dilation, convolution.groups)
     padding, hooks = convolution.padding, convolution._forward_hooks
     return (
@@ -163,7 +168,7 @@ def _reordered(module: nn.Module, reorder: Callable[[list[nn.Module]], None]) ->
 
 
 def _with(module: nn.Module, children: dict[str, nn.Module]) -> nn.Module:
-    """The module with these children, and with its hooks; itself if it has them already."""
+    """Return a copy of the module with these children and its hooks; itself if they are its own."""
     if list(children.values()) == list(module.children()):
         return module
     other = copy.copy(module)
@@ -171,14 +176,14 @@ def _with(module: nn.Module, children: dict[str, nn.Module]) -> nn.Module:
     return other
 
 
-def apart(module: nn.Module) -> bool:
-    """Whether a module, as far as it is known, treats each example alone: any batches will do."""
-    return all(type(part) in APART for part in module.modules())
+def batch_independent(module: nn.Module) -> bool:
+    """Return True if each example's output is known not to depend on the rest of its batch."""
+    return all(type(part) in BATCH_INDEPENDENT for part in module.modules())
 
 
-def _halved(pool: nn.MaxPool2d) -> nn.Module:
-    return Halved(pool) if _halves(pool) else pool
+def _fast_pool(pool: nn.MaxPool2d) -> nn.Module:
+    return FastMaxPool(pool) if _is_two_by_two(pool) else pool
 
 
-def _halves(pool: nn.MaxPool2d) -> bool:
+def _is_two_by_two(pool: nn.MaxPool2d) -> bool:
     return (pool.kernel_size, pool.stride, pool.padding, pool.dilation) == (2, 2, 0, 1)

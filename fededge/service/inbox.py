@@ -24,10 +24,18 @@ class Served(Protocol):
 
 
 class InboxLoop:
-    """The queue that other threads put events into, and the loop that takes them out."""
+    """The queue that other threads put events into, and the loop that takes them out.
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    `progress` is called after each event and each tick that was handled: it feeds the watchdog.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        progress: Callable[[], None] = lambda: None,
+    ) -> None:
         self.clock = clock
+        self.progress = progress
         self.inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._stopping = False
 
@@ -44,6 +52,8 @@ class InboxLoop:
                 event = self.inbox.get(timeout=max(0.0, next_tick - self.clock()))
                 if event is not None:
                     served.take(event)
+                    self.progress()
             if self.clock() >= next_tick:
                 next_tick = self.clock() + TICK
                 served.tick()
+                self.progress()

@@ -43,7 +43,7 @@ class LocalStep:
         self.ends_pass = False
         companions = method.companions(turn)
         self.models = [turn.net, *companions]
-        self.network = models.trained(turn.net.module)
+        self.network = models.for_training(turn.net.module)
         pull = method.pull(turn) or Affine()
         turn.kappas[turn.phase.name] = pull.kappa
         self.optimisers = [Sgd(turn.net, turn.hyper, pull)]

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fededge.cli import doctor, main
+from fededge.cli import main
+from fededge.cli.operation import doctor
 from fededge.hardware import Probe
 from fededge.ops import _backend
 from tests.hardware.fakes import ORIN, RTX, FakeGpu, FakeTorch, box, graphics_card, jetson

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from fededge.cli import COMMANDS
+from fededge.cli.parser import COMMANDS
 
 HEAVY = {
     *("torch", "torchvision", "onnx", "onnxruntime", "onnxscript", "numpy", "matplotlib", "PIL"),

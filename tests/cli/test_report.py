@@ -7,7 +7,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from fededge.cli import report
+from fededge.cli.demo import report
 
 SENT = {"tensor body.0.weight": 1_947_440, "scalar steps": 924, "report": 3_360, "status": 12_470}
 SENT |= {"claim": 47, "framing": 7_880}

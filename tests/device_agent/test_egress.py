@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from torch import nn
 
-from fededge.cli.audit import read_ledger
+from fededge.cli.operation.audit import read_ledger
 from fededge.errors import EgressError, StoreError
 from fededge.flat import Layout
 from fededge.storage.source import FileSource

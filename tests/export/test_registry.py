@@ -138,7 +138,7 @@ def test_the_last_few_models_are_kept(
     assert ModelManifest.read(tmp_path / "11" / "manifest.json").round == 10
 
 
-def test_what_a_crash_left_behind_is_cleared(
+def test_leftovers_of_a_crash_are_cleared(
     flat: FlatModel, template: Template, origin: Origin, images: Tensor, tmp_path: Path
 ) -> None:
     (tmp_path / ".new").mkdir()

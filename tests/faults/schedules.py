@@ -25,14 +25,14 @@ __all__ = [
 
 STAGES = RolloutConfig(stages=(0.5, 1.0), soak=30.0)
 EVERY = 7
-"""Of so many seeds the last one has hostile devices."""
+"""Every n-th seed has hostile devices."""
 
 
 TURN = (5.0, 15.0)
 """Seconds that a turn takes where devices are hostile."""
 
 FACTOR = 6.0
-"""So many times as long as without hostile devices all rounds of a run may take."""
+"""The rounds of a run may take this many times as long as without hostile devices."""
 
 
 def kind(
@@ -85,7 +85,7 @@ KINDS = {
     "buffers of two": kind(mode="buffered", buffer=2, min_devices=2),
 }
 FIXED = frozenset({"all", "all, rounded", "all, the nearest of them"})
-"""Where all take part in every round: the last version does not depend on what went wrong."""
+"""Kinds in which all devices take part in every round: faults do not change the last version."""
 
 HOSTILE_KINDS = {
     "fedavg": besieged(4, 1, "fedavg"),

@@ -22,7 +22,7 @@ PARTS = 20
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """What a service logs under faults is not read here, and takes a third of the time."""
+    """Disable logging: nobody reads it here, and it takes a third of the time."""
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)

@@ -89,7 +89,7 @@ def accept_a_stale_version(monkeypatch: pytest.MonkeyPatch) -> None:
     real = Updates.verdict
 
     def verdict(self: Updates, one: Participant, report: Report, now: float) -> Reply | None:
-        """What was trained from the version before is taken for this round."""
+        """An update trained from the previous version is accepted for this round."""
         reply = real(self, one, report, now)
         stale = reply is not None and reply.kind == "late"
         return None if stale and self.state.phase == "open" else reply

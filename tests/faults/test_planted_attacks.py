@@ -41,7 +41,7 @@ def quiet() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="module")
 def measured() -> None:
-    """How long runs take in peace is measured before anything is planted."""
+    """Measure the duration of undisturbed runs before a bug is planted."""
     for name in HOSTILE_KINDS:
         at_peace(name)
 
@@ -60,7 +60,7 @@ def believe_the_round(monkeypatch: pytest.MonkeyPatch) -> None:
     real = Updates.verdict
 
     def verdict(self: Updates, one: Participant, report: Report, now: float) -> Reply | None:
-        """Which round an update is for, the report's word decides."""
+        """The report alone decides which round an update is for."""
         if self.state.phase == "open" and round_of(report.version) >= self.state.round:
             report = msgspec.structs.replace(report, version=self.state.version)
         return real(self, one, report, now)

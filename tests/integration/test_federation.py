@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from fededge.cli.audit import read_ledger
+from fededge.cli.operation.audit import read_ledger
 from fededge.config import BrokerConfig
 from fededge.errors import StoreError
 from fededge.export import ModelRegistry, predict, session
@@ -43,7 +43,7 @@ class Listener:
         self.seen: list[Incoming] = []
 
     def messages(self, kind: str, quiet: float = 0.3) -> list[Incoming]:
-        """What has come of this kind, once nothing has come for a moment."""
+        """The messages of this kind, once none has come for a moment."""
         with contextlib.suppress(queue.Empty):
             while True:
                 event = self.inbox.get(timeout=quiet)
@@ -58,7 +58,7 @@ def versions(federation: Federation, name: str = "coordinator") -> list[str]:
 
 
 def rounds_done(federation: Federation) -> int:
-    """How many rounds the journal has; none as long as it is only being made."""
+    """The number of rounds in the journal; 0 while it is being created."""
     try:
         return max(0, len(versions(federation)) - 1)
     except StoreError:

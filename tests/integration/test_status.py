@@ -1,4 +1,4 @@
-"""What an operator is told: `fededge status` by a real broker, `fededge audit` by the ledger."""
+"""The operator's commands: `fededge status` over a real broker, `fededge audit` from the ledger."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fededge.cli import main
-from fededge.cli.audit import read_ledger
+from fededge.cli.operation.audit import read_ledger
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Federation

@@ -320,7 +320,7 @@ def unless_diverged(some: Fleet, device: str, number: int) -> Answer | None:
 
 
 @every_composition
-def test_what_leaves_is_what_is_declared(name: str, fleet: Callable[[str], Fleet]) -> None:
+def test_only_declared_values_leave_the_device(name: str, fleet: Callable[[str], Fleet]) -> None:
     some = fleet(name).rounds(2)
     layout = some.trainers["d1"].net.layout
     sent = some.stack.send(some.state)

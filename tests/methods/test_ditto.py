@@ -45,7 +45,7 @@ def test_three_turns_are_those_of_plain_loops(
         assert answer.scalars["steps"] == 4
 
 
-def test_what_is_sent_is_fedavgs_bit_for_bit(
+def test_the_upload_equals_fedavgs_bit_for_bit(
     deep: Nets, examples: Data, trainer: Make, turn: Take
 ) -> None:
     data = examples(21, side=16)

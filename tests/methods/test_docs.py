@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fededge.cli import main
-from fededge.cli.audit import read_ledger
+from fededge.cli.operation.audit import read_ledger
 from fededge.method.base import Method
 from fededge.methods import METHODS, method
 from tests.pages import blocks, page, write_example

@@ -363,7 +363,7 @@ def test_classes_that_a_device_lacks_are_forgotten_less(
     assert left["fedacd"] > 2 * left["fedavg"]
 
 
-# Where it is another method
+# Special cases that equal another method
 
 
 def test_its_whole_loss_is_what_ala_learns_by_wherever_it_stands(

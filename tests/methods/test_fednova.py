@@ -260,7 +260,7 @@ def test_an_honest_count_and_an_empty_device_pass() -> None:
 
 
 @pytest.mark.parametrize("other", ["fedrs", "fedavgm", "scaffold", "fedacd"])
-def test_what_decides_the_weights_or_the_step_itself_is_refused(other: str) -> None:
+def test_a_layer_that_decides_weights_or_step_itself_is_refused(other: str) -> None:
     with pytest.raises(MethodError, match=f"^{other} and fednova cannot be combined: each decides"):
         method(f"{other}+fednova")
 

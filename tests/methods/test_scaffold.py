@@ -372,7 +372,7 @@ def test_a_device_that_took_no_step_changes_no_control_variate(
     assert state["c"].tolist() == c.tolist()
 
 
-# What is refused
+# Refusals
 
 
 def test_a_report_that_no_device_makes_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""Networks whose stages are reordered give what the networks as they are give."""
+"""Fused and reordered networks compute the same values as the original networks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,14 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fededge.models import build
 from fededge.models.base import Classifier
-from fededge.models.layer_fusion import Convolved, Halved, apart, pooled_first, trained, untrained
+from fededge.models.layer_fusion import (
+    FastMaxPool,
+    FusedConvolution,
+    batch_independent,
+    for_inference,
+    for_training,
+    pooled_first,
+)
 from fededge.models.precision import channels_last
 
 Order = Callable[[nn.Module], nn.Module]
@@ -24,47 +31,51 @@ def images(shape: tuple[int, ...], seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-def reordered(module: nn.Module, kind: type[nn.Module] = Halved) -> int:
+def count(module: nn.Module, kind: type[nn.Module] = FastMaxPool) -> int:
     return sum(isinstance(part, kind) for part in module.modules())
 
 
 def test_the_convolutions_of_the_zoo_are_pooled_first() -> None:
-    counts = {name: reordered(untrained(build(name, 10, (3, 32, 32), 0))) for name in POOLED}
+    counts = {name: count(for_inference(build(name, 10, (3, 32, 32), 0))) for name in POOLED}
     assert all(counts.values()), counts
     assert counts["lenet"] == 2
 
 
 @pytest.mark.parametrize(
-    ("order", "vgg8", "alexnet32"), [(trained, 2, 1), (untrained, 1, 0)], ids=["trained", "not"]
+    ("order", "vgg8", "alexnet32"),
+    [(for_training, 2, 1), (for_inference, 1, 0)],
+    ids=["training", "inference"],
 )
 def test_convolutions_of_few_channels_are_fused_with_their_pooling(
     order: Order, vgg8: int, alexnet32: int
 ) -> None:
-    counts = {name: reordered(order(build(name, 10, (3, 32, 32), 0)), Convolved) for name in POOLED}
+    counts = {
+        name: count(order(build(name, 10, (3, 32, 32), 0)), FusedConvolution) for name in POOLED
+    }
     small = {"lenet": 2, "lenet5": 2, "lfd-cnn": 2, "cnn4": 2, "tfcnn": 2}
     assert counts == small | {"vgg8": vgg8, "alexnet32": alexnet32}
 
 
 @pytest.mark.parametrize("side", [28, 31])
 @pytest.mark.parametrize("name", ["lenet", "cnn4", "vgg8", "resnet8", "mlpnet"])
-def test_untrained_networks_give_what_they_give_in_float64(name: str, side: int) -> None:
-    """A side of 31 leaves a row and a column that no maximum takes in."""
+def test_networks_for_inference_agree_with_float64(name: str, side: int) -> None:
+    """With a side of 31, pooling ignores the last row and column."""
     net = build(name, 10, (1, side, side), 0).eval()
     x = channels_last(images((5, 1, side, side)))
     kept = x.clone()
     with torch.no_grad():
-        found = untrained(net)(x)
+        found = for_inference(net)(x)
         torch.testing.assert_close(found, net(x), rtol=0, atol=2e-6)
         expected = copy.deepcopy(net).double()(x.double())
     torch.testing.assert_close(found.double(), expected, rtol=2e-6, atol=2e-6)
     assert torch.equal(x, kept)
 
 
-def test_with_a_gradient_all_is_as_it_was() -> None:
+def test_a_network_for_inference_is_not_fused_when_a_gradient_is_computed() -> None:
     net = build("lenet", 10, (1, 28, 28), 0)
     x = channels_last(images((5, 1, 28, 28)))
-    assert torch.equal(untrained(net)(x), net(x))
-    assert untrained(net)(x).requires_grad
+    assert torch.equal(for_inference(net)(x), net(x))
+    assert for_inference(net)(x).requires_grad
 
 
 LAYERS = pytest.mark.parametrize(
@@ -89,12 +100,12 @@ LAYERS = pytest.mark.parametrize(
 
 @LAYERS
 @pytest.mark.parametrize("side", [8, 9])
-def test_any_convolution_gives_what_it_gives_in_float64(
+def test_any_convolution_agrees_with_float64(
     convolution: nn.Conv2d, pool: nn.Module, fused: bool, side: int
 ) -> None:
     stages = nn.Sequential(convolution, nn.ReLU(), pool)
-    quick = untrained(stages)
-    assert reordered(quick, Convolved) == fused
+    quick = for_inference(stages)
+    assert count(quick, FusedConvolution) == fused
     assert list(quick.parameters()) == list(stages.parameters())
     x = images((2, convolution.in_channels, side, side))
     with torch.no_grad():
@@ -110,7 +121,7 @@ def drawn_from(values: Tensor, like: Tensor, seed: int) -> Tensor:
 
 
 def gradients(module: nn.Module, x: Tensor) -> list[Tensor]:
-    """By the images and all parameters."""
+    """The gradients with respect to the images and all parameters."""
     x = x.detach().requires_grad_()
     loss = module(x).square().sum()
     return list(torch.autograd.grad(loss, [x, *module.parameters()]))
@@ -118,16 +129,16 @@ def gradients(module: nn.Module, x: Tensor) -> list[Tensor]:
 
 @LAYERS
 @pytest.mark.parametrize("side", [8, 9])
-def test_any_convolution_is_trained_as_in_float64(
+def test_the_gradients_of_any_convolution_agree_with_float64(
     convolution: nn.Conv2d, pool: nn.Module, fused: bool, side: int
 ) -> None:
-    """With numbers that single precision adds exactly, so that both have the same largest ones."""
+    """Float32 adds these numbers exactly, so both precisions have the same maxima."""
     stages = copy.deepcopy(nn.Sequential(convolution, nn.ReLU(), pool))
     values = torch.tensor([-1.0, -0.5, 0.0, 0.25, 0.5, 1.0])
     for seed, parameter in enumerate(stages.parameters()):
         parameter.data = drawn_from(values, parameter, seed)
-    quick = trained(stages)
-    assert reordered(quick, Convolved) == fused
+    quick = for_training(stages)
+    assert count(quick, FusedConvolution) == fused
     assert list(quick.parameters()) == list(stages.parameters())
     x = drawn_from(values, torch.empty(2, convolution.in_channels, side, side), 9)
     assert torch.equal(quick(x), stages(x))
@@ -138,24 +149,24 @@ def test_any_convolution_is_trained_as_in_float64(
 
 
 @pytest.mark.parametrize("name", ["lenet", "lenet5", "cnn4", "tfcnn", "vgg8"])
-def test_a_trained_network_has_the_gradients_that_it_has_in_float64(name: str) -> None:
+def test_the_gradients_of_a_network_for_training_agree_with_float64(name: str) -> None:
     net = build(name, 10, (3, 32, 32), 0)
     x = channels_last(images((3, 3, 32, 32)))
-    torch.testing.assert_close(trained(net)(x), net(x), rtol=0, atol=2e-6)
+    torch.testing.assert_close(for_training(net)(x), net(x), rtol=0, atol=2e-6)
     expected = gradients(copy.deepcopy(net).double(), x.double())
-    for mine, theirs in zip(gradients(trained(net), x), expected, strict=True):
+    for mine, theirs in zip(gradients(for_training(net), x), expected, strict=True):
         assert (mine - theirs).norm() < 1e-4 * theirs.norm()
 
 
-def test_what_is_trained_without_a_gradient_is_fused_as_well() -> None:
+def test_a_network_for_training_is_fused_without_a_gradient_too() -> None:
     net = build("lenet", 10, (1, 28, 28), 0)
     x = channels_last(images((5, 1, 28, 28)))
     with torch.no_grad():
-        assert torch.equal(trained(net)(x), untrained(net)(x))
+        assert torch.equal(for_training(net)(x), for_inference(net)(x))
 
 
-@pytest.mark.parametrize("order", [trained, untrained])
-def test_a_convolution_with_a_hook_stays_apart(order: Order) -> None:
+@pytest.mark.parametrize("order", [for_training, for_inference])
+def test_a_convolution_with_a_hook_is_not_fused(order: Order) -> None:
     stages, called = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.MaxPool2d(2)), []
     stages[0].register_forward_hook(lambda *_: called.append(True))
     with torch.no_grad():
@@ -182,12 +193,12 @@ def test_pooling_first_gives_the_same_bits(name: str) -> None:
         assert torch.equal(mine.grad, theirs.grad)
 
 
-def test_no_number_stays_none() -> None:
+def test_nan_stays_nan() -> None:
     x = images((1, 2, 4, 4))
     x[0, 1, 2, 3] = float("nan")
     stages = nn.Sequential(nn.ReLU(), nn.MaxPool2d(2))
-    assert torch.equal(untrained(stages)(x).isnan(), stages(x).isnan())
-    assert int(untrained(stages)(x).isnan().sum()) == 1
+    assert torch.equal(for_inference(stages)(x).isnan(), stages(x).isnan())
+    assert int(for_inference(stages)(x).isnan().sum()) == 1
 
 
 @pytest.mark.parametrize("side", [6, 7])
@@ -203,26 +214,26 @@ def test_no_number_stays_none() -> None:
     ],
 )
 def test_any_pooling_gives_the_same_bits(pool: nn.Module, quick: bool, side: int) -> None:
-    """The mean is left where it is: of rectified numbers it is not the mean, rectified."""
+    """Mean pooling stays behind the ReLU: the two do not commute."""
     stages = nn.Sequential(nn.ReLU(), pool)
     first = next(iter(pooled_first(stages).children()))
     assert (first is pool) == isinstance(pool, nn.MaxPool2d)
-    assert reordered(untrained(stages)) == quick
+    assert count(for_inference(stages)) == quick
     x = images((2, 3, side, side))
-    assert torch.equal(untrained(stages)(x), stages(x))
+    assert torch.equal(for_inference(stages)(x), stages(x))
     assert torch.equal(pooled_first(stages)(x), stages(x))
 
 
-def test_parameters_are_shared_and_the_network_keeps_its_order() -> None:
+def test_parameters_are_shared_and_the_original_network_is_unchanged() -> None:
     net = build("lenet", 10, (1, 28, 28), 0)
     before = [type(stage) for stage in net.body.children()]
-    for other in (untrained(net), pooled_first(net), trained(net)):
+    for other in (for_inference(net), pooled_first(net), for_training(net)):
         assert isinstance(other, Classifier)
         assert [id(p) for p in other.parameters()] == [id(p) for p in net.parameters()]
     assert [type(stage) for stage in net.body.children()] == before
 
 
-def test_hooks_are_called_all_the_same() -> None:
+def test_hooks_are_still_called() -> None:
     net, called = build("lenet", 10, (1, 28, 28), 0), []
     for name in ("", "body", "body.0", "head"):
         net.get_submodule(name).register_forward_hook(lambda *_, name=name: called.append(name))
@@ -232,25 +243,29 @@ def test_hooks_are_called_all_the_same() -> None:
 
 def test_a_network_without_pooling_stays_itself() -> None:
     net = build("resnet8", 10, (3, 32, 32), 0)
-    assert untrained(net) is net
+    assert for_inference(net) is net
     assert pooled_first(net) is net
-    assert trained(net) is net
+    assert for_training(net) is net
 
 
-def test_which_networks_take_each_example_alone() -> None:
-    """Batch norm knows the rest of a batch, dropout is chance; an unknown module may be both."""
+def test_a_network_is_batch_independent_only_if_all_its_layers_are() -> None:
+    """Batch norm and dropout are not; an unknown module may not be."""
 
     class Own(nn.Module):
         pass
 
     shape = (3, 32, 32)
-    assert all(apart(build(name, 10, shape, 0).body) for name in ("lenet", "cnn4", "mlpnet"))
-    assert not any(apart(build(name, 10, shape, 0).body) for name in ("resnet8", "alexnet32"))
-    assert not apart(nn.Sequential(nn.ReLU(), Own()))
+    assert all(
+        batch_independent(build(name, 10, shape, 0).body) for name in ("lenet", "cnn4", "mlpnet")
+    )
+    assert not any(
+        batch_independent(build(name, 10, shape, 0).body) for name in ("resnet8", "alexnet32")
+    )
+    assert not batch_independent(nn.Sequential(nn.ReLU(), Own()))
 
 
-@pytest.mark.parametrize("order", [trained, untrained])
-def test_whoever_counts_operations_sees_those_of_a_fused_convolution(order: Order) -> None:
+@pytest.mark.parametrize("order", [for_training, for_inference])
+def test_a_flop_counter_counts_a_fused_convolution(order: Order) -> None:
     module, x = build("lenet", 10, (1, 28, 28), 0), torch.randn(4, 1, 28, 28)
     with torch.no_grad():
         with FlopCounterMode(display=False) as plain:
@@ -260,10 +275,10 @@ def test_whoever_counts_operations_sees_those_of_a_fused_convolution(order: Orde
     assert quick.get_total_flops() == plain.get_total_flops() > 0
 
 
-def test_whoever_counts_operations_sees_those_of_a_gradient() -> None:
+def test_a_flop_counter_counts_the_gradient_of_a_fused_convolution() -> None:
     module, x = build("lenet", 10, (1, 28, 28), 0), torch.randn(4, 1, 28, 28)
     with FlopCounterMode(display=False) as plain:
         module(x).sum().backward()
     with FlopCounterMode(display=False) as quick:
-        trained(module)(x).sum().backward()
+        for_training(module)(x).sum().backward()
     assert quick.get_total_flops() == plain.get_total_flops() > 0

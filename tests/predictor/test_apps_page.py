@@ -18,8 +18,8 @@ import pytest
 
 from fededge import Predictor
 from fededge.cli import main
-from fededge.predictor import http_endpoint as endpoint_module
-from fededge.predictor.http_endpoint import Endpoint
+from fededge.predictor.http import endpoint as endpoint_module
+from fededge.predictor.http.endpoint import Endpoint
 from tests.pages import blocks
 from tests.predictor.conftest import LABELS, Maker
 

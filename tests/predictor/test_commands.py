@@ -17,7 +17,8 @@ import PIL.Image
 import PIL.ImageOps
 import pytest
 
-from fededge.cli import main, serve_model
+from fededge.cli import main
+from fededge.cli.apps import serve_model
 from tests.predictor.conftest import Maker, bare
 
 APP = """

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fededge.predictor.host_check import host_of, is_known
+from fededge.predictor.http.host_check import host_of, is_known
 
 
 @pytest.mark.parametrize(

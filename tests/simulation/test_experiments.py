@@ -22,7 +22,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fededge import methods, models
 from fededge.cli import main
-from fededge.cli.simulated_run import run_with_progress
+from fededge.cli.experiments.simulated_run import run_with_progress
 from fededge.data import load, local
 from fededge.errors import ConfigError
 from fededge.federated.selection import choose
@@ -280,7 +280,7 @@ def test_an_interrupted_comparison_goes_on(
             raise KeyboardInterrupt
         return run_with_progress(chosen, workers, *progress)
 
-    monkeypatch.setattr("fededge.cli.comparison.run_with_progress", failing)
+    monkeypatch.setattr("fededge.cli.experiments.comparison.run_with_progress", failing)
     assert main(["compare", *flags]) == 130
     assert main(["compare", *flags, "--json", str(tmp_path / "all.json")]) == 0
     assert ran == ["fedavg", "fedprox(mu=1)", "fedprox(mu=1)"]
@@ -452,8 +452,8 @@ def planning(monkeypatch: pytest.MonkeyPatch) -> list[Experiment]:
         planned.extend(experiments)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fededge.cli.comparison._run_all", plan)
-    monkeypatch.setattr("fededge.cli.comparison.check_writable", lambda *paths: None)
+    monkeypatch.setattr("fededge.cli.experiments.comparison._run_all", plan)
+    monkeypatch.setattr("fededge.cli.experiments.comparison.check_writable", lambda *paths: None)
     return planned
 
 

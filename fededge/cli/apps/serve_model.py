@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from fededge.cli.models import add_model_options, from_one, open_model
+from fededge.cli.apps.models import add_model_options, from_one, open_model
 from fededge.cli.services import run_until_signal
 from fededge.errors import ConfigError
-from fededge.predictor.host_check import host_of
-from fededge.predictor.http_endpoint import MAX_BODY_BYTES, MAX_CONNECTIONS, Endpoint
+from fededge.predictor.http.endpoint import MAX_BODY_BYTES, MAX_CONNECTIONS, Endpoint
+from fededge.predictor.http.host_check import host_of
 
 __all__ = ["add_to"]
 

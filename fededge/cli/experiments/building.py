@@ -14,8 +14,8 @@ import msgspec
 
 from fededge import methods, models
 from fededge._internal.suggestions import unknown
-from fededge.cli.data_flag import split_source
-from fededge.cli.experiment_flags import FLAGS
+from fededge.cli.experiments.data_flag import split_source
+from fededge.cli.experiments.flags import FLAGS
 from fededge.errors import ConfigError, WireError
 from fededge.hardware import choose
 from fededge.simulation.experiment import Experiment

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from fededge.cli.experiment_flags import add_experiment_options
+from fededge.cli.experiments.flags import add_experiment_options
 
 __all__ = ["add_to"]
 
@@ -40,6 +40,6 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from fededge.cli.comparison import compare
+    from fededge.cli.experiments.comparison import compare
 
     compare(options)

@@ -13,13 +13,13 @@ from urllib.parse import SplitResult, parse_qs, urlsplit
 
 from fededge import __version__
 from fededge.errors import ConfigError, DataError
-from fededge.predictor.host_check import host_of, is_known
+from fededge.predictor.http.host_check import host_of, is_known
+from fededge.predictor.http.request_body import KINDS, TooManyError, UnknownKindError, inputs_of
+from fededge.predictor.http.request_timeout import DeadlineReader
 from fededge.predictor.prediction import Prediction, as_json
-from fededge.predictor.request_body import KINDS, TooManyError, UnknownKindError, inputs_of
-from fededge.predictor.request_timeout import DeadlineReader
 
 if TYPE_CHECKING:
-    from fededge.predictor.http_endpoint import Endpoint
+    from fededge.predictor.http.endpoint import Endpoint
 
 __all__ = ["Handler", "RequestError"]
 

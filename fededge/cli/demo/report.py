@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from fededge.cli.audit import read_ledger
-from fededge.cli.fleet import Fleet
+from fededge.cli.demo.fleet import Fleet
+from fededge.cli.operation.audit import read_ledger
 from fededge.config import ModelConfig
 from fededge.data.local import device_examples, model_spec
 from fededge.export import ModelRegistry, predict, session

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fededge._internal.plain_text import plain
-from fededge.cli.models import add_model_options, from_one, open_model
+from fededge.cli.apps.models import add_model_options, from_one, open_model
 from fededge.errors import DataError
 from fededge.inputs.images import SUFFIXES
 from fededge.predictor import Prediction, Predictor

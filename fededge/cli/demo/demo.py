@@ -49,8 +49,8 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from fededge.cli.data_flag import split_source
-    from fededge.cli.fleet import Fleet, FleetOptions
+    from fededge.cli.demo.fleet import Fleet, FleetOptions
+    from fededge.cli.experiments.data_flag import split_source
 
     source, root = split_source(options.data)
     fleet = Fleet(
@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> None:
     )
     if options.json is not None and not options.json.absolute().parent.is_dir():
         raise ConfigError(f"{options.json}: there is no folder {options.json.absolute().parent}")
-    from fededge.cli import report
+    from fededge.cli.demo import report
 
     with report.LiveProgress(options.rounds, options.agents) as progress:
         fleet.run(progress)

@@ -14,8 +14,8 @@ from http.server import ThreadingHTTPServer
 from typing import Any
 
 from fededge.errors import ConfigError
-from fededge.predictor.host_check import host_of
-from fededge.predictor.http_handler import Handler
+from fededge.predictor.http.handler import Handler
+from fededge.predictor.http.host_check import host_of
 from fededge.predictor.predictor import Predictor
 
 __all__ = ["AT_ONCE", "MAX_BODY_BYTES", "MAX_CONNECTIONS", "Endpoint"]

@@ -49,7 +49,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     import numpy as np
 
-    from fededge.cli.data_flag import split_source
+    from fededge.cli.experiments.data_flag import split_source
     from fededge.data import load, partition, plot_partition
 
     source, root = split_source(options.data)

@@ -16,7 +16,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from fededge.cli.experiments import check_writable, experiment
+from fededge.cli.experiments.building import check_writable, experiment
 from fededge.simulation.cost import turn_cost
 from fededge.simulation.experiment import Experiment
 from fededge.simulation.results import Result, as_csv

@@ -13,13 +13,13 @@ from rich.progress import Progress, TaskID
 from rich.table import Table
 
 from fededge import methods
-from fededge.cli.experiments import (
+from fededge.cli.experiments.building import (
     check_writable,
     converted,
     experiment,
     settings,
 )
-from fededge.cli.simulated_run import progress_bars, run_with_progress
+from fededge.cli.experiments.simulated_run import progress_bars, run_with_progress
 from fededge.config import DataConfig, ModelConfig
 from fededge.data.local import model_spec
 from fededge.errors import ConfigError, MethodError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from fededge.cli.experiment_flags import add_experiment_options
+from fededge.cli.experiments.flags import add_experiment_options
 
 __all__ = ["add_to"]
 
@@ -31,6 +31,6 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from fededge.cli.simulated_run import simulate
+    from fededge.cli.experiments.simulated_run import simulate
 
     simulate(options)

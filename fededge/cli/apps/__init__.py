@@ -1,0 +1,1 @@
+"""Commands for apps on a box: export, predict and serve-model."""

@@ -1,0 +1,1 @@
+"""`fededge demo`: a whole federation on this machine."""

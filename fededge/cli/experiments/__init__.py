@@ -1,0 +1,1 @@
+"""Commands for experiments: simulate, compare and partition, with their flags."""

@@ -1,0 +1,1 @@
+"""Commands of a fleet: services, set-up, status, audit, rollback, doctor."""

@@ -1,0 +1,1 @@
+"""Commands for the terminal itself: completion and manual pages, made from the parser."""

@@ -1,0 +1,1 @@
+"""The HTTP endpoint of `fededge serve-model`: a model for apps in any language."""
