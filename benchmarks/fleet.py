@@ -110,7 +110,7 @@ class EchoTurns(DeviceTurns):
         now, accepted = files.write_private(Private()), files.write_accepted(Private())
         return TrainedTurn(report, update, now, accepted)
 
-    def follow_up(self) -> None:
+    def hand_over(self) -> None:
         """No personal model."""
 
 

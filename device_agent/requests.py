@@ -13,7 +13,9 @@ from fededge_agent.store import Index, TrainedTurn
 
 __all__ = [
     "AbandonRequest",
-    "FollowUpRequest",
+    "ExpectRequest",
+    "HandOverRequest",
+    "MeasureRequest",
     "PrepareRequest",
     "PreparedJob",
     "Request",
@@ -66,11 +68,18 @@ class TrainRequest:
 
 
 @dataclass(frozen=True)
-class FollowUpRequest:
-    """Hand the personal model of the last turn over, and note its metrics afterwards.
+class HandOverRequest:
+    """Hand the personal model of the last turn over; the answer is a PersonalModel, or None."""
 
-    The answer is a PersonalModel, or None.
-    """
+
+@dataclass(frozen=True)
+class MeasureRequest:
+    """Add a row of metrics for the last turn."""
+
+
+@dataclass(frozen=True)
+class ExpectRequest:
+    """A turn waits: do not measure for long. It has no answer of its own."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +87,7 @@ class AbandonRequest:
     """Stop the training at its next step: it has no answer of its own."""
 
 
-Request = PrepareRequest | TrainRequest | FollowUpRequest
+Request = PrepareRequest | TrainRequest | HandOverRequest | MeasureRequest
 
 
 class TurnTrainer(Protocol):
@@ -95,5 +104,6 @@ class TurnTrainer(Protocol):
     def train(self, state: State, index: Index) -> TrainedTurn: ...
     def expect(self) -> None: ...
     def abandon(self) -> None: ...
-    def follow_up(self) -> PersonalModel | None: ...
+    def hand_over(self) -> PersonalModel | None: ...
+    def measure(self) -> None: ...
     def stop(self) -> None: ...

@@ -16,7 +16,9 @@ from fededge.wire.messages import State
 from fededge_agent.export_requests import PersonalModel
 from fededge_agent.requests import (
     AbandonRequest,
-    FollowUpRequest,
+    ExpectRequest,
+    HandOverRequest,
+    MeasureRequest,
     PreparedJob,
     PrepareRequest,
     Request,
@@ -97,14 +99,18 @@ class TrainerProcess:
 
     def expect(self) -> None:
         self._abandoned = None
+        self.process.send(ExpectRequest())
 
     def abandon(self) -> None:
         self._abandoned = time.monotonic()
         self.process.send(AbandonRequest())
 
-    def follow_up(self) -> PersonalModel | None:
-        model: PersonalModel | None = self._ask(FollowUpRequest())
+    def hand_over(self) -> PersonalModel | None:
+        model: PersonalModel | None = self._ask(HandOverRequest())
         return model
+
+    def measure(self) -> None:
+        self._ask(MeasureRequest())
 
     def stop(self) -> None:
         self.process.stop()

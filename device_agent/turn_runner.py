@@ -123,6 +123,10 @@ class TurnRunner:
             raise
         self.store.save_turn(turn)
 
-    def follow_up(self) -> PersonalModel | None:
+    def hand_over(self) -> PersonalModel | None:
         """The turn's personal model, for the exporter; call it after the update is reported."""
-        return self.trainer.follow_up()
+        return self.trainer.hand_over()
+
+    def measure(self) -> None:
+        """Add a row of metrics for the turn."""
+        self.trainer.measure()

@@ -183,9 +183,11 @@ class Worker:
                 self.inbox.put(events.Abandoned())
         if trained:
             with self._telling("no personal model was made", log.error):
-                model = self.runner.follow_up()
+                model = self.runner.hand_over()
                 if model is not None:
                     self.exports.offer(model)
+            with self._telling("the turn was not measured", log.error):
+                self.runner.measure()
 
     def _release(self) -> None:
         if self.runner.job is not None:

@@ -6,7 +6,6 @@ import contextlib
 import logging
 import os
 import queue
-import sys
 import threading
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -15,11 +14,13 @@ import msgspec
 
 from fededge._internal import logs
 from fededge._internal.torch_process import RemoteError, report_progress
-from fededge.errors import FedEdgeError, HardwareError
+from fededge.errors import FedEdgeError
 from fededge.hardware.priority import Priority, apply
 from fededge_agent.requests import (
     AbandonRequest,
-    FollowUpRequest,
+    ExpectRequest,
+    HandOverRequest,
+    MeasureRequest,
     PrepareRequest,
     Request,
     StoppedError,
@@ -60,20 +61,7 @@ class Requests:
     def answer_all(self) -> None:
         threading.Thread(target=self._read, name="requests", daemon=True).start()
         while True:
-            request = self.waiting.get()
-            self.connection.send(_answer(self.turns, request))
-            if isinstance(request, FollowUpRequest):
-                self._measure()
-
-    def _measure(self) -> None:
-        """Measure the last turn until the next request comes."""
-        try:
-            self.turns.measure(lambda: not self.waiting.empty())
-        except HardwareError as error:
-            log.error("%s", error)
-            sys.exit(1)  # a GPU that failed stays failed for its process
-        except Exception:
-            log.exception("the metrics")
+            self.connection.send(_answer(self.turns, self.waiting.get()))
 
     def _read(self) -> None:
         try:
@@ -81,10 +69,10 @@ class Requests:
                 request = self.connection.recv()
                 if isinstance(request, AbandonRequest):
                     self.turns.abandon()
-                    continue
-                if isinstance(request, TrainRequest):
+                elif isinstance(request, ExpectRequest):
                     self.turns.expect()
-                self.waiting.put(request)
+                else:
+                    self.waiting.put(request)
         except (EOFError, OSError):
             os._exit(0)  # at once: the next agent may be waiting for the folder
 
@@ -106,8 +94,10 @@ def _result(turns: DeviceTurns, request: Request | None) -> object:
             return turns.prepare(state, export)
         case TrainRequest(state, index):
             return turns.train(state, index)
-        case FollowUpRequest():
+        case HandOverRequest():
             return turns.hand_over()
+        case MeasureRequest():
+            turns.measure()
         case None:
             turns.start()
     return None

@@ -54,6 +54,9 @@ __all__ = ["DeviceTurns", "FinishedTurn"]
 
 log = logging.getLogger("agent")
 
+MEASURED = 1.0
+"""Seconds of the CPU's time that metrics may take while the next turn waits."""
+
 
 @dataclass(frozen=True, eq=False)
 class FinishedTurn:
@@ -86,6 +89,7 @@ class DeviceTurns:
         self.encoding = Encoding()
         self.limits = Limits(config)
         self.abandoned = threading.Event()
+        self.expected = threading.Event()  # a turn waits
         self.diary = Diary(Path(config.state))
         self._handover: Handover | None = None
 
@@ -172,6 +176,7 @@ class DeviceTurns:
     def expect(self) -> None:
         """A turn is about to come: whatever was abandoned was another one."""
         self.abandoned.clear()
+        self.expected.set()
 
     def abandon(self) -> None:
         """Stop the training that is under way, at its next step."""
@@ -180,6 +185,7 @@ class DeviceTurns:
     def train(self, state: State, index: Index) -> TrainedTurn:
         """Train, and write the update and the private state; the agent saves them together."""
         self.finished = None
+        self.expected.clear()
         files = TurnFiles(self.folder, index)
         sent = as_tensors(files.model(state.version, self._reader(state)))
         received = sent.pop("model")
@@ -244,12 +250,6 @@ class DeviceTurns:
 
     # After a turn
 
-    def follow_up(self) -> PersonalModel | None:
-        """Hand the personal model over, and add a row of metrics; the update is reported."""
-        model = self.hand_over()
-        self.measure()
-        return model
-
     def hand_over(self) -> PersonalModel | None:
         """Leave the personal model of the last turn to the exporter."""
         turn = self.finished
@@ -258,14 +258,15 @@ class DeviceTurns:
         with device_errors(torch.device(self.hardware.device), "the export"):
             return self.handover.give(turn.number, turn.answer, turn.state)
 
-    def measure(self, hurried: Callable[[], bool] = lambda: False) -> None:
-        """Add a row of metrics for the last turn, without what is not measured when `hurried`."""
+    def measure(self) -> None:
+        """Add a row of metrics for the last turn; what a waiting turn cuts short is NaN."""
         turn, self.finished = self.finished, None
         if turn is None:
             return
+        ends = time.process_time() + MEASURED
 
         def go_on() -> None:
-            if hurried():
+            if self.expected.is_set() and time.process_time() > ends:
                 raise StoppedError
 
         try:

@@ -190,7 +190,9 @@ def test_the_next_turn_begins_while_an_export_is_under_way(
         def train(self, state: Any) -> None:
             trained.append(state)
 
-        def follow_up(self) -> PersonalModel:
+        def measure(self) -> None: ...
+
+        def hand_over(self) -> PersonalModel:
             return model(tmp_path, str(len(trained)))
 
     trained: list[Any] = []

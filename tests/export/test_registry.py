@@ -13,7 +13,7 @@ import msgspec
 import onnx
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fededge import __version__
 from fededge.errors import ExportError, StoreError
@@ -30,16 +30,6 @@ from fededge.export import (
 from fededge.flat import FlatModel
 from fededge.model_spec import ModelSpec
 from fededge.models import build
-
-
-@pytest.fixture
-def flat(network: nn.Module) -> FlatModel:
-    return FlatModel(network)
-
-
-@pytest.fixture
-def template(flat: FlatModel, spec: ModelSpec) -> Template:
-    return Template.trace(flat.module, spec)
 
 
 def test_an_export_is_found_under_current_with_a_manifest_that_fits(

@@ -558,8 +558,11 @@ class SimulatedTurns(DeviceTurns):
         self.service.trained.append((turn.report, before, after))
         return turn
 
-    def follow_up(self) -> None:
-        """No export, no metrics."""
+    def hand_over(self) -> None:
+        """No export."""
+
+    def measure(self) -> None:
+        """No metrics."""
 
 
 def digest(private: Private) -> str:

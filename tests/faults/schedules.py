@@ -19,6 +19,7 @@ __all__ = [
     "HOSTILE_KINDS",
     "KINDS",
     "at_peace",
+    "first_break",
     "hostile_seeds",
     "run_seed",
 ]
@@ -164,6 +165,16 @@ def run_seed(seed: int, trace: Callable[[str], None] | None = None) -> Counter[s
         raise BrokenError(f"the last version is {last}, undisturbed it is {undisturbed(name)}")
     check_turns(world.oracle, FAULTS[schedule])
     return counted(world)
+
+
+def first_break(seeds: range, *errors: type[Exception]) -> str:
+    """Run the seeds until one raises one of these errors; return its text, empty if none does."""
+    for seed in seeds:
+        try:
+            run_seed(seed)
+        except errors as error:
+            return str(error)
+    return ""
 
 
 def run_besieged(seed: int, trace: Callable[[str], None] | None) -> Counter[str]:

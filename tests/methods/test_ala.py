@@ -21,11 +21,9 @@ from fededge.method.base import Batch, Method, Objective, Output, TurnView
 from fededge.methods import Hyper, Private, Stack, method
 from fededge.methods.ala import Ala, FedALA
 from fededge.models.base import Classifier
-from fededge.training import Answer, Examples, Task, Trainer
+from fededge.training import Answer, Examples, Task
+from tests.training_fixtures import Data, Make, Take
 
-Data = Callable[..., Examples]
-Make = Callable[..., Trainer]
-Take = Callable[..., Answer]
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 # The layers of `normed` with parameters, from the last one down.

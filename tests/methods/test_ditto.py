@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from torch import Tensor
 
 from fededge.errors import MethodError
-from fededge.flat import FlatModel
 from fededge.methods import Private, method
-from fededge.training import Answer, Examples, Trainer
 from tests.loops import close, curved, descend
-
-Nets = Callable[..., FlatModel]
-Data = Callable[..., Examples]
-Make = Callable[..., Trainer]
-Take = Callable[..., Answer]
+from tests.training_fixtures import Data, Make, Nets, Take
 
 
 @pytest.mark.parametrize("lam", [0.0, 0.5, 1.0])

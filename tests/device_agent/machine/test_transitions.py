@@ -146,6 +146,7 @@ def test_random_runs_use_every_transition_and_need_no_other(
         (PREPARATION, PreparationState),
         (DOWNLOAD, DownloadState),
         (TURN, TurnState),
+        (EXPORT, ExportState),
     ],
 )
 def test_every_state_can_be_left_and_no_row_comes_twice(rows: Any, states: Any) -> None:
