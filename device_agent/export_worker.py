@@ -156,7 +156,7 @@ class ExportWorker:
             job()
         except (FedEdgeError, RemoteError) as error:  # a traceback is in the log already
             reason = f"it took longer than {LAST_EXPORT:g} s" if self._overdue else error
-            log.error("%s: %s", what, reason)
+            log.error("%s: %s", what, reason, extra={"event": "promotion-failed"})
         except Exception:
             log.exception("%s", what)
         self._ends = time.monotonic() + self._idle

@@ -86,7 +86,8 @@ class Handover:
             expected = reference(self.net.module, self.spec, self.compared)
             write_personal(path, as_numpy(answer.personal), expected)
         except (ExportError, StoreError) as error:  # e.g. a full disk: the next turn tries again
-            log.error("no personal model is exported: %s", error)
+            text = "no personal model is exported: %s"
+            log.error(text, error, extra={"event": "promotion-failed"})
             return None
         finally:
             self.net.swap(before)
