@@ -30,6 +30,8 @@ log = logging.getLogger("agent")
 LAST_EXPORT = 15.0
 """Seconds that a stop waits for the newest model's export: less than systemd waits for the stop."""
 
+FAILED = {"event": "export-failed"}
+
 Job = Callable[[], None]
 
 
@@ -156,7 +158,7 @@ class ExportWorker:
             job()
         except (FedEdgeError, RemoteError) as error:  # a traceback is in the log already
             reason = f"it took longer than {LAST_EXPORT:g} s" if self._overdue else error
-            log.error("%s: %s", what, reason, extra={"event": "promotion-failed"})
+            log.error("%s: %s", what, reason, extra=FAILED)
         except Exception:
-            log.exception("%s", what)
+            log.exception("%s", what, extra=FAILED)
         self._ends = time.monotonic() + self._idle

@@ -56,6 +56,6 @@ def _answer(exports: DeviceExports, request: ExportRequest | ScoreRequest) -> ob
     except FedEdgeError as error:
         return error
     except Exception as error:
-        log.exception("%s", type(request).__name__)
+        log.exception("%s", type(request).__name__, extra={"event": "export-failed"})
         return RemoteError(f"{type(error).__name__}: {error}")
     return None

@@ -86,8 +86,7 @@ class Handover:
             expected = reference(self.net.module, self.spec, self.compared)
             write_personal(path, as_numpy(answer.personal), expected)
         except (ExportError, StoreError) as error:  # e.g. a full disk: the next turn tries again
-            text = "no personal model is exported: %s"
-            log.error(text, error, extra={"event": "promotion-failed"})
+            log.error("no personal model is exported: %s", error)
             return None
         finally:
             self.net.swap(before)
