@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fededge.config import AgentConfig
 from fededge.doctor.catalogue import Diagnosis, found
@@ -13,6 +17,9 @@ from fededge.doctor.disk import existing
 from fededge.doctor.subject import Subject
 from fededge.errors import StoreError
 from fededge.storage.sealed import read_sealed
+
+if TYPE_CHECKING:
+    from fededge_server.store import Progress, Store
 
 __all__ = ["intact", "readable_by_others", "usable"]
 
@@ -34,7 +41,9 @@ def usable(subject: Subject) -> Iterator[Diagnosis]:
 def _foreign(subject: Subject, folder: Path) -> Iterator[Diagnosis]:
     """Files of another user than the folder's: a service was once run as somebody else."""
     owner = folder.stat().st_uid
-    foreign = [path for path in sorted(folder.rglob("*")) if path.lstat().st_uid != owner]
+    foreign: list[Path] = []
+    with contextlib.suppress(OSError):  # a file that a running service removes meanwhile
+        foreign += [path for path in folder.rglob("*") if path.lstat().st_uid != owner]
     if foreign:
         names = ", ".join(str(path) for path in foreign[:MOST_LISTED])
         what = f"{len(foreign)} files are not {_user(owner)}'s, as the folder is: {names}"
@@ -60,8 +69,9 @@ def readable_by_others(subject: Subject) -> Iterator[Diagnosis]:
 
 def intact(subject: Subject) -> Iterator[Diagnosis]:
     """Read what the service would read at its start, and change nothing."""
-    if not Path(subject.config.state).is_dir():
-        return
+    folder = Path(subject.config.state)
+    if not folder.is_dir() or not os.access(folder, os.R_OK | os.X_OK):
+        return  # `usable` says so
     try:
         if isinstance(subject.config, AgentConfig):
             yield from _agent(subject)
@@ -76,8 +86,7 @@ def _coordinator(subject: Subject) -> Iterator[Diagnosis]:
 
     store = Store(subject.folder)
     try:
-        store.verify()
-        newest = store.history()[-1:] if store.path.exists() else []
+        newest = _newest(store)
     except StoreError as error:
         yield found("state-damaged", str(error), **subject.values)
         return
@@ -89,6 +98,26 @@ def _coordinator(subject: Subject) -> Iterator[Diagnosis]:
     if missing:
         what = f"{subject.folder}: {', '.join(missing)} is missing beside the journal"
         yield found("state-repairable", what, **subject.values)
+
+
+def _newest(store: Store) -> list[Progress]:
+    """Check the journal; its newest version, if there is one.
+
+    SQLite leaves two files beside a journal that nobody uses. So that one is read as a copy.
+    """
+    if not store.path.exists() or store.path.with_name(f"{store.path.name}-wal").exists():
+        store.verify()
+        return store.history()[-1:] if store.path.exists() else []
+    with tempfile.TemporaryDirectory() as name:
+        copy = type(store)(Path(name))
+        for path in (store.path, *store.marks):
+            if path.exists():
+                shutil.copyfile(path, copy.folder / path.name)
+        try:
+            copy.verify()
+            return copy.history()[-1:]
+        except StoreError as error:
+            raise StoreError(str(error).replace(name, str(store.folder))) from None
 
 
 def _agent(subject: Subject) -> Iterator[Diagnosis]:
