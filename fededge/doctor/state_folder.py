@@ -5,21 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
-import shutil
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fededge.config import AgentConfig
 from fededge.doctor.catalogue import Diagnosis, found
 from fededge.doctor.disk import existing
 from fededge.doctor.subject import Subject
-from fededge.errors import StoreError
 from fededge.storage.sealed import read_sealed
-
-if TYPE_CHECKING:
-    from fededge_server.store import Progress, Store
 
 __all__ = ["intact", "readable_by_others", "usable"]
 
@@ -82,50 +75,21 @@ def intact(subject: Subject) -> Iterator[Diagnosis]:
 
 
 def _coordinator(subject: Subject) -> Iterator[Diagnosis]:
-    from fededge_server.store import Store
+    from fededge_server.store.checking import damage
 
-    store = Store(subject.folder)
-    try:
-        newest = _newest(store)
-    except StoreError as error:
-        yield found("state-damaged", str(error), **subject.values)
-        return
-    for progress in newest:
-        if not store.model(progress.version).exists():
-            what = f"{store.model(progress.version)}: the newest version has no model file"
-            yield found("state-damaged", what, **subject.values)
-    missing = [path.name for path in store.marks if newest and not path.exists()]
-    if missing:
-        what = f"{subject.folder}: {', '.join(missing)} is missing beside the journal"
-        yield found("state-repairable", what, **subject.values)
+    yield from _damaged(subject, damage(subject.folder))
 
 
-def _newest(store: Store) -> list[Progress]:
-    """Check the journal; its newest version, if there is one.
-
-    SQLite leaves two files beside a journal that nobody uses. So that one is read as a copy.
-    """
-    if not store.path.exists() or store.path.with_name(f"{store.path.name}-wal").exists():
-        store.verify()
-        return store.history()[-1:] if store.path.exists() else []
-    with tempfile.TemporaryDirectory() as name:
-        copy = type(store)(Path(name))
-        for path in (store.path, *store.marks):
-            if path.exists():
-                shutil.copyfile(path, copy.folder / path.name)
-        try:
-            copy.verify()
-            return copy.history()[-1:]
-        except StoreError as error:
-            raise StoreError(str(error).replace(name, str(store.folder))) from None
+def _damaged(subject: Subject, damage: Iterable[tuple[str, bool]]) -> Iterator[Diagnosis]:
+    for what, repairable in damage:
+        name = "state-repairable" if repairable else "state-damaged"
+        yield found(name, what, **subject.values)
 
 
 def _agent(subject: Subject) -> Iterator[Diagnosis]:
     from fededge_agent.store.checking import damage
 
-    for what, repairable in damage(Path(subject.config.state)):
-        name = "state-repairable" if repairable else "state-damaged"
-        yield found(name, what, **subject.values)
+    yield from _damaged(subject, damage(Path(subject.config.state)))
     ledger = Path(subject.config.state) / "ledger.json"
     if ledger.exists() and read_sealed(ledger, dict[str, int]) is None:
         yield found("state-damaged", f"{ledger}: unreadable or damaged", **subject.values)
