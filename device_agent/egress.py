@@ -21,7 +21,7 @@ from fededge.storage.files import replace_file
 from fededge.storage.sealed import read_sealed, sealed
 from fededge.transport.outbox import Parcel
 from fededge.transport.session import Session, Will
-from fededge.wire import chunks, tensors
+from fededge.wire import chunks, reports, tensors
 from fededge.wire.chunks import Payload
 from fededge.wire.messages import Claim, Manifest, Report, Status, encode
 from fededge.wire.topics import Topics
@@ -31,6 +31,8 @@ __all__ = ["Egress"]
 log = logging.getLogger("agent")
 
 CHUNK_EXPIRY = 24 * 3600
+ATTACHED_EXPIRY = 60
+"""Seconds that the broker keeps a report with its update: the next report asks for a decision."""
 
 
 class Egress:
@@ -73,20 +75,41 @@ class Egress:
         self.save()
         return words
 
-    def report(self, report: Report, allowed: frozenset[str]) -> None:
-        """Report an update; `allowed` are the method's scalars."""
-        words = self._report(report, allowed)
-        self.save()
-        self.session.publish(self.topics.device(self.device, "report"), words)
+    def report(
+        self, report: Report, allowed: frozenset[str], payload: Payload | None = None
+    ) -> None:
+        """Report an update; `allowed` are the method's scalars.
 
-    def chunks(self, report: Report, payload: Payload, wanted: Iterable[int]) -> None:
-        """Send these chunks of an update, except those that are already being sent."""
-        manifest = report.manifest
-        if payload.facts != manifest:
+        Args:
+            payload: the update itself, to travel with its report in one message.
+        """
+        words = self._report(report, allowed)
+        expiry = None
+        if payload is not None and (chunk := self._only_chunk(report, payload)) is not None:
+            words, expiry = reports.join(report, chunk), ATTACHED_EXPIRY
+            self.ledger["framing"] += len(words) - len(chunk) - len(encode(report))
+        self.save()
+        self.session.publish(self.topics.device(self.device, "report"), words, expiry=expiry)
+
+    def _only_chunk(self, report: Report, payload: Payload) -> bytes | None:
+        """The chunk of an update that fits one; its bytes are counted."""
+        self._check_payload(report, payload)
+        chunk = _chunk(payload, 0)
+        if chunk is not None:
+            self._count(report.manifest, (0,), tensors.spans(payload.source))
+        return chunk
+
+    def _check_payload(self, report: Report, payload: Payload) -> None:
+        if payload.facts != report.manifest:
             size = payload.facts.bytes
             raise EgressError(
                 f"the update ({size} bytes) does not match the manifest of its report"
             )
+
+    def chunks(self, report: Report, payload: Payload, wanted: Iterable[int]) -> None:
+        """Send these chunks of an update, except those that are already being sent."""
+        manifest = report.manifest
+        self._check_payload(report, payload)
         topics = {i: self.topics.update(self.device, report.version, i) for i in wanted}
         indices = sorted(
             index

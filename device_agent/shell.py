@@ -14,9 +14,11 @@ from fededge.service.log_lines import LogLines
 from fededge.service.presence import Holder
 from fededge.service.shell import ServiceShell
 from fededge.transport.session import Connected, Incoming, Session
+from fededge.wire.chunks import Payload
 from fededge.wire.messages import Claim, Reply, Report, State, Status, TaskMessage, decode
 from fededge.wire.topics import Topics
 from fededge_agent.egress import Egress
+from fededge_agent.export_worker import ExportWorker, StatusChanged
 from fededge_agent.gating import Gating
 from fededge_agent.machine import commands, events
 from fededge_agent.machine.agent import AgentMachine
@@ -25,7 +27,7 @@ from fededge_agent.status import StatusWriter, one_line
 from fededge_agent.store import AgentStore
 from fededge_agent.trust import Trust
 from fededge_agent.turn_runner import TurnRunner
-from fededge_agent.worker import StatusChanged, Worker, WorkerFailed
+from fededge_agent.worker import Worker, WorkerFailed
 
 __all__ = ["AgentParts", "AgentShell"]
 
@@ -45,6 +47,7 @@ class AgentParts:
     trust: Trust
     runner: TurnRunner
     worker: Worker
+    exports: ExportWorker
     gating: Gating
     machine: AgentMachine
     caution: Caution
@@ -89,7 +92,7 @@ class AgentShell(ServiceShell[events.Event, commands.Command, Status]):
         if changed is not None:
             self.handle(changed)
         # Neither an app's report nor a sign of life waits for a training.
-        if self.parts.runner.promotion.look() or self._lease_runs_out:
+        if self.parts.exports.promotion.look() or self._lease_runs_out:
             self.announce()
 
     @property
@@ -162,7 +165,7 @@ class AgentShell(ServiceShell[events.Event, commands.Command, Status]):
         except DiskFullError:
             self._unsaved = state  # tried again at every tick
             if trust.problem != before:
-                log.error("%s", trust.problem)
+                log.error("%s", trust.problem, extra={"event": "state-refused"})
         finally:
             if trust.problem != before:
                 self.announce()
@@ -173,7 +176,7 @@ class AgentShell(ServiceShell[events.Event, commands.Command, Status]):
 
     def _follow_rollout(self, state: State) -> None:
         """Withdraw models at once; the worker evaluates released ones before they take over."""
-        if self.parts.runner.promotion.follow(state):
+        if self.parts.exports.promotion.follow(state):
             self.announce()
         if state.rollout is not None:
             self.parts.worker.release()
@@ -204,8 +207,8 @@ class AgentShell(ServiceShell[events.Event, commands.Command, Status]):
                 parts.worker.train(state)
             case commands.Abandon():
                 parts.worker.abandon()
-            case commands.SendUpdate(chunks):
-                self._send(chunks)
+            case commands.SendUpdate():
+                self._send(command)
             case commands.Settle():
                 self._settle(command)
             case commands.Note(text):
@@ -240,19 +243,22 @@ class AgentShell(ServiceShell[events.Event, commands.Command, Status]):
         log.info("update %s", "accepted" if decision.accepted else "dropped")
         self.handle(events.Settled(decision))
 
-    def _send(self, chunks: tuple[int, ...]) -> None:
+    def _send(self, command: commands.SendUpdate) -> None:
         turn = self.parts.store.outgoing
         if turn is None:
             return
-        if not chunks:
+        attached = command.attached and turn.report.manifest.chunks == 1
+        if not command.chunks and not attached:
             self._report(turn.report)
         elif (payload := self.parts.store.update()) is None:
             self.handle(events.TurnLost())
+        elif attached:
+            self._report(turn.report, payload)
         else:
-            self.parts.egress.chunks(turn.report, payload, chunks)
+            self.parts.egress.chunks(turn.report, payload, command.chunks)
 
-    def _report(self, report: Report) -> None:
+    def _report(self, report: Report, payload: Payload | None = None) -> None:
         try:
-            self.parts.egress.report(report, self.parts.runner.scalars)
+            self.parts.egress.report(report, self.parts.runner.scalars, payload)
         except EgressError as error:  # the state names another method than we trained with
             self.lines.warn(f"the update is not reported: {error}")

@@ -13,7 +13,7 @@ import msgspec
 
 from fededge._internal.plain_text import plain
 from fededge.errors import WireError
-from fededge.wire.messages import Reply, Report, TaskMessage, encode
+from fededge.wire.messages import Reply, TaskMessage, encode
 from fededge_server.machine import coordinator, events, rollout
 from fededge_server.parts import CoordinatorParts
 
@@ -45,8 +45,8 @@ class CommandExecutor:
         """Carry a command out; the events that come of it, to be handled after its batch."""
         parts = self.parts
         match command:
-            case events.Check(device, report):
-                return [self._check(device, report)]
+            case events.Check():
+                return [self._check(command)]
             case events.Judge():
                 return parts.judge.hear(command)
             case events.Evaluate(version):
@@ -93,10 +93,13 @@ class CommandExecutor:
                 store.discard(version, device)
         return []
 
-    def _check(self, device: str, report: Report) -> Event:
+    def _check(self, command: events.Check) -> Event:
+        device, report = command.device, command.report
         parts, versions = self.parts, self.parts.versions
         number = parts.view.round
         current, limit = versions.current(number), parts.rounds.limit(versions.norm)
+        if command.data:
+            parts.store.keep_whole(report.version, device, command.data)
         try:
             norm = parts.merging.check(device, report, current, limit)
         except WireError as error:
@@ -116,7 +119,7 @@ class CommandExecutor:
         parts.message.problem = ""
         if result.problem:
             parts.message.problem = f"round {command.round + 1} is without effect: {result.problem}"
-            log.error("%s", parts.message.problem)
+            log.error("%s", parts.message.problem, extra={"event": "merge-failed"})
         written: list[Event] = []
         for device, reason in result.refused.items():
             refused = events.Refuse(device, reports[device].version, reason, quarantined=True)

@@ -8,7 +8,8 @@ from fededge.errors import DiskFullError, RefusedError
 from fededge.service.presence import Holder
 from fededge.service.shell import ServiceShell
 from fededge.transport.session import Connected, Delivered, Incoming
-from fededge.wire.messages import Claim, Presence, Report, Status, decode, encode
+from fededge.wire import reports
+from fededge.wire.messages import Claim, Presence, Status, decode, encode
 from fededge.wire.topics import Address
 from fededge_server.challenge import Challenge
 from fededge_server.executor import Command, CommandExecutor, FulfilRequest
@@ -152,7 +153,7 @@ class RunningCoordinator(ServiceShell[Event, Command, Presence]):
                 status = decode(payload, Status)
                 self.handle(events.StatusCame(device, status, message.retained))
             case "report":
-                self.handle(events.ReportCame(device, decode(payload, Report)))
+                self.handle(events.ReportCame(device, *reports.split(payload)))
             case "update":
                 self.handle(events.UpdateChunkCame(device, address.version, payload))
 
@@ -166,5 +167,5 @@ class RunningCoordinator(ServiceShell[Event, Command, Presence]):
 
     def on_full(self, command: Command, error: DiskFullError) -> None:
         """A full disk ends nothing: the rounds ask for all that they need when there is space."""
-        log.error("%s", error)
+        log.error("%s", error, extra={"event": "disk-full"})
         self.handle(events.Full(True))

@@ -167,7 +167,7 @@ class AgentMachine:
                 return self.download.spoiled(event, self.assignment.state, now)
             case Trained(pending):
                 self.turn.trained(pending)
-                return self._leave_other_run() or self._report(now)
+                return self._leave_other_run() or self._report_first(now)
             case TurnLost():
                 self.turn.lost()
             case Abandoned():
@@ -234,6 +234,9 @@ class AgentMachine:
     def _report(self, now: float) -> list[Command]:
         """Report the pending update: the answer is a decision, or the chunks that are missing."""
         return self._send(now) if self.turn.pending is not None else []
+
+    def _report_first(self, now: float) -> list[Command]:
+        return self.turn.send_first(now) if self._may_send else []
 
     def _send(self, now: float, chunks: tuple[int, ...] = ()) -> list[Command]:
         return self.turn.send(chunks, now) if self._may_send else []

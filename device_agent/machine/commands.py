@@ -86,9 +86,13 @@ class Train:
 
 @dataclass(frozen=True)
 class SendUpdate:
-    """Send these chunks of the saved update; with none, its report, which asks for a decision."""
+    """Send these chunks of the saved update; with none, its report, which asks for a decision.
+
+    `attached`: the update may travel with its report, if it fits a chunk.
+    """
 
     chunks: tuple[int, ...] = ()
+    attached: bool = False
 
 
 @dataclass(frozen=True)

@@ -117,6 +117,11 @@ class DeviceTurn(StateMachine[TurnState]):
         self._sent, self._patience = now, UNANSWERED
         return [SendUpdate(chunks)]
 
+    def send_first(self, now: float) -> list[Command]:
+        """Report a new update. Only this report may carry it: a repetition may not be needed."""
+        self._sent, self._patience = now, UNANSWERED
+        return [SendUpdate(attached=True)]
+
     def overdue(self, now: float) -> bool:
         """True if the answer to the report has not come in time."""
         return self.pending is not None and now - self._sent >= self._patience

@@ -18,10 +18,11 @@ from fededge.errors import FedEdgeError
 from fededge.hardware.priority import Priority, apply
 from fededge_agent.requests import (
     AbandonRequest,
-    FollowUpRequest,
+    ExpectRequest,
+    HandOverRequest,
+    MeasureRequest,
     PrepareRequest,
     Request,
-    ScoreRequest,
     StoppedError,
     TrainRequest,
 )
@@ -41,8 +42,8 @@ def serve(connection: Connection) -> None:
     with contextlib.suppress(OSError):  # Linux has it
         Path("/proc/self/oom_score_adj").write_text(OOM_SCORE)
     with contextlib.suppress(EOFError, OSError):
-        config, level = connection.recv()
-        logs.set_up(level <= logging.DEBUG)
+        config = connection.recv()
+        logs.set_up()
         apply(Priority(**msgspec.structs.asdict(config.hardware.priority)))
         turns = DeviceTurns(config, report_progress(connection))
         connection.send(_answer(turns, None))
@@ -68,10 +69,10 @@ class Requests:
                 request = self.connection.recv()
                 if isinstance(request, AbandonRequest):
                     self.turns.abandon()
-                    continue
-                if isinstance(request, TrainRequest):
+                elif isinstance(request, ExpectRequest):
                     self.turns.expect()
-                self.waiting.put(request)
+                else:
+                    self.waiting.put(request)
         except (EOFError, OSError):
             os._exit(0)  # at once: the next agent may be waiting for the folder
 
@@ -83,7 +84,8 @@ def _answer(turns: DeviceTurns, request: Request | None) -> object:
     except (FedEdgeError, StoppedError) as error:
         return error
     except Exception as error:
-        log.exception("%s", "the start" if request is None else type(request).__name__)
+        what = "the start" if request is None else type(request).__name__
+        log.exception("%s", what, extra={"event": "job-failed"})
         return RemoteError(f"{type(error).__name__}: {error}")
 
 
@@ -93,10 +95,10 @@ def _result(turns: DeviceTurns, request: Request | None) -> object:
             return turns.prepare(state, export)
         case TrainRequest(state, index):
             return turns.train(state, index)
-        case ScoreRequest(number):
-            return turns.score(number)
-        case FollowUpRequest(run, rollout):
-            turns.follow_up(run, rollout)
+        case HandOverRequest():
+            return turns.hand_over()
+        case MeasureRequest():
+            turns.measure()
         case None:
             turns.start()
     return None

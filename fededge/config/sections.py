@@ -22,6 +22,7 @@ __all__ = [
     "CoordinatorConfig",
     "DataConfig",
     "ExportConfig",
+    "LogConfig",
     "Side",
 ]
 
@@ -77,6 +78,10 @@ class ExportConfig(Section, frozen=True):
         described("points of accuracy that a new model may lose to the current", ge=0, le=100),
     ] = 0.0
     keep: Annotated[int, described("number of last models kept on disk", ge=1, le=1000)] = 3
+    interval: Annotated[
+        float,
+        described("seconds after which a device that is always busy exports", ge=0, le=86400),
+    ] = 10.0
     signing_key: Annotated[str, described("file of the key that signs manifests; empty: none")] = ""
 
     @property
@@ -117,6 +122,19 @@ class DataConfig(Section, frozen=True):
     ] = 0.2
 
 
+class LogConfig(Section, frozen=True):
+    """The log of the service, on standard error."""
+
+    level: Annotated[
+        Literal["debug", "info", "warning", "error"],
+        described("least level that is logged: debug, info, warning, error"),
+    ] = "info"
+    format: Annotated[
+        Literal["auto", "text", "json"],
+        described("text, json, or auto: json under systemd, else text"),
+    ] = "auto"
+
+
 class Side(Section, frozen=True, kw_only=True):
     """Keys that both sides have: coordinator and agent."""
 
@@ -124,6 +142,7 @@ class Side(Section, frozen=True, kw_only=True):
     state: Annotated[str, described("folder for models and all state; relative to this file")]
     broker: BrokerConfig = BrokerConfig()
     data: DataConfig = DataConfig()
+    log: LogConfig = LogConfig()
 
 
 class CoordinatorConfig(Side, frozen=True, kw_only=True):

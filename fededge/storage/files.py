@@ -193,7 +193,7 @@ def write_public(path: Path, data: bytes) -> None:
         raise disk_error(path, error) from None
 
 
-def write_at(path: Path, offset: int, data: bytes, flags: int = 0) -> None:
+def write_at(path: Path, offset: int, data: bytes | memoryview, flags: int = 0) -> None:
     """Write `data` at `offset` without fsync; `flags` (os.O_APPEND, os.O_TRUNC) replace it."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | flags, 0o600)
     try:

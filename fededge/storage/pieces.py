@@ -26,6 +26,7 @@ __all__ = [
     "expected",
     "forget",
     "write_piece",
+    "write_whole",
 ]
 
 RECORD = struct.Struct("<QII")  # offset, length, CRC-32
@@ -58,6 +59,15 @@ def write_piece(path: Path, offset: int, data: bytes) -> None:
     try:
         write_at(path, offset, data)
         write_at(_list(path), 0, record, os.O_APPEND)
+    except OSError as error:
+        raise disk_error(path, error) from None
+
+
+def write_whole(path: Path, data: memoryview) -> None:
+    """Write all of a file at once, without a list of pieces: a crash means to begin again."""
+    try:
+        forget(path)
+        write_at(path, 0, data)
     except OSError as error:
         raise disk_error(path, error) from None
 

@@ -15,6 +15,7 @@ from fededge.wire.source import Source, piece, size
 __all__ = [
     "CHUNK_BYTES",
     "HEADER",
+    "MAGIC",
     "STALLED",
     "Assembly",
     "Chunk",
@@ -24,6 +25,7 @@ __all__ = [
     "manifest",
     "pack",
     "unpack",
+    "whole",
 ]
 
 CHUNK_BYTES = 256 * 1024
@@ -106,7 +108,7 @@ def check_manifest(facts: Manifest, most: int) -> None:
         )
 
 
-def unpack(message: bytes) -> Chunk:
+def unpack(message: bytes | memoryview) -> Chunk:
     """Parse a chunk; WireError if it is cut off or damaged."""
     if len(message) < HEADER.size:
         raise WireError(f"a chunk of {len(message)} bytes is shorter than its header")
@@ -132,25 +134,12 @@ class Assembly:
     def take(self, message: bytes, now: float) -> tuple[int, bytes] | None:
         """Return a new chunk's offset and data, None for a duplicate; WireError for others."""
         chunk = unpack(message)
-        offset = self._offset(chunk)
+        offset = _offset(chunk, self.facts)
         self.touched = now
         if chunk.index in self.have:
             return None
         self.have.add(chunk.index)
         return offset, bytes(chunk.data)
-
-    def _offset(self, chunk: Chunk) -> int:
-        facts = self.facts
-        start = chunk.index * facts.chunk_bytes
-        length = min(facts.chunk_bytes, facts.bytes - start)
-        expected = (facts.chunks, length, _tag(facts))
-        if chunk.index >= facts.chunks or (chunk.count, len(chunk.data), chunk.tag) != expected:
-            raise WireError(
-                f"chunk {chunk.index} of {chunk.count} with {len(chunk.data)} bytes belongs to "
-                f"another transfer: expected {facts.chunks} chunks of {facts.bytes} bytes, "
-                f"SHA-256 {facts.sha256[:16]}…"
-            )
-        return start
 
     @property
     def complete(self) -> bool:
@@ -165,6 +154,27 @@ class Assembly:
             return False
         self.touched, self.stalled = now, min(2 * self.stalled, MAX_STALLED)
         return True
+
+
+def whole(message: memoryview, facts: Manifest) -> memoryview:
+    """The data of a payload's only chunk; WireError if it is damaged or another payload's."""
+    chunk = unpack(message)
+    _offset(chunk, facts)
+    return chunk.data
+
+
+def _offset(chunk: Chunk, facts: Manifest) -> int:
+    """Where a chunk's data belongs; WireError if it is another payload's."""
+    start = chunk.index * facts.chunk_bytes
+    length = min(facts.chunk_bytes, facts.bytes - start)
+    expected = (facts.chunks, length, _tag(facts))
+    if chunk.index >= facts.chunks or (chunk.count, len(chunk.data), chunk.tag) != expected:
+        raise WireError(
+            f"chunk {chunk.index} of {chunk.count} with {len(chunk.data)} bytes belongs to "
+            f"another transfer: expected {facts.chunks} chunks of {facts.bytes} bytes, "
+            f"SHA-256 {facts.sha256[:16]}…"
+        )
+    return start
 
 
 def count(size: int, chunk_bytes: int) -> int:

@@ -14,6 +14,7 @@ from fededge.model_spec import ModelSpec
 from fededge.wire.topics import NAME_PATTERN, VERSION_PATTERN
 
 __all__ = [
+    "MAX_OTHER_BYTES",
     "MAX_RESEND",
     "BatchSize",
     "ChunkBytes",

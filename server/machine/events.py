@@ -47,6 +47,8 @@ ACCURACY = "personal_accuracy"
 """The scalar with the accuracy of a device's own model; a device without examples has none."""
 
 
+NO_BYTES = memoryview(b"")
+
 # Events
 
 
@@ -61,8 +63,11 @@ class StatusCame:
 
 @dataclass(frozen=True)
 class ReportCame:
+    """A report, and the only chunk of its update if that came along; unchecked, empty if not."""
+
     device: str
     report: Report
+    chunk: memoryview = NO_BYTES
 
 
 @dataclass(frozen=True)
@@ -207,10 +212,11 @@ class SetAside:
 
 @dataclass(frozen=True)
 class Check:
-    """The update is complete: check it, make it and its report durable, answer Stored or Bad."""
+    """Check a complete update, in `data` or else in the spool; make it durable; Stored or Bad."""
 
     device: str
     report: Report
+    data: memoryview = NO_BYTES
 
 
 @dataclass(frozen=True)

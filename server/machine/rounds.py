@@ -109,7 +109,7 @@ class Rounds:
             case StatusCame():
                 return self.presence.status(event, now)
             case ReportCame():
-                return self.updates.report(event.device, event.report, now)
+                return self.updates.report(event, now)
             case Stored():
                 commands = self.updates.stored(event)
                 self.end.cut_off(now)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from fededge.errors import WireError
+from fededge.wire.chunks import whole
 from fededge.wire.messages import Reply, Report
 from fededge_server.machine.eligibility import Eligibility
 from fededge_server.machine.events import (
@@ -16,6 +18,7 @@ from fededge_server.machine.events import (
     Note,
     RefusalWritten,
     Refuse,
+    ReportCame,
     SendReply,
     Stored,
     UpdateChunkCame,
@@ -38,7 +41,8 @@ class Updates:
 
     # Reports
 
-    def report(self, device: str, report: Report, now: float) -> list[Command]:
+    def report(self, event: ReportCame, now: float) -> list[Command]:
+        device, report = event.device, event.report
         one = self.state.participants.of(device)
         one.heard = now
         reply = self.verdict(one, report, now)
@@ -52,6 +56,8 @@ class Updates:
         busy = self.state.full or one.part in (Part.CHECKING, Part.STORED)
         if self.state.phase != "open" or busy:
             return []  # the device keeps its update, and asks again when the round opens
+        if event.chunk:
+            return self._take_whole(one, event, now)
         return self._begin(one, report, now)
 
     def _announced(self, one: Participant, version: str) -> int:
@@ -81,6 +87,17 @@ class Updates:
         elif one.quarantined(now):
             reason = "the device is in quarantine: too many of its updates had to be refused"
         return Reply("refused", version, reason) if reason else None
+
+    def _take_whole(self, one: Participant, event: ReportCame, now: float) -> list[Command]:
+        """Have an update checked that came with its report; ask for it if its chunk is damaged."""
+        try:
+            data = whole(event.chunk, event.report.manifest)
+        except WireError as error:
+            note = Note(f"chunk dropped: {error}", one.device)
+            return [note, *self._begin(one, event.report, now)]
+        one.move(Part.SENDING)
+        one.move(Part.CHECKING)
+        return [Check(one.device, event.report, data)]
 
     def _begin(self, one: Participant, report: Report, now: float) -> list[Command]:
         """Ask for the chunks of this report; if that was done, for those that do not come."""

@@ -46,6 +46,15 @@ class Spool:
             raise disk_error(path, error) from None
         pieces.write_piece(path, offset, data)
 
+    def keep_whole(self, version: str, device: str, data: memoryview) -> None:
+        """Write an update that came at once; what came of it before counts no more."""
+        path = self._update(version, device)
+        try:
+            path.parent.mkdir(exist_ok=True)
+        except OSError as error:
+            raise disk_error(path, error) from None
+        pieces.write_whole(path, data)
+
     def coming(self) -> dict[str, tuple[Report, frozenset[int]]]:
         """The updates that were on their way when the process before this one ended."""
         found: dict[str, tuple[Report, frozenset[int]]] = {}

@@ -20,8 +20,8 @@ from fededge.flat import Layout
 from fededge.storage.source import FileSource
 from fededge.transport.outbox import Outbox, Parcel
 from fededge.transport.session import Session
-from fededge.wire import tensors
-from fededge.wire.chunks import Assembly, Payload
+from fededge.wire import reports, tensors
+from fededge.wire.chunks import Assembly, Payload, whole
 from fededge.wire.messages import Claim, Report, Status, decode, encode
 from fededge.wire.topics import Topics
 from fededge_agent.egress import Egress
@@ -120,6 +120,42 @@ def test_a_whole_update_is_the_report_and_every_byte_of_the_payload(door: Door) 
         assert piece is not None
         out[piece[0] : piece[0] + len(piece[1])] = piece[1]
     assert bytes(out) == PAYLOAD
+
+
+WHOLE = Payload.of(PAYLOAD, 1 << 16)
+ALL_OF_IT = msgspec.structs.replace(REPORT, manifest=WHOLE.facts)
+
+
+def test_a_small_update_travels_with_its_report_and_is_booked_alike(door: Door) -> None:
+    door.egress.report(ALL_OF_IT, ALLOWED, WHOLE)
+    ((topic, message),) = door.session.sent
+    assert TOPICS.parse(topic).kind == "report"
+    report, chunk = reports.split(message)
+    assert report == ALL_OF_IT
+    assert whole(chunk, report.manifest) == PAYLOAD
+    assert door.booked == door.sent == len(message)
+    assert read_ledger(door.egress.path) == dict(door.egress.ledger)
+    booked = {k: v for k, v in door.egress.ledger.items() if k.startswith("tensor ")}
+    assert booked == {f"tensor {e.name}": 4 * e.size for e in LAYOUT.entries}
+
+
+def test_an_update_that_is_not_its_report_s_does_not_travel_with_it(door: Door) -> None:
+    with pytest.raises(EgressError, match="does not match the manifest"):
+        door.egress.report(ALL_OF_IT, ALLOWED, UPDATE)
+    assert door.sent == 0
+
+
+def test_a_small_update_whose_file_has_changed_stays_and_its_report_goes(
+    door: Door, tmp_path: Path
+) -> None:
+    path = tmp_path / "1.update"
+    path.write_bytes(PAYLOAD)
+    payload = Payload.of(FileSource(path), 1 << 16)
+    path.write_bytes(PAYLOAD[:-1] + b"?")
+    door.egress.report(ALL_OF_IT, ALLOWED, payload)
+    ((_, message),) = door.session.sent
+    assert decode(message, Report) == ALL_OF_IT
+    assert door.booked == door.sent
 
 
 def test_each_tensor_is_booked_with_its_own_bytes(door: Door) -> None:

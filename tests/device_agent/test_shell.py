@@ -14,7 +14,8 @@ from fededge.config import AgentConfig, DataConfig
 from fededge.credentials.signing_keys import make_keys, read_signing_key
 from fededge.errors import DiskFullError, FedEdgeError
 from fededge.transport.session import Connected, Incoming, Lost
-from fededge.wire import chunks
+from fededge.wire import chunks, reports, tensors
+from fededge.wire.chunks import whole
 from fededge.wire.messages import Claim, Reply, State, Status, TaskMessage, decode, encode
 from fededge.wire.signing import sign
 from fededge.wire.topics import Topics
@@ -323,6 +324,30 @@ def test_an_update_of_another_method_is_not_reported_and_ends_nothing(
     monkeypatch.setattr(TurnRunner, "scalars", frozenset({"examples", "steps"}))
     shell.shell.do(commands.SendUpdate())
     assert shell.link.outgoing[-1].topic == TOPICS.device("box", "report")
+
+
+def test_a_report_carries_its_update_if_that_fits_a_chunk(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tensors, "spans", lambda source: {})  # the update here has no tensors
+    shell = ready(make(False))
+    turn = pending(shell)
+    shell.shell.do(commands.SendUpdate(attached=True))
+    report, chunk = reports.split(shell.link.outgoing[-1].payload)
+    assert (report, report.manifest.chunks) == (turn.report, 1)
+    assert len(whole(chunk, report.manifest)) == report.manifest.bytes
+    shell.shell.do(commands.SendUpdate())
+    assert reports.split(shell.link.outgoing[-1].payload) == (turn.report, memoryview(b""))
+
+
+def test_a_report_whose_update_is_damaged_leads_to_another_turn(make: Make) -> None:
+    shell = ready(make(False))
+    turn = pending(shell)
+    (shell.store.folder / turn.update.name).write_bytes(b"?")
+    before = len(shell.link.outgoing)
+    shell.shell.do(commands.SendUpdate(attached=True))
+    assert [p for p in shell.link.outgoing[before:] if p.topic.endswith("/report")] == []
+    assert shell.machine.turn.damaged
 
 
 @pytest.mark.parametrize("key", [True, False], ids=["key", "no key"])

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import onnx
 import pytest
 import torch
@@ -135,6 +136,18 @@ def test_a_kept_template_is_the_one_that_was_saved(
     assert loaded.layout.hash == template.layout.hash
 
 
+def test_a_network_is_traced_once_and_again_for_other_labels(
+    network: nn.Module, spec: ModelSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = Template.kept(tmp_path, network, spec)
+    other = msgspec.structs.replace(spec, labels=tuple("xyz"))
+    assert Template.load(path).spec == spec
+    assert Template.kept(tmp_path, network, other) == path
+    assert Template.load(path).spec == other
+    monkeypatch.setattr(Template, "trace", None)
+    assert Template.kept(tmp_path, network, other) == path
+
+
 def test_a_kept_template_has_no_weights(spec: ModelSpec, tmp_path: Path) -> None:
     large = nn.Sequential(nn.Flatten(), nn.Linear(192, 5000), nn.Linear(5000, 3))
     Template.trace(large, spec).save(tmp_path / "a.template")
@@ -233,7 +246,7 @@ def test_a_template_for_other_pixels_is_traced_anew(
     assert len(traces) == 2
 
 
-def test_a_template_that_cannot_be_kept_is_used_all_the_same(
+def test_a_template_that_cannot_be_saved_is_still_used(
     network: nn.Module, spec: ModelSpec, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As on a full disk: the next start traces again, and nothing ends."""

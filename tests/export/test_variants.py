@@ -219,7 +219,7 @@ def test_a_variant_that_cannot_be_made_is_left_out_with_a_sentence(
     assert "'body.0.weight' has numbers that float16 cannot hold" in caplog.text
 
 
-def test_where_nothing_temporary_can_be_written_there_is_no_int8(
+def test_without_a_temporary_folder_there_is_no_int8_variant(
     candidate: Candidate,
     trained: tuple[FlatModel, ModelSpec, Samples],
     monkeypatch: pytest.MonkeyPatch,
@@ -263,7 +263,7 @@ from fededge.export import Candidate, ModelRegistry, Origin, Samples, Template, 
 from fededge.flat import FlatModel
 from fededge.models import build_for
 from fededge.model_spec import ModelSpec
-from fededge_agent.trainer.export_loop import Exporting
+from fededge_agent.trainer.handover import Handover
 spec, origin = msgspec.json.decode(sys.stdin.buffer.read(), type=tuple[ModelSpec, Origin])
 flat = FlatModel(build_for(spec, seed=3))
 images = torch.randint(0, 256, (16, *spec.shape), dtype=torch.uint8)

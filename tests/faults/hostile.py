@@ -1,4 +1,4 @@
-"""A hostile device: it has valid credentials, sees what devices see, and says what it likes.
+"""A hostile device: it has valid credentials, reads what devices may read, and sends anything.
 
 The broker confines it to its own topics. There it may send anything at any moment: well-formed
 updates of any content, for any version, asked for or not; lies about itself; messages with any
@@ -21,7 +21,7 @@ import numpy as np
 from fededge.errors import WireError
 from fededge.flat import Vector
 from fededge.transport.session import Connected, Delivered, Incoming, Will
-from fededge.wire import chunks, tensors
+from fededge.wire import chunks, reports, tensors
 from fededge.wire.encoding import Encoding
 from fededge.wire.messages import Claim, Manifest, Reply, Report, State, Status, decode, encode
 from fededge.wire.messages import TaskMessage as Task
@@ -211,7 +211,7 @@ class HostileService(Service):
             self._offer(self.state.version, self.process.poisoned(self._model()), scalars)
 
     def _lie(self) -> None:
-        """An update like all others, with a report that tells anything of it."""
+        """An ordinary update with a false report."""
         if self.state is None or self.state.version not in self.asked:
             return
         scalars = self._scalars(self.state)
@@ -222,7 +222,7 @@ class HostileService(Service):
         self._offer(self.state.version, model, scalars)
 
     def _intrude(self) -> None:
-        """An update that nobody asked for, or not any more, or of a version that never was."""
+        """An update that was not asked for, is outdated, or names a version that never existed."""
         if self.state is not None:
             version = self.rng.choice((self.state.version, *self.versions, self._foreign()))
             scalars = self._scalars(self.state)
@@ -245,10 +245,18 @@ class HostileService(Service):
             payload = mangled(payload, self.rng)
         manifest = chunks.manifest(payload, self.state.manifest.chunk_bytes)
         self.offers[version] = payload, manifest
-        self._say("report", encode(self._report(version, manifest, scalars)))
+        report = self._report(version, manifest, scalars)
+        self._say("report", self._with_chunk(report, payload))
+
+    def _with_chunk(self, report: Report, payload: bytes) -> bytes:
+        """The report, mostly with a chunk of the update: the only one, or one where none may be."""
+        if self.rng.random() < 0.3:
+            return encode(report)
+        message = reports.join(report, chunks.pack(payload, report.manifest, 0))
+        return mangled(message, self.rng) if self.rng.random() < 0.05 else message
 
     def _bluff(self) -> None:
-        """A report of an update that cannot be."""
+        """A report of an impossible update."""
         if self.state is not None:
             size = self.rng.choice((0, 1, 1024, 4096, 2**40, 2**53))
             manifest = Manifest(

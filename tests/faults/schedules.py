@@ -32,6 +32,9 @@ EVERY = 7
 TURN = (5.0, 15.0)
 """Seconds that a turn takes where devices are hostile."""
 
+WHOLE = 1 << 20
+"""Bytes of a chunk that holds a whole update, which then travels with its report."""
+
 FACTOR = 6.0
 """The rounds of a run may take this many times as long as without hostile devices."""
 
@@ -40,13 +43,14 @@ def kind(
     encoding: str = "float32",
     robust: RobustConfig | None = None,
     method: str = "scaffold",
+    chunk_bytes: int = 1024,
     **rounds: Any,
 ) -> Kind:
-    """Four honest devices, three rounds."""
+    """Four honest devices, three rounds; an update has several chunks, if they are not larger."""
     config = {
         "method": method,
         "rounds": RoundsConfig(**{"count": 3, "deadline": 60.0, **rounds}),
-        "transfer": TransferConfig(chunk_bytes=1024, encoding=encoding),
+        "transfer": TransferConfig(chunk_bytes=chunk_bytes, encoding=encoding),
         "robust": robust or RobustConfig(),
     }
     return Kind(config)
@@ -73,8 +77,12 @@ def in_stages(made: Kind) -> Kind:
 KINDS = {
     "all": kind(min_devices=4, quorum=4),
     "all, rounded": kind("bfloat16+delta", min_devices=4, quorum=4),
-    "all, the nearest of them": kind(
-        "float16+zstd", RobustConfig(clip_norm=1.0, combine="krum"), min_devices=4, quorum=4
+    "all, the nearest of them, updates with their reports": kind(
+        "float16+zstd",
+        RobustConfig(clip_norm=1.0, combine="krum"),
+        chunk_bytes=WHOLE,
+        min_devices=4,
+        quorum=4,
     ),
     "three, compressed": kind(
         "int8+delta+zstd", min_devices=3, participants=3, over_select=1.3, quorum=2
@@ -83,9 +91,11 @@ KINDS = {
     "any, late ones folded": kind(
         "float16+delta", min_devices=3, participants=3, over_select=1.3, late="fold", grace=5.0
     ),
-    "buffers of two": kind(mode="buffered", buffer=2, min_devices=2),
+    "buffers of two, updates with their reports": kind(
+        mode="buffered", buffer=2, min_devices=2, chunk_bytes=WHOLE
+    ),
 }
-FIXED = frozenset({"all", "all, rounded", "all, the nearest of them"})
+FIXED = frozenset(name for name in KINDS if name.startswith("all"))
 """Kinds in which all devices take part in every round: faults do not change the last version."""
 
 HOSTILE_KINDS = {
@@ -94,8 +104,8 @@ HOSTILE_KINDS = {
     "fednova": besieged(4, 1, "fednova", "int8+delta+zstd", quarantine_after=1),
     "fedadam": besieged(6, 2, "fedadam", "bfloat16"),
     "fedavgm, models in stages": in_stages(besieged(4, 1, "fedavgm")),
-    "fedavg, some are asked": besieged(
-        6, 2, "fedavg", participants=3, over_select=1.3, selection="recency"
+    "fedavg, some are asked, updates with their reports": besieged(
+        6, 2, "fedavg", participants=3, over_select=1.3, selection="recency", chunk_bytes=WHOLE
     ),
     "median": besieged(6, 2, "fedavg", "float16+zstd", RobustConfig(combine="median")),
     "krum": besieged(6, 2, "scaffold", robust=RobustConfig(combine="krum"), quorum=4),

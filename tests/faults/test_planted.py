@@ -57,13 +57,13 @@ def forget_a_chunk_on_reconnect(monkeypatch: pytest.MonkeyPatch) -> None:
 def count_a_duplicate(monkeypatch: pytest.MonkeyPatch) -> None:
     real = Updates.report
 
-    def report(self: Updates, device: str, report: Report, now: float) -> list[events.Command]:
+    def report(self: Updates, event: events.ReportCame, now: float) -> list[events.Command]:
         """A report that comes again counts again."""
-        one = self.state.participants.of(device)
-        if one.stored is not None and one.stored.version == report.version:
-            twice = {name: 2 * value for name, value in report.scalars.items()}
-            one.stored = msgspec.structs.replace(report, scalars=twice)
-        return real(self, device, report, now)
+        one, again = self.state.participants.of(event.device), event.report
+        if one.stored is not None and one.stored.version == again.version:
+            twice = {name: 2 * value for name, value in again.scalars.items()}
+            one.stored = msgspec.structs.replace(again, scalars=twice)
+        return real(self, event, now)
 
     monkeypatch.setattr(Updates, "report", report)
 

@@ -31,7 +31,7 @@ from fededge.model_spec import ModelSpec
 from fededge.models import Preprocess
 from fededge.storage import pieces
 from fededge.storage.sealed import read_sealed, sealed
-from fededge.wire import chunks, container, tensors
+from fededge.wire import chunks, container, reports, tensors
 from fededge.wire.chunks import Assembly
 from fededge.wire.encoding import Encoding
 from fededge.wire.messages import (
@@ -190,6 +190,21 @@ def read_chunk(data: bytes) -> None:
     assert offset + len(content) <= len(PAYLOAD)
 
 
+WHOLE = chunks.manifest(PAYLOAD, 4096)
+REPORT = Report("gate-7", "run", VERSION, "60" * 32, WHOLE, {"examples": 9.0})
+
+
+def read_report(data: bytes) -> None:
+    """A report that may carry its update: what is taken is the payload, and nothing else."""
+    report, chunk = reports.split(data)
+    if not chunk:
+        assert decode(encode(report), Report) == report
+        return
+    assert reports.split(reports.join(report, bytes(chunk))) == (report, chunk)
+    data_of = chunks.whole(chunk, report.manifest)
+    assert len(data_of) == report.manifest.bytes <= report.manifest.chunk_bytes
+
+
 LAYOUT = Layout.of(nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)))
 VECTOR = np.linspace(-1, 1, LAYOUT.size, dtype=np.float32)
 
@@ -345,6 +360,11 @@ TARGETS = {
         read_chunk,
         (WireError,),
         tuple(b"\0" + chunks.pack(PAYLOAD, FACTS, i) for i in range(3)),
+    ),
+    "reports": Target(
+        read_report,
+        (WireError,),
+        (encode(REPORT), reports.join(REPORT, chunks.pack(PAYLOAD, WHOLE, 0))),
     ),
     "tensors": Target(
         read_tensors,

@@ -20,7 +20,7 @@ from fededge.config import DataConfig, ModelConfig
 from fededge.data.local import device_examples, model_spec
 from fededge.flat import Layout
 from fededge.models import build_for
-from fededge.wire import tensors
+from fededge.wire import reports, tensors
 from fededge.wire.chunks import Assembly
 from fededge.wire.messages import Claim, Message, Report, Status, decode
 from fededge.wire.topics import Topics
@@ -88,10 +88,13 @@ class Capture:
         assert address.device == "box"
         if address.kind == "update":
             self.chunks.setdefault(address.version, []).append(packet.payload)
+        elif address.kind == "report":
+            report, chunk = reports.split(packet.payload)
+            self.said["report"].append(report)
+            self.chunks.setdefault(report.version, []).extend([bytes(chunk)] if chunk else [])
         else:
-            kinds: dict[str, type[Message]] = {"status": Status, "claim": Claim, "report": Report}
-            kind = kinds[address.kind]
-            self.said[address.kind].append(decode(packet.payload, kind))
+            kinds: dict[str, type[Message]] = {"status": Status, "claim": Claim}
+            self.said[address.kind].append(decode(packet.payload, kinds[address.kind]))
 
     @property
     def filters(self) -> set[str]:

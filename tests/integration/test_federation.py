@@ -19,6 +19,7 @@ from fededge.config import BrokerConfig
 from fededge.errors import StoreError
 from fededge.export import ModelRegistry, predict, session
 from fededge.transport.session import Incoming, Session
+from fededge.wire.chunks import MAGIC
 from fededge.wire.messages import Manifest, Reply, Report, Status, decode, encode
 from fededge.wire.topics import Topics
 from fededge_server.store import Store
@@ -108,18 +109,19 @@ def test_the_ledger_is_exactly_what_the_broker_carried(federation: Federation) -
         return [m for m in statuses if not decode(m.payload, Status).online]
 
     federation.wait_for(farewells, "the agent's last words")
-    carried: dict[str, int] = {"status": 0, "claim": 0, "report": 0, "update": 0}
+    # A small update travels with its report: they are counted together.
+    carried: dict[str, int] = {"status": 0, "claim": 0, "turn": 0}
+    of_a_turn = dict.fromkeys(("report", "update", "scalar", "tensor", "framing"), "turn")
     for message in listener.seen:
         address = listener.topics.parse(message.topic)
-        if address.device == "box" and address.kind in carried:
-            carried[address.kind] += len(message.payload)
+        kind = of_a_turn.get(address.kind, address.kind)
+        if address.device == "box" and kind in carried:
+            carried[kind] += len(message.payload)
     ledger = read_ledger(federation.state("box") / "ledger.json")
     booked = dict.fromkeys(carried, 0)
     for field, count in ledger.items():
         kind = field.split()[0]
-        booked[{"scalar": "report", "tensor": "update", "framing": "update"}.get(kind, kind)] += (
-            count
-        )
+        booked[of_a_turn.get(kind, kind)] += count
     assert booked == carried
     assert all(booked.values())
 
@@ -221,28 +223,41 @@ def test_an_update_for_another_version_is_refused_with_a_reason(federation: Fede
     assert state["version"] in reply.reason
 
 
-def test_every_topic_but_chunks_is_readable_json(federation: Federation, tmp_path: Path) -> None:
-    """`mosquitto_sub -v`, as an operator would use it, shows JSON on every topic but the chunks."""
+@pytest.mark.parametrize("chunk_bytes", [1 << 14, 1 << 18], ids=["chunks", "with its report"])
+def test_every_topic_but_chunks_is_readable_json(
+    federation: Federation, tmp_path: Path, chunk_bytes: int
+) -> None:
+    """`mosquitto_sub -v`, as an operator would use it, shows JSON on every topic but the chunks.
+
+    If an update fits a chunk, that follows the JSON of its report in the next line.
+    """
     command = ["mosquitto_sub", "-h", federation.broker["host"], "-p"]
     command += [str(federation.broker["port"]), "-t", f"fededge/v1/{federation.name}/#"]
     output = tmp_path / "seen.txt"
     with output.open("wb") as file:
         subscriber = subprocess.Popen([*command, "-F", "%t %x"], stdout=file)
-    coordinator = federation.coordinator(rounds={"count": 1, "min_devices": 1})
+    coordinator = federation.coordinator(
+        rounds={"count": 1, "min_devices": 1}, transfer={"chunk_bytes": chunk_bytes}
+    )
     federation.agent("box", devices=1)
     assert federation.ended(coordinator) == 0
     federation.wait_for(lambda: "/reply " in output.read_text(), "the reply to be seen")
     subscriber.terminate()
     subscriber.wait(10)
     topics = Topics(federation.name)
-    kinds = set()
+    kinds, attached = set(), False
     for line in output.read_text().splitlines():
         topic, _, payload = line.partition(" ")
         kind = topics.parse(topic).kind
         kinds.add(kind)
         if kind not in ("model", "update") and payload:
-            assert isinstance(json.loads(bytes.fromhex(payload)), dict)
-    assert kinds >= {"state", "status", "task", "report", "reply", "model", "update"}
+            first, *rest = bytes.fromhex(payload).split(b"\n", 1)
+            assert isinstance(json.loads(first), dict)
+            assert not rest or (kind == "report" and rest[0].startswith(MAGIC))
+            attached |= bool(rest)
+    assert kinds >= {"state", "status", "task", "report", "reply", "model"}
+    fits = chunk_bytes == 1 << 18
+    assert ("update" in kinds, attached) == (not fits, fits)
 
 
 def test_an_interrupted_run_goes_on_where_it_stood(federation: Federation) -> None:

@@ -101,9 +101,7 @@ def test_an_endpoint_that_others_can_reach_says_so(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(
-        serve_model, "run_until_signal", lambda endpoint, _: endpoint.server_close()
-    )
+    monkeypatch.setattr(serve_model, "run_until_signal", lambda endpoint: endpoint.server_close())
     assert main(["serve-model", str(models), "--host", host, "--port", "0"]) == 0
     assert ("without password or encryption" in capsys.readouterr().out) == open_
 
@@ -204,7 +202,7 @@ def test_a_mistake_gets_one_sentence(
     assert sentence in line
 
 
-def test_a_count_of_none_is_refused(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_count_of_zero_is_refused(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["predict", str(models), "x.png", "--top", "0"])
     assert "'0' is not a number from 1" in capsys.readouterr().err

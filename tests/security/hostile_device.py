@@ -20,7 +20,7 @@ from fededge.flat import FlatModel, Layout, Vector
 from fededge.model_spec import ModelSpec
 from fededge.models import build_for
 from fededge.transport.session import Incoming, Session, Will
-from fededge.wire import chunks, tensors
+from fededge.wire import chunks, reports, tensors
 from fededge.wire.container import Archive, TensorSpec, raw
 from fededge.wire.messages import Reply, Report, State, Status, TaskMessage, decode, encode
 from fededge.wire.topics import Topics
@@ -216,9 +216,12 @@ class HostileDevice:
         self.session.publish(topic, update.chunk(index), retain)
 
     def delivers(self, update: Update) -> None:
-        """Report it; its chunks follow when they are asked for."""
+        """Report it, in one message with its only chunk; else chunks follow if asked for."""
         self._sent[update.report.version] = update
-        self.reports(update)
+        if update.report.manifest.chunks == 1:
+            self.says("report", reports.join(update.report, update.chunk(0)))
+        else:
+            self.reports(update)
 
     def tries(self, update: Update) -> Reply:
         """Deliver it, and hear what is said to it; asked again, as while a version is made."""

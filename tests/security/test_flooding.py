@@ -1,4 +1,4 @@
-"""An enrolled device that shouts: floods, retained rubbish, and other people's topics."""
+"""An enrolled device that floods: many messages, retained garbage, and other devices' topics."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import pytest
 
 from fededge.config import BrokerConfig
 from fededge.transport.session import Incoming, Session
+from fededge.wire import reports
 from fededge.wire.messages import Presence, Reply, Status, TaskMessage, encode
 from tests.security.fleet import HONEST, ROGUE, Fleet
 from tests.security.hostile_device import HostileDevice, Update
@@ -40,6 +41,7 @@ def rubbish(rogue: HostileDevice) -> Iterator[tuple[str, bytes]]:
     for number in count():
         yield "report", b"garbage %d" % number
         yield "report", encode(good.report)
+        yield "report", reports.join(good.report, good.chunk(0)[: -(number % 2) or None])
         status = Status(f"{number:032x}", **{"online": True, **flapping[number % len(flapping)]})
         yield "status", encode(msgspec.structs.replace(status, device=ROGUE))
         yield f"update/{good.report.version}/{number}", good.chunk(0)

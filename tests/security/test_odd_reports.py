@@ -76,6 +76,9 @@ NO_REPORTS: list[Callable[[bytes], bytes]] = [
     lambda r: r.replace(b'"device"', b'"round":7,"device"'),
     lambda r: r.replace(b'"chunks":', b'"chunks":-'),
     lambda r: r + b" " * 5_000_000,
+    lambda r: r + b"\nFE1\n",  # an update in several chunks travels without its report
+    lambda r: r + b"\nFE1\n" + b"\0" * 5_000_000,
+    lambda r: b" " * 5_000_000 + r + b"\nFE1\n",
 ]
 
 Whole = Callable[[HostileDevice, Vector], Update]

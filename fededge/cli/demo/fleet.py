@@ -28,6 +28,7 @@ from fededge.config import (
 from fededge.errors import ConfigError, FedEdgeError
 from fededge.hardware import choose
 from fededge.transport.session import Incoming, Session
+from fededge.wire import reports
 from fededge.wire.messages import Report, State, Status, decode
 from fededge.wire.topics import Topics
 
@@ -225,7 +226,7 @@ class Fleet:
                     raise FedEdgeError(f"{address.device} cannot take part: {status.problem}")
                 watcher.status(address.device, status)
             elif address.kind == "report":
-                watcher.report(address.device, decode(event.payload, Report))
+                watcher.report(address.device, reports.split(event.payload)[0])
 
     def _check_processes(self, children: dict[str, Child]) -> None:
         """Raise an error if a process has failed."""

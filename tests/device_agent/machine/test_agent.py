@@ -130,7 +130,7 @@ def trained(**fields: Any) -> Driven:
     driven = ready(held=V0, **fields)
     driven(task())
     assert driven.doing() == "training"
-    assert driven(Trained(MINE)) == [SendUpdate(), Announce()]
+    assert driven(Trained(MINE)) == [SendUpdate(attached=True), Announce()]
     return driven
 
 
@@ -159,7 +159,7 @@ def test_a_whole_turn() -> None:
     assert driven.doing() == "fetching"
     assert driven(Fetched(V0)) == [Train(STATE), Announce()]
     assert driven.doing() == "training"
-    assert driven(Trained(MINE)) == [SendUpdate(), Announce()]
+    assert driven(Trained(MINE)) == [SendUpdate(attached=True), Announce()]
     assert driven.doing() == "ready"
     assert driven(reply("accepted")) == [Settle(accepted=True)]
 
@@ -356,7 +356,7 @@ def test_a_new_version_while_training_is_taken_up_once_the_old_turn_is_decided()
     """Only the report of the outdated update goes out; the coordinator says late, or accepted."""
     driven = ready(held=V0)
     driven(task(), StateCame(NEXT), task(V1))
-    assert driven(Trained(MINE)) == [SendUpdate(), Announce()]
+    assert driven(Trained(MINE)) == [SendUpdate(attached=True), Announce()]
     commands = driven(reply("late", reason="round 1 is over"))
     assert only(commands, Settle) == [Settle(accepted=False, late=True)]
     assert only(commands, Follow) == [Follow(V1, ALL)]
@@ -524,6 +524,14 @@ def test_a_task_for_what_was_trained_is_answered_with_the_report() -> None:
     assert driven(task(), at=driven.now + 30.0) == [SendUpdate()]
 
 
+def test_only_the_first_report_of_an_update_may_carry_it() -> None:
+    """A repetition asks for a decision: the coordinator may have the update already."""
+    driven = trained()
+    again = [driven(event) for event in (LinkUp(), StateCame(STATE), task())]
+    again.append(driven(Tick(), at=driven.now + UNANSWERED))
+    assert [only(commands, SendUpdate) for commands in again] == [[SendUpdate()]] * 4
+
+
 def test_only_the_chunks_that_are_asked_for_are_sent() -> None:
     driven = trained()
     assert driven(reply("resend", chunks=(0, 2))) == [SendUpdate((0, 2))]
@@ -542,7 +550,7 @@ def test_nothing_is_settled_while_a_turn_is_taken_again(kind: str) -> None:
     driven = trained()
     assert only(driven(TurnLost()), Train)
     assert driven(reply(kind), reply("resend", chunks=(0,))) == []
-    assert driven(Trained(MINE)) == [SendUpdate(), Announce()]
+    assert driven(Trained(MINE)) == [SendUpdate(attached=True), Announce()]
     assert len(only(driven(reply(kind)), Settle)) == 1
 
 

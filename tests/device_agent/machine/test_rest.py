@@ -92,7 +92,7 @@ def test_a_gate_that_opens_before_the_training_has_stopped() -> None:
 def test_an_update_that_was_already_trained_is_sent_while_the_device_rests() -> None:
     driven = ready(held=V0)
     driven(task(), CLOSED)
-    assert driven(Trained(MINE)) == [SendUpdate()]
+    assert driven(Trained(MINE)) == [SendUpdate(attached=True)]
     assert driven.doing() == "resting"
     assert driven(reply("resend", chunks=(0,))) == [SendUpdate((0,))]
     assert driven(task()) == [SendUpdate(), Announce()]

@@ -22,7 +22,16 @@ from fededge_server.machine.facts import Recalled
 from fededge_server.machine.participants import Participant
 from fededge_server.machine.parts import PARTS, Part
 from fededge_server.machine.rounds import Rounds
-from tests.server.machine.test_rounds import FACTS, OTHER, V0, V1, chunk, report, status
+from tests.server.machine.test_rounds import (
+    FACTS,
+    OTHER,
+    V0,
+    V1,
+    chunk,
+    report,
+    status,
+    with_update,
+)
 
 DEVICES = "abcdef"
 CONFIGS: list[dict[str, Any]] = [
@@ -69,6 +78,7 @@ class Anything:
             "stranger": lambda: status(device, layout=OTHER),
             "claims": lambda: status(device, examples=draw.choice((0, 5, 10**9))),
             "report": lambda: report(device, version),
+            "update": lambda: with_update(device, version, draw.random() < 0.2),
             "odd report": lambda: report(device, version, scalars={"examples": 1e300}),
             "chunk": lambda: chunk(device, draw.randrange(3), version),
             "tick": Tick,
@@ -76,7 +86,7 @@ class Anything:
             "rollback": self._rollback,
         }
         names = [*kinds, *["ready", "report", "report", "chunk", "chunk", "chunk", "tick"] * 6]
-        names += ["resting"] * 2
+        names += ["resting"] * 2 + ["update"] * 6
         return kinds[draw.choice(names)]()
 
     def _rollback(self) -> Any:

@@ -82,6 +82,16 @@ def report(device: str, version: str = V0, /, **fields: Any) -> ReportCame:
     return ReportCame(device, msgspec.structs.replace(made, **fields))
 
 
+def with_update(device: str, version: str = V0, damaged: bool = False) -> ReportCame:
+    """A report in one message with its update, which fits a chunk."""
+    data = data_of(device, 500)
+    manifest = chunks.manifest(data, 1024)
+    packed = bytearray(chunks.pack(data, manifest, 0))
+    packed[-1] ^= damaged
+    alone = report(device, version, manifest=manifest)
+    return ReportCame(device, alone.report, memoryview(bytes(packed)))
+
+
 def chunk(device: str, index: int, version: str = V0) -> UpdateChunkCame:
     data = data_of(device)
     return UpdateChunkCame(device, version, chunks.pack(data, chunks.manifest(data, 1024), index))
@@ -263,6 +273,48 @@ def test_an_update_is_kept_checked_and_accepted() -> None:
     assert [c.offset for c in only(commands, KeepUpdateChunk)] == [0, 1024, 2048]
     replies = [answer.reply for answer in only(commands, SendReply)]
     assert replies == [Reply("resend", V0, chunks=(0, 1, 2)), Reply("accepted", V0)]
+
+
+def test_an_update_that_comes_with_its_report_is_checked_at_once() -> None:
+    driven = opened("a", "b")
+    check, answer = driven(with_update("a"))
+    assert isinstance(check, Check)
+    assert check.data == data_of("a", 500)
+    assert answer == SendReply("a", Reply("accepted", V0))
+    assert driven(with_update("a"))[-1] == answer, "a repetition is answered, not taken again"
+
+
+def test_an_update_that_comes_again_while_it_is_checked_is_not_taken_again() -> None:
+    driven = opened("a", "b")
+    assert len(only(driven.machine.handle(with_update("a"), 1.0), Check)) == 1
+    assert driven.machine.handle(with_update("a"), 1.0) == []
+
+
+def test_an_update_that_comes_with_its_report_ends_the_transfer_of_its_chunks() -> None:
+    driven = opened("a", "b")
+    alone = with_update("a").report
+    assert driven.replies(ReportCame("a", alone)) == [("a", "resend")]
+    assert driven.replies(with_update("a")) == [("a", "accepted")]
+    assert driven(UpdateChunkCame("a", V0, bytes(with_update("a").chunk))) == []
+
+
+def test_a_damaged_update_with_its_report_is_asked_for_as_a_chunk() -> None:
+    driven = opened("a", "b")
+    note, expected, answer = driven(with_update("a", damaged=True))
+    assert isinstance(note, Note)
+    assert "chunk dropped" in note.text
+    assert isinstance(expected, ExpectUpdate)
+    assert answer == SendReply("a", Reply("resend", V0, chunks=(0,)))
+    assert driven.replies(UpdateChunkCame("a", V0, bytes(with_update("a").chunk))) == [
+        ("a", "accepted")
+    ]
+
+
+def test_an_unwanted_update_with_its_report_is_not_looked_into() -> None:
+    driven = opened("a", "b")
+    assert driven.replies(with_update("z")) == [("z", "refused")]
+    assert driven.replies(with_update("a", V1)) == [("a", "refused")]
+    assert only(driven(Full(True), with_update("a")), Check) == []
 
 
 def test_chunks_may_come_in_any_order_and_again() -> None:

@@ -261,6 +261,16 @@ def test_an_update_is_durable_only_if_it_is_what_its_report_says(store: Store) -
         store.check(of.version, "a", facts, READ)
 
 
+def test_an_update_that_comes_at_once_replaces_what_came_in_chunks(store: Store) -> None:
+    of, report = advance(store, 0), report_of("a", version(0))
+    longer = update_of("a") + b"?"
+    store.expect("a", report)
+    store.keep(of.version, "a", len(longer) - 1, b"?")
+    store.keep_whole(of.version, "a", memoryview(update_of("a")))
+    store.check(of.version, "a", report.manifest, READ)
+    assert reopened(store).coming() == {}
+
+
 def test_an_update_that_is_not_finite_is_refused(store: Store) -> None:
     data = tensors.encode(LAYOUT, {"model": np.full(LAYOUT.size, np.nan, np.float32)})
     store.keep(version(0).version, "a", 0, data)
