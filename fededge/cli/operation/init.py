@@ -64,6 +64,20 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         help="devices that get a certificate (`certificates`) or a password (`broker`; without "
         "--devices the broker asks for certificates)",
     )
+    _add_files(parser)
+    parser.add_argument(
+        "--days", type=int, default=1825, help="validity of certificates (default: 1825)"
+    )
+    parser.add_argument(
+        "--port", type=int, help="port of the broker (default: 1883, or 8883 with --certificates)"
+    )
+    _add_sizes(parser)
+    parser.add_argument("--out", type=Path, metavar="PATH", help="folder or file to write")
+    parser.set_defaults(run=run)
+
+
+def _add_files(parser: argparse.ArgumentParser) -> None:
+    """Add the files of a closed broker that a configuration names."""
     parser.add_argument(
         "--certificates",
         type=Path,
@@ -75,15 +89,6 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--signing-key", metavar="FILE", help="key of `init key` (coordinator)")
     parser.add_argument("--trusted-key", metavar="FILE", help="key of `init key` (agent)")
-    parser.add_argument(
-        "--days", type=int, default=1825, help="validity of certificates (default: 1825)"
-    )
-    parser.add_argument(
-        "--port", type=int, help="port of the broker (default: 1883, or 8883 with --certificates)"
-    )
-    _add_sizes(parser)
-    parser.add_argument("--out", type=Path, metavar="PATH", help="folder or file to write")
-    parser.set_defaults(run=run)
 
 
 def _add_sizes(parser: argparse.ArgumentParser) -> None:
