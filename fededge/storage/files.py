@@ -41,12 +41,14 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 @contextlib.contextmanager
-def replacing(path: Path, synced: bool = True) -> Iterator[Digesting]:
+def replacing(path: Path, synced: bool = True, named: bool = True) -> Iterator[Digesting]:
     """Open a temporary file that replaces `path` atomically at the end of the block.
 
     Args:
         path: always holds either the complete old file or the complete new one.
         synced: make the new file durable (fsync) before returning.
+        named: sync the folder as well. A caller that replaces several files of a folder may sync
+            it once, with the last of them.
     """
     temporary = _temporary(path)
     try:
@@ -57,7 +59,7 @@ def replacing(path: Path, synced: bool = True) -> Iterator[Digesting]:
             if synced:
                 os.fsync(file.fileno())
         os.replace(temporary, path)
-        if synced:
+        if synced and named:
             fsync_folder(path.parent)
     except (OSError, FedEdgeError) as error:
         with contextlib.suppress(OSError):  # leave no partial file on a full disk
