@@ -170,11 +170,13 @@ class Process:
         self.service.take(event)
 
     def hear(self, packet: Packet) -> bool:
-        """Whether the message was handled to its end: otherwise it comes again."""
-        done: list[bool] = []
-        message = Incoming(packet.topic, packet.payload, packet.retained, lambda: done.append(True))
-        self.guarded(lambda: self.hand(message))
-        return bool(done)
+        """Whether the message was handled: otherwise it comes again.
+
+        One that waits for its group to be durable counts as handled: if the process is killed
+        before, the message is lost here, which is worse than what a broker does.
+        """
+        message = Incoming(packet.topic, packet.payload, packet.retained, lambda: None)
+        return self.guarded(lambda: self.hand(message))
 
     @property
     def jobs(self) -> list[Callable[[], None]]:
@@ -280,6 +282,10 @@ class CoordinatorService(Service):
     def take(self, event: Any) -> None:
         assert self.running is not None
         self.running.take(event)
+        if self.process.world.chance(self.process.world.faults.crowd):
+            self.process.world.grouped(len(self.running.executor.group))
+        else:
+            self.running.pause()
         self.process.done = self.running.rounds_done
 
     def tick(self) -> None:
