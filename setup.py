@@ -106,7 +106,7 @@ def cuda_home(nvcc: str) -> str:
 
 
 def known_architectures(nvcc: str) -> list[int]:
-    """What this nvcc can compile for."""
+    """The GPU architectures that this nvcc can compile for."""
     return [
         int(number) for number in re.findall(r"compute_(\d+)\b", ask_nvcc(nvcc, "--list-gpu-arch"))
     ]

@@ -78,7 +78,7 @@ class Case:
     eager: Callable[[Tensor], Tensor | None]
     gradient: bool = True
     others: tuple[Tensor, ...] = ()
-    """What else gets a gradient."""
+    """Further tensors that get a gradient."""
 
 
 Times = dict[str, list[float]]
@@ -94,7 +94,7 @@ def seconds(work: Work, repeats: int, device: str) -> float:
 
 
 def quickest(work: Work, device: str) -> float:
-    """Of a few calls: the first ones find nothing in the caches."""
+    """The fastest of a few calls: the first ones run with cold caches."""
     return max(1e-7, min(seconds(work, 1, device) for _ in range(4)))
 
 
@@ -104,7 +104,7 @@ def interleave(works: dict[int, dict[str, Work]], rounds: int, device: str) -> d
     for threads, named in works.items():
         torch.set_num_threads(threads)
         once[threads] = {name: quickest(work, device) for name, work in named.items()}
-    # Of what takes long, a few rounds must do.
+    # Slow works get fewer rounds.
     longest = sum(sum(took.values()) for took in once.values())
     times: dict[int, Times] = {n: {name: [] for name in named} for n, named in works.items()}
     for _ in range(max(5, min(rounds, int(4 / longest)))):
@@ -221,7 +221,7 @@ def step(loss: Callable[[Tensor], Tensor | None], *leaves: Tensor) -> Work:
 
 
 def least_backward(leaves: int) -> Work:
-    """What torch's engine needs for a backward pass that computes nothing."""
+    """A backward pass that computes nothing: the overhead of torch's engine."""
     numbers = [torch.zeros((), requires_grad=True) for _ in range(leaves)]
     return step(lambda x: x.view(()) if leaves == 1 else x + numbers[1], *numbers)
 
@@ -328,7 +328,7 @@ def measure(args: argparse.Namespace) -> Iterator[Row]:
 
 @dataclass(frozen=True)
 class Target:
-    """What shall be reached: `at_least` by a ratio that is better higher, else `at_most`."""
+    """A target for a ratio: `at_least` if higher is better, else `at_most`."""
 
     column: str
     ops: tuple[str, ...]
@@ -366,7 +366,7 @@ TARGETS = (
 
 
 def summary(rows: list[Row], threads: int) -> Iterator[str]:
-    """Of each target: at how many shapes it is met, the worst and, if few, which miss it."""
+    """Yield for each target: the shapes that meet it, the worst and, if few, those that miss it."""
     mine = [row for row in rows if row.threads == threads]
     for target in TARGETS:
         found = target.values(mine)

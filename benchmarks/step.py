@@ -73,7 +73,7 @@ Times = dict[str, list[float]]
 """Seconds, by what took them."""
 
 Split = dict[str, float]
-"""Where the microseconds of a step go."""
+"""The microseconds of a step, by part."""
 
 
 @dataclass(frozen=True)
@@ -325,7 +325,7 @@ def row(setting: Setting, text: str, took: Times, of: str, split: Split | None =
 
 
 def passes(device: Device | PlainLoop) -> int:
-    """How many passes over the slice it took until ALA's weights had settled."""
+    """The passes over the slice until ALA's weights had converged."""
     with mock.patch.object(Mixture, "learn", autospec=True, side_effect=Mixture.learn) as learn:
         device.turn()
     return learn.call_count

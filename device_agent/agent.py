@@ -49,7 +49,8 @@ SESSION_KEPT = 24 * 3600
 class Surroundings:
     """Everything outside the agent's own logic; tests and benchmarks replace parts of it.
 
-    `watch` sees each event before it is handled, and each command before it is carried out.
+    `progress` is called when the loop has made progress; it feeds the watchdog. `watch` sees each
+    event before it is handled, and each command before it is carried out.
     """
 
     clock: Callable[[], float] = time.monotonic
@@ -58,6 +59,7 @@ class Surroundings:
     trainer: Callable[[AgentConfig, AgentStore], TurnTrainer] = TrainerProcess
     worker: Callable[[TurnRunner, queue.SimpleQueue[Any]], Worker] = Worker
     gate: Callable[[AgentConfig], Gate] = gate_of
+    progress: Callable[[], None] = lambda: None
     watch: Callable[[object], None] = unwatched
 
 
@@ -71,7 +73,7 @@ class Agent:
         self.config = config
         self.around = around
         self.topics = Topics(config.federation)
-        self.loop = InboxLoop(around.clock)
+        self.loop = InboxLoop(around.clock, around.progress)
         self.store = AgentStore(Path(config.state))
         self.runner = TurnRunner(config, self.store, around.trainer(config, self.store))
         self.worker = around.worker(self.runner, self.loop.inbox)

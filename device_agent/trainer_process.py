@@ -44,7 +44,7 @@ class TrainerProcess:
     def __init__(self, config: AgentConfig, store: AgentStore) -> None:
         self.config = config
         self.store = store
-        self.process = TorchProcess("the trainer process", PROGRAM)
+        self.process = TorchProcess("the trainer process", PROGRAM, config.hardware.stall)
         self._prepared = False
         self._greeted = False
         self._abandoned: float | None = None

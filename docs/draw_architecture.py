@@ -113,7 +113,7 @@ def arrows_of(table: Table, rows: dict[str, int]) -> list[Arrow]:
 
 
 class Layout:
-    """Where each place stands: the order within a row first, then its x."""
+    """Place the boxes: first their order within each row, then their x."""
 
     def __init__(self, names: dict[str, int], arrows: list[Arrow]) -> None:
         boxes = [Place(row, name) for name, row in names.items()]

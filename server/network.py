@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import NamedTuple
@@ -17,7 +18,7 @@ from typing import NamedTuple
 from fededge import methods, models
 from fededge._internal import logs
 from fededge._internal.lazy_torch import torch, torch_is_loaded
-from fededge._internal.torch_process import TorchProcess
+from fededge._internal.torch_process import TorchProcess, report_progress
 from fededge.config import DataConfig, EvaluationHardwareConfig, ModelConfig
 from fededge.data.local import evaluation_set, model_spec
 from fededge.errors import FedEdgeError
@@ -34,6 +35,9 @@ log = logging.getLogger("coordinator")
 PROGRAM = "fededge_server.network:serve"
 
 ON_CPU = EvaluationHardwareConfig()
+
+STALL = 900.0
+"""Seconds without an evaluated batch after which the process is killed."""
 
 
 class Founded(NamedTuple):
@@ -73,10 +77,12 @@ class Network:
         method: str,
         seed: int,
         hardware: EvaluationHardwareConfig = ON_CPU,
+        progress: Callable[[], None] = lambda: None,
     ) -> None:
         self.wanted = NetworkRequest(model, data, method, seed, hardware)
         self._here: Built | None = None
-        self._there = TorchProcess("the process that builds the network", PROGRAM)
+        name = "the process that builds the network"
+        self._there = TorchProcess(name, PROGRAM, STALL, progress)
 
     def start(self) -> Founded:
         """Build it; a network that the method cannot train, or data that is not there, is refused.
@@ -165,6 +171,8 @@ def serve(end: Connection) -> None:
             prepare_threads()
             built = Built(wanted)
             prepare_threads(built.hardware)
+            report = report_progress(end)
+            built.preprocess.register_forward_hook(lambda *_: report())  # once for each batch
             end.send(built.founded)
             while wanted.judged:
                 end.send(built.accuracy(end.recv()))

@@ -40,7 +40,7 @@ from fededge_server.sweeper import Sweeper
 from fededge_server.version_judge import VersionJudge
 from fededge_server.versions import Versions
 
-__all__ = ["Coordinator"]
+__all__ = ["Coordinator", "claim"]
 
 log = logging.getLogger("coordinator")
 
@@ -83,6 +83,7 @@ class Coordinator:
         network: builds and evaluates the model; by default the configured one.
         connect: makes the session with the broker.
         claim: makes sure that the federation's name is free.
+        progress: called when the loop or an evaluation has made progress; feeds the watchdog.
         watch: sees each event before it is handled, and each command before it is carried out.
     """
 
@@ -96,6 +97,7 @@ class Coordinator:
         network: Network | None = None,
         connect: Connect = Session,
         claim: Callable[[CoordinatorConfig, Identity], None] = claim,
+        progress: Callable[[], None] = lambda: None,
         watch: Callable[[object], None] = unwatched,
     ) -> None:
         self.config = config
@@ -103,12 +105,12 @@ class Coordinator:
         self.wall = wall
         self.store = store or Store(Path(config.state))
         self.network = network or Network(
-            config.model, config.data, config.method, config.seed, config.hardware
+            config.model, config.data, config.method, config.seed, config.hardware, progress
         )
         self.connect = connect
         self.claim = claim
         self.watch = watch
-        self.loop = InboxLoop(clock)
+        self.loop = InboxLoop(clock, progress)
 
     def stop(self) -> None:
         """Ask `run` to return; safe from a signal handler."""

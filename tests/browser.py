@@ -73,7 +73,7 @@ class Page:
         self.until("document.readyState === 'complete'")
 
     def value(self, expression: str) -> Any:
-        """What JavaScript gives for an expression; a promise is waited for."""
+        """Return the value of a JavaScript expression; await it if it is a promise."""
         answer = self.call(
             "Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True
         )

@@ -1,4 +1,4 @@
-"""What every test relies on: the installed package is what is tested, and one thread is used."""
+"""Set-up of all tests: they test the installed package, and use one thread."""
 
 from __future__ import annotations
 

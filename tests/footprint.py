@@ -1,4 +1,4 @@
-"""What the two services hold in memory of a large model: `python -m tests.footprint agent float32`.
+"""Measures the services' memory with a large model: `python -m tests.footprint agent float32`.
 
 Also `merging` for the steps of a round at the coordinator, and `coordinator` for all of it.
 The network has 68 MB and next to no activations, so that what is counted is models. Linux forgets
@@ -323,7 +323,7 @@ class Alone:
         self.size = running.parts.versions.layout.size
 
     def answer(self, running: RunningCoordinator, task: TaskMessage) -> None:
-        """What an agent would send: the model that it received, which is on disk already."""
+        """Answer as an agent would, with the model that it received: that is on disk already."""
         versions = running.parts.versions
         path = running.parts.store.model(task.version)
         scalars = dict.fromkeys(versions.method.scalars, 1.0)

@@ -25,7 +25,7 @@ Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 """From logits, features and labels."""
 
 Pull = Callable[[Tensor], Tensor]
-"""What is added to the gradient at a vector."""
+"""A correction that is added to the gradient, computed from the current vector."""
 
 
 def curved(seed: int = 0) -> FlatModel:
@@ -49,7 +49,7 @@ def descend(
     pull: Pull | None = None,
     momentum: float = MOMENTUM,
 ) -> Tensor:
-    """Where this many steps of torch's SGD lead from `w`; learning rate 0.1, weight decay 0.01."""
+    """The result of some steps of torch's SGD from `w`; learning rate 0.1, weight decay 0.01."""
     module = _at(net, w).train()
     sgd = torch.optim.SGD(module.parameters(), lr=LR, momentum=momentum, weight_decay=DECAY)
     for _ in range(steps):

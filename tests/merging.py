@@ -28,7 +28,7 @@ def numbers(*values: float) -> Vector:
 
 
 def update(examples: float, *model: float, steps: float = 1, **scalars: float) -> Update:
-    """What a device sends: its report, and a model whose last number is a running statistic."""
+    """A device's report and model; the model's last number is a running statistic."""
     report = {"examples": examples, "steps": steps, "loss": 0.0, **scalars}
     return report, numbers(*model)
 

@@ -58,7 +58,7 @@ def _await(child: Child, port: int) -> None:
 
 
 def _answers(port: int) -> bool:
-    """Whether the broker's loop runs: it listens before it can handle a signal.
+    """Return True if the broker's loop runs: it listens before it can handle a signal.
 
     The loop closes the connection of a client that speaks neither MQTT nor TLS.
     """

@@ -66,7 +66,7 @@ def _pass(source: socket.socket, target: socket.socket, record: bytearray | None
 
 @dataclass(frozen=True)
 class Packet:
-    """What a client may say, with nothing left over: kind, topics, and the payload if any."""
+    """An MQTT packet of a client, completely parsed: kind, topics, and the payload if any."""
 
     kind: int
     topics: tuple[str, ...] = ()

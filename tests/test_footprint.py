@@ -1,4 +1,4 @@
-"""How many models the services hold at once: a bound that does not grow with the fleet."""
+"""The services hold a bounded number of models in memory, independent of the fleet's size."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = [
 
 ROOT = Path(__file__).parent.parent
 MARGIN = 0.6
-"""Of 68 MB: chunks, activations, and what torch sets up when it first trains."""
+"""Allowance, in models of 68 MB: chunks, activations, and torch's own set-up."""
 
 
 EVERY = ["float32", "float16", "bfloat16+delta", "int8+delta", "float32+zstd", "int8+delta+zstd"]
@@ -68,7 +68,7 @@ def test_a_coordinator_imports_nothing_large() -> None:
 
 
 def test_an_agent_imports_nothing_large() -> None:
-    """What it needs for a turn is in its trainer process, and only while turns are taken."""
+    """Large packages are in its trainer process, which runs only for turns."""
     agent = "fededge.cli.operation.agent, fededge_agent.agent"
     said = _said(f"import sys, {agent}; print(*sys.modules)")
     found = {name.partition(".")[0] for name in said.split()}

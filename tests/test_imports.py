@@ -42,7 +42,7 @@ methods: errors _internal flat ops models method training
 config: errors _internal hardware models wire storage credentials federated methods
 data: _internal.plain_text errors model_spec _internal inputs storage training config
 transport: errors credentials config
-service: errors _internal wire config transport
+service: _internal.plain_text errors _internal wire config transport
 simulation: errors model_spec _internal hardware flat models wire method storage federated
     training methods config data
 fededge_agent.machine: errors wire service
@@ -56,8 +56,8 @@ fededge_server: _internal.plain_text errors model_spec _internal hardware flat m
     storage credentials federated training methods config data transport service
     fededge_server.machine fededge_server.store
 cli: _internal.plain_text errors _internal hardware inputs ops models wire storage broker
-    credentials federated predictor training export methods config data transport simulation
-    fededge_agent fededge_server.store fededge_server
+    credentials federated predictor training export methods config data transport service
+    simulation fededge_agent fededge_server.store fededge_server
 __main__: cli
 """
 
@@ -75,7 +75,7 @@ def _parts(table: str) -> dict[str, tuple[str, ...]]:
 
 PARTS = _parts(TABLE)
 
-# Who may import a package: nobody else does.
+# Packages that only these parts may import.
 ONLY: dict[str, tuple[str, ...]] = {
     "amqtt": ("fededge.broker",),
     "cryptography": ("fededge.credentials", "fededge.predictor", "fededge.wire"),
@@ -94,7 +94,7 @@ ONLY: dict[str, tuple[str, ...]] = {
     "zstandard": ("fededge.wire",),
 }
 
-# Who imports what inside functions only: heavy, optional, or not to be known at import time.
+# Imports that are lazy (inside functions): heavy, optional, or circular at import time.
 LAZY: dict[str, tuple[str, ...]] = {
     "PIL": ("fededge",),
     "cryptography": ("fededge.predictor",),
@@ -105,7 +105,7 @@ LAZY: dict[str, tuple[str, ...]] = {
     "torchvision": ("fededge",),
 }
 
-# What a part never imports.
+# Packages that a part must never import.
 NEVER: dict[str, tuple[str, ...]] = {
     # An app has ONNX Runtime and numpy, and need not have more.
     "fededge.predictor": (
@@ -129,7 +129,7 @@ NEVER: dict[str, tuple[str, ...]] = {
 # Parts of those that may: they run in the trainer process.
 EXEMPT = ("fededge_agent.trainer",)
 
-# What nobody imports: bytes from outside must never be able to run code.
+# Packages that no part may import: bytes from outside must never run code.
 BANNED = ("cPickle", "dill", "joblib", "marshal", "pickle", "shelve")
 
 

@@ -53,7 +53,7 @@ def test_a_spec_of_before_has_a_linear_head() -> None:
         (TEXT, {"shape": [1, 1, 200]}),
     ],
 )
-def test_what_does_not_fit_is_refused_on_decoding(
+def test_an_invalid_spec_is_refused_on_decoding(
     spec: ModelSpec, changes: dict[str, object]
 ) -> None:
     """Always msgspec's own error, which the wire turns into a WireError."""

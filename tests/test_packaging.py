@@ -1,4 +1,4 @@
-"""What an installation holds: versions, data, commands, with kernels and without."""
+"""The content of an installation: versions, data and commands, with and without kernels."""
 
 from __future__ import annotations
 

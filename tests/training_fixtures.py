@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fededge.flat import FlatModel
+from fededge.method.base import Batch, Objective, Output, TurnView
 from fededge.methods import Hyper, Method, Private, Stack, method
 from fededge.models.base import Classifier
 from fededge.models.head import Head
@@ -16,12 +17,30 @@ from fededge.training import Answer, Examples, Task, Trainer
 
 CLASSES = 3
 
+Nets = Callable[..., FlatModel]
+Data = Callable[..., Examples]
+Make = Callable[..., Trainer]
+Take = Callable[..., Answer]
+"""The types of the fixtures: factories of networks, data and trainers; and taking a turn."""
+
 
 class Scale(nn.Module):
     """Pixels to 0..1."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.to(torch.float32) / 255
+
+
+def observing() -> tuple[Method, list[Batch]]:
+    """Make a layer that changes nothing, and the list of the batches that it sees."""
+    batches: list[Batch] = []
+
+    def objective(self: Method, r: TurnView, out: Output, batch: Batch) -> Objective:
+        batches.append(batch)
+        return Objective()
+
+    kind: type[Method] = type("Observer", (Method,), {"name": "observer", "objective": objective})
+    return kind(), batches
 
 
 def _network(

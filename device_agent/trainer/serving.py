@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from fededge._internal import logs
-from fededge._internal.torch_process import RemoteError
+from fededge._internal.torch_process import RemoteError, report_progress
 from fededge.errors import FedEdgeError
 from fededge.hardware.priority import Priority, apply
 from fededge_agent.requests import (
@@ -44,7 +44,7 @@ def serve(connection: Connection) -> None:
         config, level = connection.recv()
         logs.set_up(level <= logging.DEBUG)
         apply(Priority(**msgspec.structs.asdict(config.hardware.priority)))
-        turns = DeviceTurns(config)
+        turns = DeviceTurns(config, report_progress(connection))
         connection.send(_answer(turns, None))
         Requests(connection, turns).answer_all()
 

@@ -70,10 +70,12 @@ class DeviceTurns:
     """A device's network, data and method, as the federation's state describes them.
 
     The trainer process has one. Tests and the fault simulation have one in their own process.
+    `progress` is called after every step.
     """
 
-    def __init__(self, config: AgentConfig) -> None:
+    def __init__(self, config: AgentConfig, progress: Callable[[], None] = lambda: None) -> None:
         self.config = config
+        self.progress = progress
         self.folder = Path(config.state) / PRIVATE
         self.own: list[type[Method]] = []
         self.hardware = CPU
@@ -197,6 +199,7 @@ class DeviceTurns:
 
     def _go_on(self, *_: object) -> None:
         """After every step: stop if the turn was abandoned."""
+        self.progress()
         if self.abandoned.is_set():
             raise StoppedError
 

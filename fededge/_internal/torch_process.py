@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import math
 import os
 import select
 import signal
@@ -16,12 +17,13 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 
 from fededge.errors import FedEdgeError, ProcessDiedError
 
-__all__ = ["RemoteError", "TorchProcess", "begin"]
+__all__ = ["RemoteError", "SignOfWork", "TorchProcess", "begin", "report_progress"]
 
 LOOKS = 1.0
 """Seconds between two looks at the process: one that its program forked may hold the connection."""
@@ -36,17 +38,31 @@ class RemoteError(Exception):
     """An unexpected error in the process: its type and text; its traceback is in the log."""
 
 
+class SignOfWork:
+    """A sign of the process that it gets on with a request; it is no answer."""
+
+
 class TorchProcess:
     """One process and the connection to it. The constructor only stores; `start` and `stop` do.
 
     Args:
         name: of the process, for errors: "the trainer process".
         program: the function that serves the connection, its only argument, as `module:function`.
+        stall: seconds without a sign of progress after which a busy process is killed.
+        progress: called at each sign of progress.
     """
 
-    def __init__(self, name: str, program: str) -> None:
+    def __init__(
+        self,
+        name: str,
+        program: str,
+        stall: float = math.inf,
+        progress: Callable[[], None] = lambda: None,
+    ) -> None:
         self.name = name
         self.program = program
+        self.stall = stall
+        self.progress = progress
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self._sending = threading.Lock()
@@ -89,24 +105,40 @@ class TorchProcess:
             overdue: asked once a second; when it is True the process is killed.
 
         Raises:
-            ProcessDiedError: the process is gone.
+            ProcessDiedError: the process is gone, or made no progress and was killed.
             FedEdgeError, RemoteError: that is its answer.
         """
         process, connection = self._process, self._connection
         if process is None or connection is None:
             raise ProcessDiedError(f"{self.name} does not run")
         try:
-            while not connection.poll(LOOKS):
-                if overdue():
-                    process.kill()
-                if process.poll() is not None and not connection.poll():
-                    raise EOFError
-            answer: object = connection.recv()
+            answer = self._await_answer(process, connection, overdue)
         except (EOFError, OSError):
             raise ProcessDiedError(f"{self.name} {self._end(process)}") from None
         if isinstance(answer, (FedEdgeError, RemoteError)):
             raise answer
         return answer
+
+    def _await_answer(
+        self, process: subprocess.Popen[bytes], connection: Connection, overdue: Callable[[], bool]
+    ) -> object:
+        seen = time.monotonic()
+        while True:
+            if connection.poll(LOOKS):
+                answer: object = connection.recv()
+                if not isinstance(answer, SignOfWork):
+                    return answer
+                seen = time.monotonic()
+                self.progress()
+            elif process.poll() is not None and not connection.poll():
+                raise EOFError
+            if overdue():
+                process.kill()
+            if time.monotonic() - seen > self.stall:
+                self.stop()
+                raise ProcessDiedError(
+                    f"{self.name} made no progress for {self.stall:.0f} s and was killed"
+                )
 
     def _end(self, process: subprocess.Popen[bytes]) -> str:
         """Wait for a process that closed its connection; how it ended."""
@@ -132,6 +164,20 @@ class TorchProcess:
         if connection is not None:
             with self._sending:  # the process is gone: nobody sends for long
                 connection.close()
+
+
+def report_progress(connection: Connection) -> Callable[[], None]:
+    """A function for the process to call as often as it likes: it reports once a second."""
+    reported = -math.inf
+
+    def report() -> None:
+        nonlocal reported
+        now = time.monotonic()
+        if now - reported >= LOOKS:
+            reported = now
+            connection.send(SignOfWork())
+
+    return report
 
 
 def _spawn(

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from fededge.wire.topics import Topics
+from collections.abc import Iterator
 
-__all__ = ["COORDINATOR", "access_list"]
+from fededge.wire.topics import ROOT, Topics
+
+__all__ = ["COORDINATOR", "access_list", "denied_users", "missing_rules", "with_rules"]
 
 COORDINATOR = "coordinator"
 """User name of the coordinator, or the common name in its certificate."""
 
 USER = "%u"
 """Mosquitto's placeholder for the user name; it denies names that contain '/', '+' or '#'."""
+
+EVERYTHING = frozenset({"#", f"{ROOT.split('/')[0]}/#", f"{ROOT}/#"})
+"""Topic filters whose denial shuts a user out of every federation."""
 
 
 def access_list(federation: str) -> str:
@@ -39,3 +44,54 @@ def access_list(federation: str) -> str:
 
 def _rules(kind: str, access: str, *filters: str) -> list[str]:
     return [f"{kind} {access} {topic}" for topic in filters]
+
+
+def missing_rules(text: str, federation: str) -> list[tuple[str, str]]:
+    """The federation's rules that an ACL lacks, each with its user ("" for every device).
+
+    A rule that an operator has commented out is not missing: it stays out.
+    """
+    there = {*_parsed(text), *_parsed(text.replace("#", " "))}
+    return [rule for rule in _parsed(access_list(federation)) if rule not in there]
+
+
+def with_rules(text: str, federation: str) -> str:
+    """The ACL with the federation's missing rules added at its end; nothing else changes."""
+    missing = missing_rules(text, federation)
+    if not missing:
+        return text
+    coordinator = [rule for user, rule in missing if user]
+    device = [rule for user, rule in missing if not user]
+    lines = [f"# federation {federation}"]
+    lines += [f"user {COORDINATOR}", *coordinator] if coordinator else []
+    lines += ["# every device, below its own id", *device] if device else []
+    head = text if text.endswith("\n") or not text else f"{text}\n"
+    return f"{head}\n{_joined(lines)}" if head else _joined(lines)
+
+
+def _joined(lines: list[str]) -> str:
+    return "\n".join(lines) + "\n"
+
+
+def denied_users(text: str) -> list[str]:
+    """The users whom an ACL denies every topic, in their order."""
+    denied = (user for user, rule in _parsed(text) if _denies_all(rule))
+    return list(dict.fromkeys(user for user in denied if user))
+
+
+def _denies_all(rule: str) -> bool:
+    words = rule.split()
+    return words[:2] == ["topic", "deny"] and words[-1] in EVERYTHING
+
+
+def _parsed(text: str) -> Iterator[tuple[str, str]]:
+    """The rules of an ACL with their users. Patterns belong to every user, wherever they stand."""
+    user = ""
+    for line in text.splitlines():
+        words = line.split()
+        if words[:1] == ["user"]:
+            user = " ".join(words[1:])
+        elif words[:1] == ["topic"]:
+            yield user, " ".join(words)
+        elif words[:1] == ["pattern"]:
+            yield "", " ".join(words)

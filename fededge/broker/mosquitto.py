@@ -14,7 +14,17 @@ from pathlib import Path
 
 from fededge.errors import ConfigError
 
-__all__ = ["FleetSize", "configuration", "find", "password_file", "password_matches", "service"]
+__all__ = [
+    "FleetSize",
+    "bounds",
+    "configuration",
+    "find",
+    "limits",
+    "password_file",
+    "password_matches",
+    "service",
+    "tls_lines",
+]
 
 # Debian keeps daemons out of an ordinary user's PATH; Homebrew does the same on macOS.
 _FOLDERS = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin", "/home/linuxbrew/.linuxbrew/sbin")
@@ -119,17 +129,29 @@ def service(
     then requires a certificate of every client, and the common name in it is the user.
     """
     lines = [f"listener {port}", *_access(False, passwords, acl)]
-    if certificates is not None:
-        lines += [f"certfile {certificates}/broker.crt", f"keyfile {certificates}/broker.key"]
-        if passwords is None:
-            asks = ["require_certificate true", "use_identity_as_username true"]
-            lines += [f"cafile {certificates}/ca.crt", *asks]
+    lines += tls_lines(certificates, passwords is None)
     # Saved every half hour and at a stop: after a crash the coordinator publishes everything again.
     lines += ["persistence true", f"persistence_location {database}/"]
-    return "\n".join([*lines, _bounds(size), _LIMITS])
+    return "\n".join([*lines, bounds(size), _LIMITS])
 
 
-def _bounds(size: FleetSize) -> str:
+def tls_lines(certificates: Path | None, asks: bool) -> list[str]:
+    """A listener's settings for TLS; `asks`: every client needs a certificate of the fleet's CA."""
+    if certificates is None:
+        return []
+    lines = [f"certfile {certificates}/broker.crt", f"keyfile {certificates}/broker.key"]
+    if not asks:
+        return lines
+    required = ["require_certificate true", "use_identity_as_username true"]
+    return [*lines, f"cafile {certificates}/ca.crt", *required]
+
+
+def limits() -> str:
+    """The settings that are the same for every fleet."""
+    return _LIMITS
+
+
+def bounds(size: FleetSize) -> str:
     """Memory limits. Mosquitto counts queues per client, and everything else together."""
     return f"""\
 # Memory, for {size.devices} devices of which {size.at_once} send an update at once, and models of

@@ -19,6 +19,7 @@ COMMANDS = {
     "compare": "compare methods over several seeds on one split",
     "coordinator": "run the coordinator of a federation",
     "agent": "run the agent of a device",
+    "install-service": "install the coordinator or the agent as a systemd service",
     "rollback": "continue a federation from an earlier version of its model",
     "status": "show the state of a federation: its round, its model, its devices",
     "audit": "show what has left this device",
@@ -35,7 +36,10 @@ COMMANDS = {
 FOLDERS = {
     "demo": ("demo",),
     "experiments": ("simulate", "compare", "partition"),
-    "operation": ("coordinator", "agent", "rollback", "status", "audit", "init", "doctor"),
+    "operation": (
+        *("coordinator", "agent", "install-service", "rollback", "status", "audit", "init"),
+        "doctor",
+    ),
     "apps": ("export", "predict", "serve-model"),
     "terminal": ("completion", "man"),
 }

@@ -39,5 +39,11 @@ class HardwareConfig(EvaluationHardwareConfig, frozen=True):
         float,
         described("seconds without training after which its process ends", ge=0, le=1e7),
     ] = 300.0
+    stall: Annotated[
+        float,
+        described(
+            "seconds without a training step after which its process is killed", ge=1, le=1e7
+        ),
+    ] = 900.0
     when: WhenConfig = WhenConfig()
     priority: PriorityConfig = PriorityConfig()

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from fededge._internal.lazy_torch import torch_is_loaded
 from fededge.config.base import Section, section_of
+from fededge.config.credentials import with_credentials
 from fededge.config.hardware_sections import EvaluationHardwareConfig, HardwareConfig
 from fededge.config.run_sections import RolloutConfig, RoundsConfig
 from fededge.config.sections import (
@@ -90,6 +91,7 @@ def _resolved(config: S, folder: Path, environment: Mapping[str, str]) -> S:
     from fededge.methods import absolute_paths
 
     replace = msgspec.structs.replace
+    config = with_credentials(config, environment)
     check_name("federation", config.federation)
     if isinstance(config, AgentConfig):
         check_name("device", config.device)

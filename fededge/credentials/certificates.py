@@ -17,9 +17,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fededge.errors import ConfigError
-from fededge.storage.files import read_file, replace_file, write_private
+from fededge.storage.files import read_file, write_private, write_public
 
-__all__ = ["CA", "add_certificates"]
+__all__ = ["BROKER", "CA", "add_certificates"]
 
 CA = "ca"
 BROKER = "broker"
@@ -140,7 +140,7 @@ def _write(folder: Path, name: str, pair: _Pair) -> None:
     pem = serialization.Encoding.PEM
     pkcs8, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     write_private(folder / f"{name}.key", pair.key.private_bytes(pem, pkcs8, plain))
-    replace_file(folder / f"{name}.crt", pair.certificate.public_bytes(pem))
+    write_public(folder / f"{name}.crt", pair.certificate.public_bytes(pem))
 
 
 def _read(folder: Path, name: str) -> _Pair:

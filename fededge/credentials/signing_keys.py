@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from fededge.errors import ConfigError
-from fededge.storage.files import check_private, read_file, write_private
+from fededge.storage.files import check_private, read_file, write_private, write_public
 
 __all__ = ["SigningKey", "make_keys", "read_signing_key", "read_trusted_keys"]
 
@@ -20,16 +20,28 @@ PEM = serialization.Encoding.PEM
 PUBLIC = re.compile(rb"-----BEGIN PUBLIC KEY-----.*?-----END PUBLIC KEY-----", re.DOTALL)
 
 
-def make_keys(private: Path, public: Path) -> None:
-    """Write a new pair of keys; never overwrite a file."""
-    for path in (private, public):
-        if path.exists():
-            raise ConfigError(f"'{path}' exists already; move it away, or choose another --out")
-    key = Ed25519PrivateKey.generate()
-    pkcs8, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    write_private(private, key.private_bytes(PEM, pkcs8, plain))
-    spki = serialization.PublicFormat.SubjectPublicKeyInfo
-    public.write_bytes(key.public_key().public_bytes(PEM, spki))
+def make_keys(private: Path, public: Path) -> dict[Path, bool]:
+    """Write a pair of keys and keep files that are there; the value is True for a new file.
+
+    The public key of a private one that is there is written again if it is missing.
+    """
+    if public.exists() and not private.exists():
+        raise ConfigError(
+            f"'{public}' is there without its private key '{private}': restore that, or move the "
+            "public key away"
+        )
+    made = {private: not private.exists(), public: not public.exists()}
+    if made[private]:
+        pkcs8, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        key = Ed25519PrivateKey.generate()
+        write_private(private, key.private_bytes(PEM, pkcs8, plain))
+    own = read_signing_key(private).public_key()
+    if made[public]:
+        spki = serialization.PublicFormat.SubjectPublicKeyInfo
+        write_public(public, own.public_bytes(PEM, spki))
+    elif own not in read_trusted_keys(public):
+        raise ConfigError(f"'{public}' is not the public key of '{private}'; move one of them away")
+    return made
 
 
 def read_signing_key(path: Path) -> Ed25519PrivateKey:

@@ -28,10 +28,18 @@ class Served(Protocol):
 
 
 class InboxLoop:
-    """The queue that other threads put events into, and the loop that takes them out."""
+    """The queue that other threads put events into, and the loop that takes them out.
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    `progress` is called after each event and each tick that was handled: it feeds the watchdog.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        progress: Callable[[], None] = lambda: None,
+    ) -> None:
         self.clock = clock
+        self.progress = progress
         self.inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._stopping = False
 
@@ -51,6 +59,7 @@ class InboxLoop:
                 event = self.inbox.get(timeout=max(0.0, next_tick - self.clock()))
                 if event is not None:
                     served.take(event)
+                    self.progress()
             taken += 1
             if self.inbox.empty() or taken >= MOST_TOGETHER:
                 taken = 0
@@ -58,3 +67,4 @@ class InboxLoop:
             if self.clock() >= next_tick:
                 next_tick = self.clock() + TICK
                 served.tick()
+                self.progress()

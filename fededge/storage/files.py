@@ -29,6 +29,7 @@ __all__ = [
     "stream_sha256",
     "write_at",
     "write_private",
+    "write_public",
 ]
 
 BLOCK = 1 << 20
@@ -185,6 +186,15 @@ def write_private(path: Path, data: bytes) -> None:
             os.fsync(handle)
         os.replace(temporary, path)
         fsync_folder(path.parent)
+    except OSError as error:
+        raise disk_error(path, error) from None
+
+
+def write_public(path: Path, data: bytes) -> None:
+    """Write a file that every user can read, whatever the umask is: a certificate, a public key."""
+    replace_file(path, data)
+    try:
+        path.chmod(0o644)
     except OSError as error:
         raise disk_error(path, error) from None
 

@@ -328,7 +328,7 @@ def test_messages_wait_for_a_session_that_is_away(connect: Connect) -> None:
     assert connect("device", keep=True).nothing()
 
 
-def test_what_was_not_acknowledged_comes_again_after_a_broken_connection(connect: Connect) -> None:
+def test_an_unacknowledged_message_comes_again_after_a_broken_connection(connect: Connect) -> None:
     device = connect("device", keep=True, manual_ack=True)
     device.subscribe("task")
     sender = connect()
@@ -550,7 +550,7 @@ def test_auto_takes_mosquitto_first_and_python_without_it(
 
 
 @pytest.mark.parametrize("options", [{"acl": "topic read #"}, {"persistent": True}])
-def test_what_only_mosquitto_can_do_is_refused_without_it(
+def test_features_of_mosquitto_alone_are_refused_without_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, object]
 ) -> None:
     monkeypatch.setattr(_mosquitto, "find", lambda: None)

@@ -19,7 +19,7 @@ def complaint(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     return error
 
 
-def test_what_is_printed_is_a_configuration(
+def test_the_printed_template_is_a_valid_configuration(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "side.toml"
@@ -54,8 +54,52 @@ def test_a_device_is_added_and_the_others_keep_what_they_have(tmp_path: Path) ->
 
 
 def test_keys_are_made_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    private, public = tmp_path / "signing.key", tmp_path / "signing.pub"
     assert main(["init", "key", "--out", str(tmp_path)]) == 0
-    assert "signing.key' exists already" in complaint(["key", "--out", str(tmp_path)], capsys)
+    before = private.read_bytes(), public.read_bytes()
+    capsys.readouterr()
+    assert main(["init", "key", "--out", str(tmp_path)]) == 0
+    assert f"{private}: kept" in capsys.readouterr().out
+    assert (private.read_bytes(), public.read_bytes()) == before
+    public.unlink()
+    assert main(["init", "key", "--out", str(tmp_path)]) == 0
+    assert f"{public}: made" in capsys.readouterr().out
+    assert (private.read_bytes(), public.read_bytes()) == before
+    private.unlink()
+    assert "without its private key" in complaint(["key", "--out", str(tmp_path)], capsys)
+
+
+def test_keys_that_are_no_pair(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("one", "two"):
+        assert main(["init", "key", "--out", str(tmp_path / name)]) == 0
+    (tmp_path / "one" / "signing.pub").replace(tmp_path / "two" / "signing.pub")
+    said = complaint(["key", "--out", str(tmp_path / "two")], capsys)
+    assert "is not the public key of" in said
+
+
+@pytest.mark.parametrize("side", ["coordinator", "agent"])
+def test_a_configuration_that_is_there_is_kept(
+    tmp_path: Path, side: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "side.toml"
+    assert main(["init", side, "--out", str(path)]) == 0
+    edited = path.read_text() + "# mine\n"
+    path.write_text(edited)
+    capsys.readouterr()
+    assert main(["init", side, "--federation", "other", "--out", str(path)]) == 0
+    assert capsys.readouterr().out == f"{path}: kept as it is\n"
+    assert path.read_text() == edited
+
+
+def test_certificates_say_what_was_made_and_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["init", "certificates", "--out", str(tmp_path), "--devices", "a"]) == 0
+    capsys.readouterr()
+    assert main(["init", "certificates", "--out", str(tmp_path), "--devices", "a", "b"]) == 0
+    names = {"ca": "kept", "broker": "kept", "coordinator": "kept", "a": "kept", "b": "made"}
+    said = [f"{tmp_path / name}.crt: {state}" for name, state in names.items()]
+    assert capsys.readouterr().out.splitlines() == said
 
 
 @pytest.mark.parametrize(

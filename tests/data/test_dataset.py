@@ -51,7 +51,7 @@ def test_subset_keeps_order_labels_and_statistics(indices: object) -> None:
         ({"mean": (0.1,)}, "2 channels"),
     ],
 )
-def test_what_does_not_fit_is_refused(changes: dict[str, object], message: str) -> None:
+def test_inconsistent_data_is_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(DataError, match=message):
         make(**changes)
 

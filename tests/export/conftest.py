@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime, timezone
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from fededge.export import Origin
+from fededge.export import Origin, Template
+from fededge.flat import FlatModel
 from fededge.model_spec import ModelSpec
+from tests.origin import ORIGIN
 
 
 def conv() -> nn.Module:
@@ -107,12 +108,14 @@ def images() -> Tensor:
 
 @pytest.fixture
 def origin() -> Origin:
-    return Origin(
-        federation="yard",
-        device="camera-7",
-        method="fedavg+map",
-        version="000012-0123456789abcdef",
-        round=34,
-        accuracy=0.875,
-        created=datetime(2025, 3, 1, 12, 30, tzinfo=timezone.utc),
-    )
+    return ORIGIN
+
+
+@pytest.fixture
+def flat(network: nn.Module) -> FlatModel:
+    return FlatModel(network)
+
+
+@pytest.fixture
+def template(flat: FlatModel, spec: ModelSpec) -> Template:
+    return Template.trace(flat.module, spec)

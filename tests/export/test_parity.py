@@ -14,16 +14,6 @@ from fededge.flat import FlatModel
 from fededge.model_spec import ModelSpec
 
 
-@pytest.fixture
-def flat(network: nn.Module) -> FlatModel:
-    return FlatModel(network)
-
-
-@pytest.fixture
-def template(flat: FlatModel, spec: ModelSpec) -> Template:
-    return Template.trace(flat.module, spec)
-
-
 def test_the_probabilities_are_those_of_the_normalised_image(
     flat: FlatModel, template: Template, spec: ModelSpec, images: Tensor
 ) -> None:

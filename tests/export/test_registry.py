@@ -13,7 +13,7 @@ import msgspec
 import onnx
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fededge import __version__
 from fededge.errors import ExportError, StoreError
@@ -30,16 +30,6 @@ from fededge.export import (
 from fededge.flat import FlatModel
 from fededge.model_spec import ModelSpec
 from fededge.models import build
-
-
-@pytest.fixture
-def flat(network: nn.Module) -> FlatModel:
-    return FlatModel(network)
-
-
-@pytest.fixture
-def template(flat: FlatModel, spec: ModelSpec) -> Template:
-    return Template.trace(flat.module, spec)
 
 
 def test_an_export_is_found_under_current_with_a_manifest_that_fits(
@@ -138,7 +128,7 @@ def test_the_last_few_models_are_kept(
     assert ModelManifest.read(tmp_path / "11" / "manifest.json").round == 10
 
 
-def test_what_a_crash_left_behind_is_cleared(
+def test_leftovers_of_a_crash_are_cleared(
     flat: FlatModel, template: Template, origin: Origin, images: Tensor, tmp_path: Path
 ) -> None:
     (tmp_path / ".new").mkdir()

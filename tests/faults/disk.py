@@ -74,7 +74,7 @@ class Disk:
         path.mkdir()
         return path
 
-    # What a process does
+    # Operations of a process
 
     def _watch_fsync(self, handle: int) -> None:
         path = os.readlink(f"/proc/self/fd/{handle}")
@@ -109,7 +109,7 @@ class Disk:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 
     def durable(self, path: Path) -> bytes | None:
-        """What a power cut would leave of a file in any case; None if that may be nothing."""
+        """The content of a file that survives any power cut; None if the file may not survive."""
         way, root, there = str(path), str(self.root), -1
         while (folder := os.path.dirname(way)) != root:  # strings: this is asked after every event
             durable = self._names.get(folder, {}).get(os.path.basename(way))
@@ -123,10 +123,10 @@ class Disk:
             way = folder
         return self._content.get(there)
 
-    # What happens to it
+    # Faults
 
     def power_cut(self, name: str) -> None:
-        """What was not synced is gone, or not: in any mixture."""
+        """Lose any part of the data that was not synced."""
         with mock.patch.object(self, "before_write"):
             self._roll_back(self.root / name)
 
@@ -171,7 +171,7 @@ class Disk:
             self._put(path, self._content.get(ino, b""))
 
     def _torn(self, durable: bytes, now: bytes) -> bytes:
-        """What is left of a file: nothing since the last sync, or some of its blocks."""
+        """Return a file after a power cut: as last synced, or with some of its newer blocks."""
         if durable == now or self.rng.random() < 0.5:
             return durable
         length = self.rng.choice((len(durable), len(now)))

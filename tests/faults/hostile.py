@@ -48,7 +48,7 @@ MANNERS: dict[str, tuple[str, ...]] = {
     "noisy": ("heartbeat", "garble", "tamper", "tamper", "bluff", "push", "repeat"),
     "anything": ALL_OF_IT,
 }
-"""What each kind of hostile device does, as often as it is named."""
+"""The actions of each kind of hostile device; an action named twice is twice as likely."""
 
 ACTIVITIES = (
     *("offline", "starting", "unable", "resting", "ready", "fetching", "training", "failed"),
@@ -59,7 +59,7 @@ AFTERWARDS = 3
 
 @dataclass(frozen=True)
 class Plot:
-    """What hostile devices have agreed on: how to behave, and which poison to send mostly."""
+    """The common plan of hostile devices: their behaviour, and the poison that they send mostly."""
 
     manner: str
     poison: int
@@ -90,7 +90,7 @@ class HostileDevice(Process):
 
 
 class HostileService(Service):
-    """What the device knows and does until it is restarted.
+    """A hostile device from its start to its restart.
 
     `asked` are the versions that it was asked for, `offers` the updates whose chunks it may send,
     and `said` is all that it may say again.
@@ -110,7 +110,7 @@ class HostileService(Service):
         self.examples = EXAMPLES
         self.instance = self.rng.randbytes(16).hex()
 
-    # What happens to it
+    # Events
 
     def begin(self) -> None:
         last_word = self.rng.choice((encode(self._status(online=False)), garbage(self.rng)))
@@ -165,7 +165,7 @@ class HostileService(Service):
     def abandon(self) -> None:
         """It holds nothing."""
 
-    # What it says of itself
+    # Statuses
 
     def _heartbeat(self) -> None:
         activity = self.rng.choice(("ready", "ready", "fetching", "training"))
@@ -334,7 +334,7 @@ class HostileService(Service):
         if self.said:
             self._publish(*self.rng.choice(self.said))
 
-    # How it says it
+    # Messages
 
     def _status(self, **fields: Any) -> Status:
         status = Status(

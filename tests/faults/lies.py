@@ -1,4 +1,4 @@
-"""What hostile devices put into their messages: extreme, stale, foreign and random values."""
+"""Values for the messages of hostile devices: extreme, stale, foreign and random."""
 
 from __future__ import annotations
 

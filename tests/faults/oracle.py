@@ -1,4 +1,4 @@
-"""What must be true of every run, whatever goes wrong in it: checked as it happens.
+"""The invariants of every run under faults, checked as it happens.
 
 It sees what the broker carries, what the agents save and what the coordinator's journal says. It
 takes no part: no process reads anything from it.
@@ -27,13 +27,13 @@ Read = tuple[str, str]
 
 
 LARGEST = 65504.0
-"""What a number of a model may be: float16 holds no more."""
+"""The largest number that a model may hold: float16 holds no more."""
 
 OWNED = 0.9
-"""A device with so much of a version owns it."""
+"""A device whose share of a version is larger owns the version."""
 
 UNSEEN = ""
-"""What private state an update leaves, if its agent was killed as it had just saved it."""
+"""Stands for private state that the oracle has not seen: its agent was killed while saving it."""
 
 
 class BrokenError(AssertionError):
@@ -42,7 +42,7 @@ class BrokenError(AssertionError):
 
 @dataclass(frozen=True)
 class Merge:
-    """What became a version: the one before, and by device the update that was read."""
+    """A merge: the version before, the new version, and each device's update."""
 
     base: str
     version: str
@@ -51,7 +51,7 @@ class Merge:
 
 @dataclass
 class Oracle:
-    """Where updates may be folded, they may be of an earlier version than the round's.
+    """Checks the invariants. If updates are folded, they may be for an earlier version.
 
     `excused` are updates whose file was damaged on the coordinator's disk: no other one has them.
     `learnt` is each device's private state after the last update of its that was accepted; where
@@ -141,7 +141,7 @@ class Oracle:
         return self.acknowledged - self.merged.keys() - self.excused
 
     def kept(self, turn: Turn, sha256: str) -> None:
-        """Of this update the coordinator's disk holds so much that no power cut can take it."""
+        """Check an acknowledged update: these bytes of it survive a power cut."""
         _require(
             self.reports[turn].manifest.sha256 == sha256,
             f"{turn} was acknowledged, and is not durable",

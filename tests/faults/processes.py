@@ -107,7 +107,9 @@ class Process:
         self.guarded(self.service.begin, starts=True)
 
     def guarded(self, action: Callable[[], None], starts: bool = False) -> bool:
-        """Whether the action was survived. Only a kill ends a process, or a full disk as it starts.
+        """Run an action; return True if the process survives it.
+
+        Only a kill may end a process, or a full disk at its start.
 
         Raises:
             BrokenError: if anything else does.
@@ -126,7 +128,7 @@ class Process:
         return self.alive
 
     def _obituary(self, error: Exception, starts: bool) -> str:
-        """What ended the process, and whether it ends a supervisor's next one too."""
+        """Describe the error that ended the process, and try whether a restart fails too."""
         if starts:
             return f"{self.name} cannot start: {self._said(error)}"
         self.world.calm_down()
@@ -170,7 +172,7 @@ class Process:
         self.service.take(event)
 
     def hear(self, packet: Packet) -> bool:
-        """Whether the message was handled: otherwise it comes again.
+        """Deliver a message; return True if it was handled: otherwise it comes again.
 
         One that waits for its group to be durable counts as handled: if the process is killed
         before, the message is lost here, which is worse than what a broker does.
@@ -184,7 +186,7 @@ class Process:
 
     @property
     def due(self) -> bool:
-        """Whether a job is done by now: a turn takes its time."""
+        """True if a job has finished by now: a turn takes simulated time."""
         return bool(self.jobs) and self.world.now >= self.busy_until
 
     def work(self) -> None:
@@ -200,7 +202,7 @@ class Process:
 
 
 class Service:
-    """What the two shells get in common here: a link, and jobs that the world runs."""
+    """The common part of the two services here: a link, and jobs that the world runs."""
 
     process: Process
     link: Link | None
@@ -393,7 +395,7 @@ class WatchedStore(Store):
 
     @property
     def measured(self) -> bool:
-        """Whether the next model is the weighted mean of the updates, and nothing else."""
+        """True if the next model is exactly the weighted mean of the updates."""
         config = self.process.config
         mean = config.robust.combine == "mean" and not config.robust.clip_norm
         return mean and config.method in MEANS and not config.rounds.folds
@@ -422,7 +424,7 @@ class SimulatedAgent(Process):
         return AgentService(self)
 
     def rest(self, seconds: float) -> None:
-        """The box has a day job for so long."""
+        """Close the gate for this long: the box has other work."""
         self.rests_until = self.world.now + seconds
 
     def begin_turn(self) -> None:
@@ -497,7 +499,7 @@ def unclaimed(*_: object) -> None:
 
 
 class SimulatedGate(Gate):
-    """The gate of a box whose day job the world decides on."""
+    """The gate of a box; the world decides when it is closed."""
 
     def __init__(self, process: SimulatedAgent) -> None:
         super().__init__(Conditions())
@@ -556,7 +558,7 @@ class SimulatedTurns(DeviceTurns):
 
 
 def digest(private: Private) -> str:
-    """What a device has learnt, in a word."""
+    """A hash of a device's private state."""
     sha256 = hashlib.sha256()
     for name, value in sorted(private.items()):
         data = value.numpy().tobytes() if isinstance(value, Tensor) else repr(value).encode()

@@ -19,20 +19,21 @@ __all__ = [
     "HOSTILE_KINDS",
     "KINDS",
     "at_peace",
+    "first_break",
     "hostile_seeds",
     "run_seed",
 ]
 
 STAGES = RolloutConfig(stages=(0.5, 1.0), soak=30.0)
 EVERY = 7
-"""Of so many seeds the last one has hostile devices."""
+"""Every n-th seed has hostile devices."""
 
 
 TURN = (5.0, 15.0)
 """Seconds that a turn takes where devices are hostile."""
 
 FACTOR = 6.0
-"""So many times as long as without hostile devices all rounds of a run may take."""
+"""The rounds of a run may take this many times as long as without hostile devices."""
 
 
 def kind(
@@ -90,7 +91,7 @@ KINDS = {
     ),
 }
 FIXED = frozenset({"all", "all, with their reports", "all, rounded", "all, the nearest of them"})
-"""Where all take part in every round: the last version does not depend on what went wrong."""
+"""Kinds in which all devices take part in every round: faults do not change the last version."""
 
 HOSTILE_KINDS = {
     "fedavg": besieged(4, 1, "fedavg"),
@@ -170,6 +171,16 @@ def run_seed(seed: int, trace: Callable[[str], None] | None = None) -> Counter[s
         raise BrokenError(f"the last version is {last}, undisturbed it is {undisturbed(name)}")
     check_turns(world.oracle, FAULTS[schedule])
     return counted(world)
+
+
+def first_break(seeds: range, *errors: type[Exception]) -> str:
+    """Run the seeds until one raises one of these errors; return its text, empty if none does."""
+    for seed in seeds:
+        try:
+            run_seed(seed)
+        except errors as error:
+            return str(error)
+    return ""
 
 
 def run_besieged(seed: int, trace: Callable[[str], None] | None) -> Counter[str]:

@@ -1,4 +1,4 @@
-"""How much of a version is one device's: measured from the models alone, whatever was reported."""
+"""Measures each device's share of a version from the models alone, not from its reports."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fededge.flat import Vector
 __all__ = ["shares"]
 
 SHORTEST = 0.01
-"""Of the longest change: what is shorter drowns in the rounding of the others."""
+"""Changes below this share of the longest one are lost in the rounding of the others."""
 
 
 def shares(before: Vector, after: Vector, updates: Mapping[str, Vector]) -> dict[str, float]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Iterator
 
@@ -18,14 +17,6 @@ from tests.faults.schedules import (
 
 SEEDS = 1000
 PARTS = 20
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """What a service logs under faults is not read here, and takes a third of the time."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ __all__ = ["ACCURACY", "EXAMPLES", "NETWORK", "SPEC", "FakeTrainer", "honest_sca
 
 ACCURACY = "personal_accuracy"
 EXAMPLES = 10
-"""Of every device that is honest."""
+"""The number of examples of every honest device."""
 
 SPEC = ModelSpec("mlpnet", ("a", "b"), (1, 8, 8), (0.5,), (0.5,))
 
@@ -36,7 +36,7 @@ method_of = functools.cache(methods.method)
 
 
 def honest_scalars(method: str) -> dict[str, float]:
-    """What a device reports of a turn of one step; each method's own within its range."""
+    """The scalars of an honest device after a turn of one step; all are within their ranges."""
     common = {"examples": float(EXAMPLES), "steps": 1.0, "loss": 0.5}
     own = method_of(method).scalars - common.keys() - {ACCURACY}
     return common | dict.fromkeys(sorted(own), 1.0)

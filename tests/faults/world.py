@@ -48,7 +48,7 @@ PATIENCE = 20_000
 
 @dataclass(frozen=True)
 class Faults:
-    """How likely what is, at each step, and for how many steps.
+    """The probability of each fault at a step, and the number of steps.
 
     `crowd`: another event waits in the inbox, so the coordinator's group stays open.
     """
@@ -186,7 +186,7 @@ class World:
             missing = sum(topic not in self.broker.retained for topic in chunks)
             self.oracle.announced(state.version, missing)
 
-    # What is told
+    # Trace and observations
 
     def tell(self, text: str) -> None:
         if self.trace is not None:
@@ -242,7 +242,7 @@ class World:
             self.act(process)
 
     def mishap(self, process: Process) -> bool:
-        """Whether something went wrong for this process in this step."""
+        """Let a fault happen to this process by chance; return True if one did."""
         faults = self.faults
         if process.alive and self.chance(faults.kill):
             power_cut = self.chance(0.5)
@@ -301,7 +301,7 @@ class World:
             self.transfer(process)
 
     def rot(self, process: Process) -> None:
-        """Of an accepted update the device may have no copy any more, once it has gone on."""
+        """Damage a file; its update is excused, because the device may have no copy any more."""
         path = self.disk.rot(process.name)
         if path is not None:
             self.count("damaged file", f"{process.name} {path.name}")
@@ -352,7 +352,7 @@ class World:
             process.cut_off = False
 
     def calm_step(self) -> None:
-        """What is due, in order; time passes only when nothing is."""
+        """Do all due work in order; time passes only when nothing is due."""
         busy = False
         for process in self.processes:
             if not process.alive:

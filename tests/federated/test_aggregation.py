@@ -173,7 +173,7 @@ def test_without_weight_the_model_and_the_memory_stay(
     assert after is state
 
 
-def test_what_it_is_given_stays_as_it_is() -> None:
+def test_the_arguments_are_not_changed() -> None:
     models, w = updates(3), drawn(7)
     before = {d: m.copy() for d, m in models.items()}
     w_before = w.copy()

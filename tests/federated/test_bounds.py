@@ -36,7 +36,7 @@ def test_a_third_of_the_fleet_cannot_move_the_limit_beyond_the_others(lie: float
 
 
 @pytest.mark.parametrize(("fleet", "heard"), [(4, 3), (6, 4), (7, 5), (1000, 30)])
-def test_who_is_heard_first_does_not_say_what_is_usual(fleet: int, heard: int) -> None:
+def test_the_first_reports_alone_do_not_set_the_norm_limit(fleet: int, heard: int) -> None:
     assert norm_limit([1e-9] * (heard - 1), 10.0, 7.0, fleet) == 70.0, "the model's own norm"
     assert norm_limit([1e-9] * heard, 10.0, 7.0, fleet) == pytest.approx(1e-8)
     without_data = [0.0] * 30
@@ -74,7 +74,7 @@ def test_nobody_has_more_than_the_share_and_nobody_gains(
         assert after == weights
 
 
-def test_those_come_first_whose_numbers_are_far_from_the_others() -> None:
+def test_devices_with_outlying_numbers_are_suspected_first() -> None:
     facts = {
         "a": {"norm": 1.0, "slope": 10.0},
         "b": {"norm": 1e-3, "slope": 1e300},
@@ -85,6 +85,6 @@ def test_those_come_first_whose_numbers_are_far_from_the_others() -> None:
     assert sorted(suspects(facts)) == ["a", "b", "c", "d"]
 
 
-def test_of_equal_ones_the_first_by_id_comes_first() -> None:
+def test_equal_suspects_are_sorted_by_id() -> None:
     assert suspects({"b": {"n": 1.0}, "a": {"n": 1.0}}) == ["a", "b"]
     assert suspects({"b": {}, "a": {}}) == ["a", "b"]

@@ -46,7 +46,7 @@ def mark(module: nn.Module, name: str, tensor: Tensor | nn.Parameter) -> nn.Modu
     return module
 
 
-# What the module notices: nothing
+# The module behaves as before
 
 
 def test_the_module_keeps_its_parameters_and_its_output() -> None:
@@ -139,7 +139,7 @@ def test_a_deep_copy_of_the_module_is_an_ordinary_module() -> None:
     assert module(images()).abs().sum() > 0
 
 
-# What the vector holds
+# The content of the vector
 
 
 def test_the_layout_names_parameters_first_then_float_buffers() -> None:
@@ -209,7 +209,7 @@ def test_frozen_parameters_travel_but_get_no_gradient() -> None:
     assert torch.equal(flat.trainable, flat.layout.trainable)
 
 
-def test_what_is_trained_is_one_run_of_the_vector_or_needs_a_mask() -> None:
+def test_trained_parameters_are_one_span_of_the_vector_or_need_a_mask() -> None:
     """Parameters come before running statistics; a frozen layer between others parts them."""
     module = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 1))
     flat = FlatModel(module)
@@ -262,7 +262,7 @@ def test_parametrized_modules_work() -> None:
     assert torch.equal(flat.clone()(x), flat(x))
 
 
-# What it refuses
+# Refusals
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.half, torch.float64])

@@ -64,7 +64,7 @@ class Target:
     seeds: tuple[bytes, ...]
 
     def __call__(self, data: bytes) -> bool:
-        """Whether the input was taken; what is raised is a find."""
+        """Return True if the input is accepted; any other exception than a refusal is a find."""
         try:
             self.read(data)
         except self.refusals as error:
@@ -250,7 +250,7 @@ def updates() -> tuple[bytes, ...]:
     return tuple(found)
 
 
-# What a crash, or a bad disk, leaves of files that are written without a sync, or of any
+# Readers of files that a crash or a bad disk may have damaged
 
 REPORT = Report("gate-7", "run", VERSION, "60" * 32, FACTS, {"examples": 9.0})
 INDEX = Index(

@@ -39,8 +39,8 @@ def test_the_largest_part_with_the_proportions_is_covered(
     assert covered(size, wanted) == expected
 
 
-def test_what_is_left_out_is_the_border() -> None:
-    """Of 3 x 1 pixels only the middle one counts."""
+def test_the_border_is_cropped() -> None:
+    """An image of 3 x 1 pixels is cropped to the middle one."""
     row = np.array([[[[1, 77, 255]]]], np.uint8)
     assert fit(row, 1, 1).tolist() == [[[[77]]]]
 

@@ -50,7 +50,7 @@ class Attacker:
         return self._read("state", State)
 
     def problems(self) -> list[str]:
-        """What the device's statuses say is wrong."""
+        """The problems in the device's statuses."""
         statuses = self._read("status", Status)
         return [status.problem for status in statuses if status.device == "box"]
 
@@ -74,7 +74,7 @@ class Attacker:
         self.says(self.topics.device(device, kind), fields, retain=kind == "status")
 
     def statuses(self, device: str = "box") -> list[Status]:
-        """What was said in a device's name, by whomever."""
+        """All statuses in a device's name, forged ones included."""
         return [status for status in self._read("status", Status) if status.device == device]
 
     def repeatedly(self, seconds: float, pause: float = 0.1) -> Iterator[State]:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
-# What each method keeps on the device as a tensor that no update shows.
+# Each method's private tensors, which no update may contain.
 KEPT = {
     "fedacd": (),
     "fedala": ("fedala.W",),
@@ -55,7 +55,7 @@ def windows(vector: np.ndarray[Any, Any]) -> set[bytes]:
 
 
 def shows(stream: bytes, vector: np.ndarray[Any, Any]) -> bool:
-    """Whether a piece of the vector stands anywhere in the stream."""
+    """Return True if any piece of the vector appears in the stream."""
     secret = windows(vector)
     size = WINDOW * vector.itemsize
     return any(stream[i : i + size] in secret for i in range(len(stream) - size + 1))
@@ -70,7 +70,7 @@ def test_the_search_would_find_a_leak() -> None:
 
 
 class Capture:
-    """What one agent said, read as the protocol says."""
+    """The messages that one agent sent, parsed by the protocol."""
 
     def __init__(self, recorder: Recorder, federation: str) -> None:
         self.bytes = recorder.everything

@@ -44,7 +44,7 @@ class Listener:
         self.seen: list[Incoming] = []
 
     def messages(self, kind: str, quiet: float = 0.3) -> list[Incoming]:
-        """What has come of this kind, once nothing has come for a moment."""
+        """The messages of this kind, once none has come for a moment."""
         with contextlib.suppress(queue.Empty):
             while True:
                 event = self.inbox.get(timeout=quiet)
@@ -59,7 +59,7 @@ def versions(federation: Federation, name: str = "coordinator") -> list[str]:
 
 
 def rounds_done(federation: Federation) -> int:
-    """How many rounds the journal has; none as long as it is only being made."""
+    """The number of rounds in the journal; 0 while it is being created."""
     try:
         return max(0, len(versions(federation)) - 1)
     except StoreError:

@@ -116,7 +116,7 @@ def test_a_forged_refusal_for_good_without_a_key(
 
 
 def forged_statuses(box: Status) -> list[dict[str, Any] | bytes]:
-    """What may be said in the name of a device."""
+    """Forged statuses in the name of a device."""
     fields: dict[str, Any] = msgspec.to_builtins(box)
     return [
         {**fields, "instance": ZEROS},
@@ -213,7 +213,7 @@ def test_leftovers_and_garbage_keep_no_coordinator_from_starting(
 
 
 def foreign_states(state: State) -> list[dict[str, Any]]:
-    """What a device with ten kinds of garments cannot serve."""
+    """States that a device with Fashion-MNIST's ten labels cannot serve."""
     fields: dict[str, Any] = msgspec.to_builtins(state)
     model = fields["model"]
     labels = [f"label {number}" for number in range(10)]
@@ -311,7 +311,7 @@ def test_a_forged_task_wastes_a_turn_at_most(
     assert agent.log.read_text().count("training from") == ROUNDS, "each turn was taken once"
 
 
-def test_what_was_said_to_one_device_is_nothing_to_another(
+def test_a_replayed_task_or_reply_has_no_effect_on_any_device(
     federation: Federation, attacker: Attacker, tmp_path: Path
 ) -> None:
     """Every genuine task and reply comes again, to the device that it was for and to the other."""

@@ -1,4 +1,4 @@
-"""A box with a day job in a real federation: it rests and says why, and the rounds go on."""
+"""A resting box in a real federation: it reports the reason, and the rounds go on without it."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def test_an_old_update_that_is_repeated_changes_nothing(
     for message in (first, *pieces):
         attacker.session.publish(message.topic, message.payload)
     reply = federation.wait_for(answers, "an answer")[0]
-    # Of the device's last accepted update it is told again what became of it; of older ones, late.
+    # The last accepted update is answered as before, older ones with `late`.
     assert reply.kind in ("accepted", "late")
 
     # The same bytes as an update of the round that is open: the scalars are those of the old one.
@@ -142,7 +142,7 @@ def history(federation: Federation) -> list[str]:
 def undisturbed(
     federation: Federation, rounds: int, *names: str, epochs: int = EPOCHS
 ) -> list[str]:
-    """What the models of a run are where nobody interferes."""
+    """The models of the same run without an attacker, simulated."""
     root, count = str(federation.images), len(names)
     data = DataConfig(source="npz", root=root, split="dirichlet:0.5", devices=count)
     spec, train, test = experiment_data(ModelConfig(), data)

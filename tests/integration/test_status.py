@@ -1,4 +1,4 @@
-"""What an operator is told: `fededge status` by a real broker, `fededge audit` by the ledger."""
+"""The operator's commands: `fededge status` over a real broker, `fededge audit` from the ledger."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def played(text: str) -> list[object]:
 
 
 @pytest.mark.parametrize("module", ["fededge.methods", "fededge.config", "fededge_server.shell"])
-def test_what_a_coordinator_imports_does_not_load_torch(module: str) -> None:
+def test_the_imports_of_a_coordinator_do_not_load_torch(module: str) -> None:
     alone(f"import sys, {module}")
 
 
@@ -180,7 +180,9 @@ def test_the_tensors_of_a_users_own_method_become_arrays(tmp_path: Path, returne
         ('v, {"v": {"x": v}}', "mine: 'v' must be a vector, got .{,80}"),
     ],
 )
-def test_what_is_no_vector_is_one_sentence(tmp_path: Path, returned: str, sentence: str) -> None:
+def test_an_argument_that_is_not_a_vector_is_refused_in_one_sentence(
+    tmp_path: Path, returned: str, sentence: str
+) -> None:
     with pytest.raises(MethodError, match=f"^{sentence}$"):
         rounds(own(tmp_path, returned))
 

@@ -34,7 +34,7 @@ def test_every_character_of_unicode_passes_or_is_escaped_by_its_category() -> No
 
 
 @given(ANY)
-def test_what_comes_out_is_one_visible_line(text: str) -> None:
+def test_the_result_is_one_visible_line(text: str) -> None:
     out = plain(text)
     assert not {unicodedata.category(character) for character in out} & HIDDEN
     assert len(out.splitlines()) <= 1
@@ -50,7 +50,7 @@ def test_it_is_bounded_and_says_where_it_was_cut(text: str, most: int) -> None:
 
 
 @given(ANY)
-def test_what_is_plain_stays_as_it_is_and_fits_the_schema(text: str) -> None:
+def test_plain_text_is_unchanged_and_fits_the_schema(text: str) -> None:
     out = plain(text)
     assert plain(out) == out
     assert re.search(LINE, out)

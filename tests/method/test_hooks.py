@@ -31,12 +31,9 @@ from fededge.method.stack import Stack
 from fededge.methods import Hyper, Private
 from fededge.methods.fedavg import FedAvg
 from fededge.models.evaluation import accuracy
-from fededge.training import Answer, Examples, Trainer
+from fededge.training import Examples
+from tests.training_fixtures import Data, Make, Nets, Take, observing
 
-Nets = Callable[..., FlatModel]
-Data = Callable[..., Examples]
-Make = Callable[..., Trainer]
-Take = Callable[..., Answer]
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 LR = 0.1
@@ -513,14 +510,8 @@ def test_each_labelling_counts_by_its_share(
 ) -> None:
     """One batch of all examples: 0.75 CE(z, y) + 0.25 CE(z, y of the partner), z of the mixture."""
     data, w = examples(5), plain().vector
-    batches: list[Batch] = []
-
-    def objective(self: Method, r: TurnView, out: Output, batch: Batch) -> Objective:
-        batches.append(batch)
-        return Objective()
-
-    kind: type[Method] = type("See", (Method,), {"name": "see", "objective": objective})
-    answer = turn(trainer(Stack((Mixed(), kind())), plain(), data), batch_size=5)
+    observer, batches = observing()
+    answer = turn(trainer(Stack((Mixed(), observer)), plain(), data), batch_size=5)
     (batch,) = batches
     assert batch.index is None
     w = w.double().requires_grad_()

@@ -218,7 +218,7 @@ def test_an_operator_allows_a_file_and_nothing_else(tmp_path: Path, text: str) -
         own_method(text)
 
 
-# What its coordinator half raises or gives
+# Exceptions and results of its coordinator half
 
 LAYOUT = Layout((Entry("weight", (3,), 0, True),))
 REPORT = {"examples": 8.0, "steps": 1.0, "loss": 1.0, "personal_accuracy": 0.5}
@@ -346,7 +346,7 @@ def test_the_line_of_the_file_is_in_the_sentence(tmp_path: Path) -> None:
         a_round(method(f"{path}:Mine"))
 
 
-# What a federation announces
+# The federation's announcement
 
 
 def test_an_announced_method_is_made_of_the_file_that_has_its_hash(tmp_path: Path) -> None:

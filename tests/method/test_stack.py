@@ -162,7 +162,7 @@ def test_a_scalar_has_one_reporter() -> None:
     assert Stack((scored[0], FedAvg())).scalars == REPORT.keys() | {"score"}
 
 
-# What leaves a turn
+# Results of a turn
 
 
 def a_turn(stack: Stack, private: Private | None = None) -> Turn:
@@ -191,7 +191,7 @@ def ends_with(finish: Finish, **kind: object) -> Stack:
     ("finish", "name"),
     [(Finish(private={"c": 1.0}), "c"), (Finish(scalars={"score": 1.0}), "score")],
 )
-def test_what_a_layer_does_not_declare_is_not_let_through(finish: Finish, name: str) -> None:
+def test_a_result_that_a_layer_does_not_declare_is_refused(finish: Finish, name: str) -> None:
     stack = ends_with(finish)
     with pytest.raises(MethodError, match=rf"^anna does not declare \['{name}'\]$"):
         stack.finish(a_turn(stack))
@@ -284,7 +284,7 @@ def test_a_report_that_no_honest_device_makes_is_refused(
         method("fedavg").check(scalars, HYPER)
 
 
-def test_what_phases_add_is_honest() -> None:
+def test_the_steps_of_extra_phases_are_accepted() -> None:
     """Ten passes of fine-tuning before two others: 24 steps."""
     stack = method("finetune(epochs=10)")
     stack.check({**REPORT, "steps": 24.0}, HYPER)
@@ -395,7 +395,7 @@ def test_each_layers_memory_and_vectors_have_its_name() -> None:
     assert stack.sends == ("anna.c", "bert.c") == tuple(stack.send(state))
 
 
-def test_what_is_sent_is_what_is_declared() -> None:
+def test_a_layer_must_send_the_vectors_that_it_declares() -> None:
     stack = Stack((layer("anna", sends=("c",)),))
     with pytest.raises(
         MethodError, match=r"anna: `send` returns \[\], but `sends` declares \('c',\)"
@@ -442,7 +442,7 @@ def test_a_report_that_a_method_of_ones_own_cannot_weigh_is_refused(
         stack.check(REPORT, HYPER)
 
 
-def test_what_a_coordinator_half_raises_is_a_sentence() -> None:
+def test_an_exception_of_a_coordinator_half_becomes_one_sentence() -> None:
     stack = Stack((layer("mine", send=_raise, sends=("c",), step=_raise),))
     with pytest.raises(MethodError, match=r"^mine: send failed \(KeyError: 'mood'\)$"):
         stack.send({})

@@ -21,11 +21,9 @@ from fededge.method.base import Batch, Method, Objective, Output, TurnView
 from fededge.methods import Hyper, Private, Stack, method
 from fededge.methods.ala import Ala, FedALA
 from fededge.models.base import Classifier
-from fededge.training import Answer, Examples, Task, Trainer
+from fededge.training import Answer, Examples, Task
+from tests.training_fixtures import Data, Make, Take
 
-Data = Callable[..., Examples]
-Make = Callable[..., Trainer]
-Take = Callable[..., Answer]
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 # The layers of `normed` with parameters, from the last one down.
@@ -208,7 +206,7 @@ def test_without_layers_it_is_fedavg_bit_for_bit(
 
 
 @pytest.mark.parametrize("count", ["4", "9", "all", "0", "00"])
-def test_none_named_and_more_layers_than_there_are_are_all(count: str) -> None:
+def test_zero_layers_and_too_many_layers_mean_all_layers(count: str) -> None:
     """Batch norm counts as a layer; running statistics are no parameters."""
     net = normed()
     top = Ala(layers=count)._top(net.layout)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,12 +10,10 @@ import torch
 from torch import Tensor
 
 from fededge.errors import MethodError
-from fededge.flat import FlatModel
 from fededge.method.base import Batch, Output
 from fededge.methods import method
 from fededge.methods.balanced import Balanced
-from fededge.training import Answer, Examples, Trainer
-from tests.drawing import drawn
+from tests.label_losses import check_loss, drawn
 
 CASES: dict[str, tuple[list[int], float, int]] = {
     "random": ([50, 3, 20, 7, 1], 3.0, 16),
@@ -45,17 +42,7 @@ def test_loss_and_gradient_are_the_formulas(case: str, gamma: float) -> None:
     counts = torch.tensor(numbers)
     z, y = drawn(counts, size, batch, seed=3)
     z.requires_grad_()
-    expected = formula(z, y, counts, gamma)
-    (gradient,) = torch.autograd.grad(expected, z)
-    r: Any = SimpleNamespace(counts=counts)
-    for dtype, exact in ((torch.float64, 1e-10), (torch.float32, 1e-5)):
-        own = z.detach().to(dtype).requires_grad_()
-        out = Output(own, own)
-        objective = Balanced(gamma=gamma).objective(r, out, Batch(own, ((y, 1.0),)))
-        loss = objective.loss(out, y)
-        (g,) = torch.autograd.grad(loss, own)
-        assert float(loss.detach()) == pytest.approx(float(expected.detach()), abs=exact, rel=exact)
-        assert torch.allclose(g.double(), gradient, atol=exact)
+    check_loss(Balanced(gamma=gamma), counts, z, y, formula(z, y, counts, gamma))
 
 
 def test_a_missing_class_is_left_alone() -> None:
@@ -68,21 +55,6 @@ def test_a_missing_class_is_left_alone() -> None:
     Balanced().objective(r, out, Batch(z, ((y, 1.0),))).loss(out, y).backward()
     assert z.grad is not None
     assert z.grad.abs().max() < 1e-12
-
-
-def test_without_an_exponent_it_is_fedavg_bit_for_bit(
-    deep: Callable[..., FlatModel],
-    examples: Callable[..., Examples],
-    trainer: Callable[..., Trainer],
-    turn: Callable[..., Answer],
-) -> None:
-    data, w = examples(13, side=16), deep().vector.clone()
-    uploads = {
-        text: turn(trainer(text, deep(), data), received=w, epochs=2).upload
-        for text in ("fedavg", "balanced(gamma=0)", "balanced")
-    }
-    assert torch.equal(uploads["fedavg"], uploads["balanced(gamma=0)"])
-    assert not torch.equal(uploads["fedavg"], uploads["balanced"])
 
 
 def test_a_negative_exponent_is_refused() -> None:

@@ -14,21 +14,17 @@ import torch
 from torch import Tensor, nn
 
 from fededge.errors import MethodError
-from fededge.flat import FlatModel, as_numpy, as_tensors
+from fededge.flat import as_numpy, as_tensors
 from fededge.method.base import State
 from fededge.methods import METHODS, Hyper, Private, Stack, method
 from fededge.models.head import CosineHead
-from fededge.training import Answer, Examples, Trainer
+from fededge.training import Answer, Trainer
 from fededge.wire import chunks, tensors
 from fededge.wire.messages import Report
 from fededge_agent.store import AgentStore, TrainedTurn
 from fededge_agent.trainer.turn_files import TurnFiles
 from tests.merging import merged_turns
-
-Nets = Callable[..., FlatModel]
-Data = Callable[..., Examples]
-Make = Callable[..., Trainer]
-Take = Callable[..., Answer]
+from tests.training_fixtures import Data, Make, Nets, Take
 
 
 def combines(text: str) -> bool:
@@ -320,7 +316,7 @@ def unless_diverged(some: Fleet, device: str, number: int) -> Answer | None:
 
 
 @every_composition
-def test_what_leaves_is_what_is_declared(name: str, fleet: Callable[[str], Fleet]) -> None:
+def test_only_declared_values_leave_the_device(name: str, fleet: Callable[[str], Fleet]) -> None:
     some = fleet(name).rounds(2)
     layout = some.trainers["d1"].net.layout
     sent = some.stack.send(some.state)

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from torch import Tensor
 
 from fededge.errors import MethodError
-from fededge.flat import FlatModel
 from fededge.methods import Private, method
-from fededge.training import Answer, Examples, Trainer
 from tests.loops import close, curved, descend
-
-Nets = Callable[..., FlatModel]
-Data = Callable[..., Examples]
-Make = Callable[..., Trainer]
-Take = Callable[..., Answer]
+from tests.training_fixtures import Data, Make, Nets, Take
 
 
 @pytest.mark.parametrize("lam", [0.0, 0.5, 1.0])
@@ -45,7 +37,7 @@ def test_three_turns_are_those_of_plain_loops(
         assert answer.scalars["steps"] == 4
 
 
-def test_what_is_sent_is_fedavgs_bit_for_bit(
+def test_the_upload_equals_fedavgs_bit_for_bit(
     deep: Nets, examples: Data, trainer: Make, turn: Take
 ) -> None:
     data = examples(21, side=16)

@@ -14,19 +14,14 @@ from torch import Tensor
 
 from fededge.errors import MethodError, WireError
 from fededge.federated.aggregation import aggregate
-from fededge.flat import FlatModel
 from fededge.method.base import Batch, Method, Objective, Output, Phase, TurnView
 from fededge.method.stack import Stack
 from fededge.methods import Hyper, Private, method
 from fededge.methods.fedacd import FedACD, log_delta
 from fededge.methods.mixup import Mixup
 from fededge.models.evaluation import probability_matrix
-from fededge.training import Answer, Examples, Trainer
-
-Nets = Callable[..., FlatModel]
-Data = Callable[..., Examples]
-Make = Callable[..., Trainer]
-Take = Callable[..., Answer]
+from fededge.training import Examples
+from tests.training_fixtures import Data, Make, Nets, Take
 
 DRAW = torch.Generator().manual_seed(11)
 
@@ -363,7 +358,7 @@ def test_classes_that_a_device_lacks_are_forgotten_less(
     assert left["fedacd"] > 2 * left["fedavg"]
 
 
-# Where it is another method
+# Special cases that equal another method
 
 
 def test_its_whole_loss_is_what_ala_learns_by_wherever_it_stands(

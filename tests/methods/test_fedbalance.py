@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,12 +22,8 @@ from fededge.methods.fedbalance import FedBalance
 from fededge.model_spec import ModelSpec
 from fededge.models import Preprocess, build
 from fededge.models.base import Classifier
-from fededge.training import Answer, Examples, Trainer
-
-Nets = Callable[..., FlatModel]
-Data = Callable[..., Examples]
-Make = Callable[..., Trainer]
-Take = Callable[..., Answer]
+from fededge.training import Examples, Trainer
+from tests.training_fixtures import Data, Make, Nets, Take
 
 WEAK = FlatModel(build("lenet5", 3, (1, 16, 16), 0))
 

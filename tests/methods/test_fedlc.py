@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,12 +11,10 @@ import torch
 from torch import Tensor
 
 from fededge.errors import MethodError
-from fededge.flat import FlatModel
 from fededge.method.base import Batch, Output
 from fededge.methods import method
 from fededge.methods.fedlc import FedLC
-from fededge.training import Answer, Examples, Trainer
-from tests.drawing import drawn
+from tests.label_losses import check_loss, drawn
 
 CASES: dict[str, tuple[list[int], float, int]] = {
     "random": ([81, 16, 256, 1, 7], 3.0, 16),
@@ -48,20 +45,10 @@ def test_loss_and_gradient_are_the_formulas(case: str, tau: float) -> None:
     counts = torch.tensor(numbers)
     z, y = drawn(counts, size, batch, seed=5)
     z.requires_grad_()
-    expected = formula(z, y, counts, tau)
-    (gradient,) = torch.autograd.grad(expected, z)
+    gradient = check_loss(FedLC(tau=tau), counts, z, y, formula(z, y, counts, tau))
     p = (z.detach() - tau * counts.double().pow(-0.25)).softmax(1)
     closed = (p - torch.nn.functional.one_hot(y, len(counts))) / batch
     assert torch.allclose(gradient, closed, atol=1e-12)
-    r: Any = SimpleNamespace(counts=counts)
-    for dtype, exact in ((torch.float64, 1e-10), (torch.float32, 1e-5)):
-        own = z.detach().to(dtype).requires_grad_()
-        out = Output(own, own)
-        objective = FedLC(tau=tau).objective(r, out, Batch(own, ((y, 1.0),)))
-        loss = objective.loss(out, y)
-        (g,) = torch.autograd.grad(loss, own)
-        assert float(loss.detach()) == pytest.approx(float(expected.detach()), abs=exact, rel=exact)
-        assert torch.allclose(g.double(), gradient, atol=exact)
 
 
 def test_a_rare_class_gets_the_larger_margin() -> None:
@@ -73,21 +60,6 @@ def test_a_rare_class_gets_the_larger_margin() -> None:
         objective = FedLC().objective(r, Output(z, z), Batch(z, ((y, 1.0),)))
         expected = math.log(1 + math.exp(sign / 6))
         assert float(objective.loss(Output(z, z), y)) == pytest.approx(expected, abs=1e-6)
-
-
-def test_without_margins_it_is_fedavg_bit_for_bit(
-    deep: Callable[..., FlatModel],
-    examples: Callable[..., Examples],
-    trainer: Callable[..., Trainer],
-    turn: Callable[..., Answer],
-) -> None:
-    data, w = examples(13, side=16), deep().vector.clone()
-    uploads = {
-        text: turn(trainer(text, deep(), data), received=w, epochs=2).upload
-        for text in ("fedavg", "fedlc(tau=0)", "fedlc")
-    }
-    assert torch.equal(uploads["fedavg"], uploads["fedlc(tau=0)"])
-    assert not torch.equal(uploads["fedavg"], uploads["fedlc"])
 
 
 def test_a_negative_strength_is_refused() -> None:

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 
 from fededge.errors import MethodError, WireError
-from fededge.flat import FlatModel
 from fededge.methods import Hyper, method
 from fededge.methods.fednova import a_norm
-from fededge.training import Answer, Examples, Trainer
+from fededge.training import Answer
 from tests.merging import merged, merged_turns, update
-
-Nets = Callable[..., FlatModel]
-Data = Callable[..., Examples]
-Make = Callable[..., Trainer]
-Take = Callable[..., Answer]
+from tests.training_fixtures import Data, Make, Nets, Take
 
 ROUNDS = [
     {"a": update(1, 4.0, 2.0, steps=2, a_k=2), "b": update(3, -8.0, 6.0, steps=4, a_k=4)},
@@ -260,7 +253,7 @@ def test_an_honest_count_and_an_empty_device_pass() -> None:
 
 
 @pytest.mark.parametrize("other", ["fedrs", "fedavgm", "scaffold", "fedacd"])
-def test_what_decides_the_weights_or_the_step_itself_is_refused(other: str) -> None:
+def test_a_layer_that_decides_weights_or_step_itself_is_refused(other: str) -> None:
     with pytest.raises(MethodError, match=f"^{other} and fednova cannot be combined: each decides"):
         method(f"{other}+fednova")
 

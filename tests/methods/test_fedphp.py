@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -11,16 +9,11 @@ from torch import Tensor
 
 from fededge.errors import MethodError
 from fededge.federated.selection import expected_turns
-from fededge.flat import FlatModel
 from fededge.methods import Private, method
 from fededge.methods.fedphp import FedPHP
-from fededge.training import Answer, Examples, Trainer
+from fededge.training import Examples
 from tests.loops import Loss, close, cross_entropy, curved, descend, look
-
-Nets = Callable[..., FlatModel]
-Data = Callable[..., Examples]
-Make = Callable[..., Trainer]
-Take = Callable[..., Answer]
+from tests.training_fixtures import Data, Make, Nets, Take
 
 LAM, T = 0.3, 4.0
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -13,13 +11,11 @@ from fededge.errors import MethodError
 from fededge.flat import FlatModel
 from fededge.methods import method
 from fededge.methods.fedprox import FedProx
-from fededge.training import Answer, Examples, Trainer
-
-Turn = Callable[..., Answer]
-Make = Callable[..., Trainer]
+from fededge.training import Examples
+from tests.training_fixtures import Data, Make, Nets, Take
 
 
-def test_two_steps_by_hand(trainer: Make, turn: Turn) -> None:
+def test_two_steps_by_hand(trainer: Make, turn: Take) -> None:
     """Logits z = w x of two classes, one example x = 1 of class 0, w_t = (0, 0), lr 1, mu 0.5.
 
     Step 1: p = (1/2, 1/2), gradient (-1/2, 1/2), no pull at w_t:  w = (0.5, -0.5).
@@ -52,10 +48,10 @@ def reference(w: Tensor, x: Tensor, y: Tensor, mu: float, steps: int) -> Tensor:
 @pytest.mark.parametrize("mu", [0.0, 0.1, 2.0])
 def test_it_follows_the_gradient_of_its_objective(
     mu: float,
-    plain: Callable[..., FlatModel],
-    examples: Callable[..., Examples],
+    plain: Nets,
+    examples: Data,
     trainer: Make,
-    turn: Turn,
+    turn: Take,
 ) -> None:
     net, data = plain(), examples(6)
     received = net.vector.clone()
@@ -63,22 +59,6 @@ def test_it_follows_the_gradient_of_its_objective(
     answer = turn(device, epochs=5, batch_size=6, weight_decay=0.01, received=received)
     expected = reference(received, data.x.flatten(1) / 255, data.y, mu, steps=5)
     assert torch.allclose(answer.upload.double(), expected, atol=1e-6)
-
-
-def test_without_a_pull_it_is_fedavg_bit_for_bit(
-    deep: Callable[..., FlatModel],
-    examples: Callable[..., Examples],
-    trainer: Make,
-    turn: Turn,
-) -> None:
-    data, received = examples(21, side=16), deep().vector
-    uploads = [
-        turn(trainer(name, deep(), data), received=received, epochs=2).upload
-        for name in ("fedavg", "fedprox(mu=0)", "fedavg+fedprox(mu=0)")
-    ]
-    assert torch.equal(uploads[0], uploads[1])
-    assert torch.equal(uploads[0], uploads[2])
-    assert not torch.equal(uploads[0], received)
 
 
 def test_a_negative_pull_is_refused() -> None:

@@ -15,11 +15,7 @@ from fededge.flat import FlatModel
 from fededge.methods import Private, method
 from fededge.models.base import Classifier
 from fededge.models.head import CosineHead
-from fededge.training import Answer, Examples, Trainer
-
-Data = Callable[..., Examples]
-Make = Callable[..., Trainer]
-Take = Callable[..., Answer]
+from tests.training_fixtures import Data, Make, Take
 
 
 def two_layers(bias: bool = True) -> FlatModel:

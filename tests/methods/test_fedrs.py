@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import cast
 
@@ -13,18 +12,12 @@ from torch import Tensor
 
 from fededge.errors import MethodError
 from fededge.federated.aggregation import aggregate
-from fededge.flat import FlatModel
 from fededge.method.base import Batch, Output, TurnView
 from fededge.methods import method
 from fededge.methods.fedrs import FedRS, Rule, restriction
-from fededge.training import Answer, Examples, Trainer
 from tests.loops import close, curved, descend
 from tests.merging import merged_turns
-
-Nets = Callable[..., FlatModel]
-Data = Callable[..., Examples]
-Make = Callable[..., Trainer]
-Take = Callable[..., Answer]
+from tests.training_fixtures import Data, Make, Nets, Take
 
 RULES: tuple[Rule, ...] = ("binary", "smooth", "prior")
 COUNTS = torch.tensor([8, 4, 1, 0])

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from fededge.errors import MethodError
-from fededge.flat import FlatModel
 from fededge.methods import method
-from fededge.training import Answer, Examples, Trainer
-
-Nets = Callable[..., FlatModel]
-Data = Callable[..., Examples]
-Make = Callable[..., Trainer]
-Take = Callable[..., Answer]
+from fededge.training import Examples
+from tests.training_fixtures import Data, Make, Nets, Take
 
 
 def descend(w: Tensor, data: Examples, steps: int, mu: float = 0.0, anchor: float = 0.0) -> Tensor:

@@ -14,18 +14,15 @@ from torch import Tensor, nn
 
 from fededge.errors import MethodError
 from fededge.flat import FlatModel
-from fededge.method.base import Batch, Method, Objective, Output, TurnView
+from fededge.method.base import Batch, Output, TurnView
 from fededge.methods import Private, Stack, method
 from fededge.methods.lfd import LfD, drift_target
 from fededge.methods.mixup import Mixup
 from fededge.models.base import Classifier
 from fededge.models.head import CosineHead
-from fededge.training import Answer, Examples, Trainer
+from fededge.training import Examples
+from tests.training_fixtures import Data, Make, Nets, Take, observing
 
-Nets = Callable[..., FlatModel]
-Data = Callable[..., Examples]
-Make = Callable[..., Trainer]
-Take = Callable[..., Answer]
 Loss = tuple[Tensor, Tensor, Tensor]
 
 CLASSES, WIDTH, TAU, LR = 3, 5, 0.1, 0.1
@@ -289,16 +286,10 @@ def test_mixtures_have_targets_of_their_own(
     cosine: Nets, examples: Data, trainer: Make, turn: Take
 ) -> None:
     """One step of all examples: m L(y_a) + (1 - m) L(y_b), with ŷ of the mixed inputs."""
-    batches: list[Batch] = []
-
-    def objective(self: Method, r: TurnView, out: Output, batch: Batch) -> Objective:
-        batches.append(batch)
-        return Objective()
-
-    see: type[Method] = type("See", (Method,), {"name": "see", "objective": objective})
+    observer, batches = observing()
     net, data = cosine(), examples(8)
     G, P = cosine(1).vector, cosine(2).vector
-    device = trainer(Stack((LfD(), Mixup(alpha=1.0), see())), net, data)
+    device = trainer(Stack((LfD(), Mixup(alpha=1.0), observer)), net, data)
     answer = turn(device, Private({"lfd.last": P}), received=G, batch_size=8)
     (batch,) = batches
     w, x = G.double().requires_grad_(), batch.x.flatten(1).double()

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from fededge.errors import MethodError
-from fededge.flat import FlatModel
 from fededge.methods import Private, method
-from fededge.training import Answer, Examples, Trainer
 from tests.loops import Loss, close, cross_entropy, curved, descend, look
-
-Nets = Callable[..., FlatModel]
-Data = Callable[..., Examples]
-Make = Callable[..., Trainer]
-Take = Callable[..., Answer]
+from tests.training_fixtures import Data, Make, Nets, Take
 
 
 def restricted(z: Tensor, h: Tensor, y: Tensor) -> Tensor:

@@ -16,12 +16,9 @@ from fededge.method.stack import Stack
 from fededge.methods import method
 from fededge.methods.fedavg import FedAvg
 from fededge.methods.mixup import Mixup
-from fededge.training import Answer, Examples, Trainer
+from fededge.training import Examples, Trainer
+from tests.training_fixtures import Data, Make, Nets, Take
 
-Nets = Callable[..., FlatModel]
-Data = Callable[..., Examples]
-Make = Callable[..., Trainer]
-Take = Callable[..., Answer]
 Mixed = Callable[..., tuple[list[Batch], list[Batch]]]
 
 

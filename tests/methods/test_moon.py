@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -13,17 +12,12 @@ from torch import Tensor, nn
 
 from fededge.errors import MethodError
 from fededge.flat import FlatModel
-from fededge.method.base import Batch, Method, Objective, Output, TurnView
 from fededge.methods import Private, Stack, method
 from fededge.methods.mixup import Mixup
 from fededge.methods.moon import Moon, contrastive_loss
 from fededge.models.base import Classifier
-from fededge.training import Answer, Examples, Trainer
-
-Nets = Callable[..., FlatModel]
-Data = Callable[..., Examples]
-Make = Callable[..., Trainer]
-Take = Callable[..., Answer]
+from fededge.training import Examples
+from tests.training_fixtures import Data, Make, Nets, Take, observing
 
 CLASSES, WIDTH, LR = 3, 5, 0.1
 
@@ -245,16 +239,10 @@ def test_mixtures_are_compared_with_the_features_of_the_same_mixtures(
     shallow: Nets, examples: Data, trainer: Make, turn: Take
 ) -> None:
     """One step of all examples; the contrast does not depend on the label, and counts once."""
-    batches: list[Batch] = []
-
-    def objective(self: Method, r: TurnView, out: Output, batch: Batch) -> Objective:
-        batches.append(batch)
-        return Objective()
-
-    see: type[Method] = type("See", (Method,), {"name": "see", "objective": objective})
+    observer, batches = observing()
     net, data = shallow(), examples(8)
     G, P = shallow(1).vector, shallow(2).vector
-    device = trainer(Stack((Mixup(alpha=1.0), Moon(), see())), net, data)
+    device = trainer(Stack((Mixup(alpha=1.0), Moon(), observer)), net, data)
     answer = turn(device, Private({"moon.previous": P}), received=G, batch_size=8)
     (batch,) = batches
     x, w = batch.x.flatten(1).double(), G.double().requires_grad_()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -18,14 +18,10 @@ from fededge.flat import FlatModel, as_numpy, as_tensors
 from fededge.method.base import Merged
 from fededge.methods import Hyper, Private, method
 from fededge.methods.scaffold import Scaffold
-from fededge.training import Answer, Examples, Trainer
+from fededge.training import Examples
 from tests.loops import LR, Loss, close, cross_entropy, curved, descend
 from tests.merging import merged_turns, numbers
-
-Nets = Callable[..., FlatModel]
-Data = Callable[..., Examples]
-Make = Callable[..., Trainer]
-Take = Callable[..., Answer]
+from tests.training_fixtures import Data, Make, Nets, Take
 
 TRAINED = curved().layout.trainable.bool()
 
@@ -372,7 +368,7 @@ def test_a_device_that_took_no_step_changes_no_control_variate(
     assert state["c"].tolist() == c.tolist()
 
 
-# What is refused
+# Refusals
 
 
 def test_a_report_that_no_device_makes_is_refused() -> None:

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +17,13 @@ import torch
 from torch import nn
 
 import fededge
-from fededge.export import ModelRegistry, Origin, Samples, Template, make_candidate
+from fededge.export import ModelRegistry, Samples, Template, make_candidate
 from fededge.flat import FlatModel
 from fededge.model_spec import ModelSpec
+from tests.origin import ORIGIN
 
 LABELS = ("truck", "bicycle", "päckchen")
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.3, 0.25)
-ORIGIN = Origin(
-    federation="yard",
-    device="camera-7",
-    method="fedavg+map",
-    version="000012-0123456789abcdef",
-    round=34,
-    accuracy=0.875,
-    created=datetime(2025, 3, 1, 12, 30, tzinfo=timezone.utc),
-)
 
 # Whatever an app need not have cannot be imported, and must not have been.
 BARE = """

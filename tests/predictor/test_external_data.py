@@ -195,7 +195,7 @@ def test_any_bytes_are_taken_or_refused(data: bytes) -> None:
         b"\x1c\x00\x00\x00ORTM" + bytes(100),
     ],
 )
-def test_what_is_no_onnx_file_is_refused(data: bytes) -> None:
+def test_a_file_that_is_not_onnx_is_refused(data: bytes) -> None:
     assert "it is not an ONNX file" in names_other_files(data)
 
 

@@ -382,7 +382,7 @@ def test_one_connection_too_many_is_told_so(models: Path, pixels: np.ndarray) ->
         thread.join(30)
 
 
-def test_what_nobody_expected_is_logged_and_not_shown(
+def test_an_unexpected_error_is_logged_and_not_shown(
     server: Endpoint, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(_: object) -> None:
@@ -395,7 +395,7 @@ def test_what_nobody_expected_is_logged_and_not_shown(
     assert "secret insides" in caplog.text
 
 
-def test_what_is_missing_on_the_server_is_said_and_is_no_fault_of_the_request(
+def test_a_package_that_the_server_lacks_is_a_server_error_with_its_remedy(
     server: Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in [name for name in sys.modules if name == "PIL" or name.startswith("PIL.")]:

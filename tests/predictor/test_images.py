@@ -172,7 +172,9 @@ def test_other_channels_than_grey_and_colour_go_through_as_they_are() -> None:
     ],
     ids=range(20),
 )
-def test_what_is_not_an_image_gets_a_sentence(given: object, sentence: str) -> None:
+def test_an_input_that_is_not_an_image_is_refused_with_a_sentence(
+    given: object, sentence: str
+) -> None:
     with pytest.raises(DataError, match=sentence):
         prepare_images(given, SHAPE, True)
 

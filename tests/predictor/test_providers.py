@@ -108,7 +108,9 @@ def test_without_tensorrt_cuda_is_taken(monkeypatch: pytest.MonkeyPatch) -> None
     assert str(provider) == "CUDA runs the model: ONNX Runtime 9.9 offers no TensorRT here"
 
 
-def test_what_does_not_start_is_passed_over_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_provider_that_does_not_start_is_skipped_and_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     runtime = FakeRuntime([TENSORRT, CUDA, CPU], raising=(TENSORRT,), silent=(CUDA,))
     provider = started(monkeypatch, runtime)
     assert provider.name == CPU

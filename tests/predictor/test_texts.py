@@ -97,7 +97,9 @@ def test_a_text_its_tokens_and_a_list_of_texts_give_the_reference_answer(state: 
     ],
     ids=range(8),
 )
-def test_what_is_no_text_gets_a_sentence(state: Path, given: object, sentence: str) -> None:
+def test_an_input_that_is_not_text_is_refused_with_a_sentence(
+    state: Path, given: object, sentence: str
+) -> None:
     with pytest.raises(DataError, match=sentence):
         Predictor(state).predict(given)
 

@@ -49,7 +49,7 @@ class Fleet(Federation):
         self.runs = 0
 
     def access(self, name: str) -> dict[str, Any]:
-        """How a machine of this name connects."""
+        """The broker settings of a machine with this name."""
         files = {"ca": "ca.crt", "certificate": f"{name}.crt", "key": f"{name}.key"}
         paths = {key: str(self.pki / file) for key, file in files.items()}
         return {"host": "127.0.0.1", "port": self.port, "wait": 10.0, "tls": True, **paths}
@@ -157,7 +157,7 @@ class Run:
         assert self.fleet.ended(self.process) == 0, self.process.said(30)
 
     def status(self, capsys: Any) -> dict[str, Any]:
-        """What `fededge status` says."""
+        """The output of `fededge status`."""
         capsys.readouterr()
         assert main(["status", "--config", str(self.config), "--json"]) == 0
         return json.loads(capsys.readouterr().out)  # type: ignore[no-any-return]
@@ -182,7 +182,7 @@ class Run:
 
     @property
     def hashes(self) -> list[str]:
-        """Of every version but the first one, which is nobody's."""
+        """The hashes of all versions but the first, which no update led to."""
         return [progress.sha256 for progress in self.history()[1:]]
 
     def merged(self) -> list[dict[str, dict[str, float]]]:

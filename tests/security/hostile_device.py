@@ -36,7 +36,7 @@ EXAMPLES = 100
 
 @dataclass(frozen=True)
 class Update:
-    """What a device sends: a report, and the bytes whose chunks it may be asked for."""
+    """An update to send: its report, and the payload whose chunks may be requested."""
 
     report: Report
     payload: bytes
@@ -46,7 +46,7 @@ class Update:
 
 
 Turn = Callable[["HostileDevice", Vector], "Update | None"]
-"""What it makes of a task, from the model that the task names."""
+"""Makes the device's update for a task, from the model that the task names."""
 
 
 @lru_cache(maxsize=4)
@@ -93,7 +93,7 @@ class HostileDevice:
         self._thread.join(PATIENCE)
         self.session.stop(Will(self._topic("status"), b""))
 
-    # What it hears
+    # Received messages
 
     def _listen(self) -> None:
         while not self._stopping:
@@ -155,7 +155,7 @@ class HostileDevice:
         )
         return task
 
-    # What it knows
+    # Facts
 
     @property
     def now(self) -> State:
@@ -177,7 +177,7 @@ class HostileDevice:
             archive.read(entry.name, TensorSpec("F32", entry.shape), raw(model[entry.span]))
         return model
 
-    # What it says
+    # Sent messages
 
     def says(self, kind: str, payload: bytes, retain: bool = False) -> None:
         self.session.publish(self._topic(kind), payload, retain)
@@ -238,7 +238,7 @@ class HostileDevice:
         return self.wait(answered, f"an answer for {update.report.version}")
 
     def _verdict(self, version: str, since: int) -> Reply | None:
-        """What was said of an update that is no question for chunks."""
+        """The final reply to an update; None if there is none yet."""
         told = (r for r in self.replies[since:] if r.version == version and r.kind != "resend")
         return next(told, None)
 

@@ -43,7 +43,7 @@ class Site:
         self.passwords = passwords
 
     def user(self, name: str) -> BrokerConfig:
-        """How this user connects."""
+        """The broker settings of this user."""
         facts: dict[str, Any] = {"host": "127.0.0.1", "port": self.port, "wait": 2.0}
         if self.pki is not None:
             facts |= {"tls": True, "ca": str(self.pki / "ca.crt")}
@@ -195,7 +195,7 @@ def test_a_last_will_cannot_speak_for_another(
     assert parties["coordinator"].hears() == set()
 
 
-def test_who_shows_nothing_is_refused(site: Site) -> None:
+def test_a_client_without_credentials_is_refused(site: Site) -> None:
     with pytest.raises(TransportError, match=r"refuses an anonymous client|requires one"):
         Party(site.nobody())
 

@@ -38,7 +38,7 @@ MIB = 1 << 20
 MODEL = 45 * 10**6
 DEVICES = [f"box-{number}" for number in range(4)]
 SLACK = 24 * MIB
-"""What a process has beside the memory that Mosquitto counts: its code, the allocator's gaps."""
+"""Memory that Mosquitto does not count: its code, and gaps of the allocator."""
 
 
 class Site:
@@ -96,7 +96,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
 
 def events(session: Session, wanted: Callable[[Any], bool]) -> Iterator[Any]:
-    """What comes, with all chunks sent as they may; ends when `wanted` says so."""
+    """Yield events while the outbox sends its chunks, until `wanted` is true of one."""
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         event = session.inbox.get(timeout=PATIENCE)
@@ -220,7 +220,7 @@ def test_a_queue_for_an_absent_coordinator_is_bounded(make: Make) -> None:
         session.stop()
 
 
-def test_what_a_device_retains_is_bounded(make: Make) -> None:
+def test_the_messages_that_a_device_retains_are_bounded(make: Make) -> None:
     site = make(*SMALL)
     flood(site, retain=True)
     assert site.peak < site.limit + SLACK
@@ -232,7 +232,7 @@ def test_what_a_device_retains_is_bounded(make: Make) -> None:
 
 
 def retained(site: Site) -> set[str]:
-    """What the broker keeps where nothing may be kept."""
+    """The topics with retained messages where none are allowed."""
     probe = connected(site.client("coordinator"))
     probe.subscribe(TOPICS.update("+", "+"), TOPICS.device("+", "report"))
     time.sleep(0.5)
@@ -247,7 +247,7 @@ def retained(site: Site) -> set[str]:
     return found
 
 
-def test_what_is_retained_is_cleared_also_if_it_was_more_than_a_queue_holds(make: Make) -> None:
+def test_retained_messages_are_cleared_even_if_they_exceed_a_queue(make: Make) -> None:
     site = make(*SMALL)
     flood(site, retain=True, count=90)
     assert retained(site)

@@ -64,7 +64,7 @@ def found(folder: Path, *patterns: str) -> list[Path]:
 
 @dataclass(frozen=True)
 class Case:
-    """What is done to whose folder, and what the process says: the name of a file, and why.
+    """A damage to a service's folder, and the expected error: the file's name and the reason.
 
     `goes_on`: it must neither end nor begin anew.
     """
@@ -104,7 +104,7 @@ AGENT = {
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a coordinator and an agent left that were killed in the middle of a round."""
+    """The folders of a coordinator and an agent that were killed in the middle of a round."""
     folder = tmp_path_factory.mktemp("killed")
     assert main(["init", "key", "--out", str(folder / "keys")]) == 0
     with Broker(folder / "broker", kind="mosquitto") as broker:

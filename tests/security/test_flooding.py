@@ -132,7 +132,7 @@ def test_other_devices_topics_and_the_coordinators_are_closed(fleet: Fleet) -> N
 
 
 def forgeries(rogue: HostileDevice) -> Iterator[tuple[str, bytes]]:
-    """What a coordinator, or another device, would say."""
+    """Yield forged messages of the coordinator and of another device."""
     topics, state, victim = rogue.topics, rogue.now, HONEST[0]
     update: Update = rogue.update(rogue.model(), device=victim)
     yield topics.state, encode(msgspec.structs.replace(state, phase="done"))

@@ -182,7 +182,9 @@ def test_no_report_ends_a_coordinator_or_keeps_it_from_starting_again(fleet: Fle
 
 
 @pytest.mark.parametrize("late", ["refuse", "fold"])
-def test_who_was_not_asked_or_is_too_late_is_never_merged(fleet: Fleet, late: str) -> None:
+def test_an_update_that_was_not_asked_for_or_is_late_is_never_merged(
+    fleet: Fleet, late: str
+) -> None:
     rounds = {"count": 500, "min_devices": 2, "late": late}
     with fleet.run(rounds) as run, run.hostile() as rogue:
         first = rogue.now.version

@@ -18,7 +18,7 @@ LITTER = [
 
 
 def kept(site: Site) -> set[str]:
-    """What is retained on the broker, but for what must be."""
+    """The topics with retained messages, without those that must be retained."""
     probe = Session(site.session.broker, f"probe-{time.monotonic_ns()}", queue.SimpleQueue())
     probe.subscribe(f"{TOPICS.root}/#")
     probe.start()

@@ -24,7 +24,7 @@ LEAST_WAIT = 10.0
 
 
 def ten_rounds(run: Run) -> float:
-    """How long they take from the next one on."""
+    """The seconds that ten rounds take, measured from the end of the next one."""
     first = run.rounds_done + 1
     run.wait(lambda: run.rounds_done >= first, "a round")
     start = time.monotonic()
@@ -79,7 +79,7 @@ def test_ten_rounds_with_a_silent_device_take_a_few_times_as_long(fleet: Fleet) 
 
 
 def test_a_status_without_its_device_is_nobody(fleet: Fleet) -> None:
-    """What is retained of a device that is gone counts as long as a lease, and not again."""
+    """The retained status of a device that is gone counts for one lease, and only once."""
     rounds = {"count": 2, "lease": 5.0}
     with fleet.run(rounds) as run, run.hostile() as rogue:
         rogue.announces()

@@ -72,7 +72,7 @@ def test_with_the_right_certificates_all_is_well(port: int, pki: Path) -> None:
     session.stop()
 
 
-# What the files are
+# Certificate files
 
 
 @pytest.mark.parametrize("key", ["ca", "certificate", "key"])
@@ -129,7 +129,7 @@ def test_settings_that_do_not_go_together(
     assert "broker.certificate and broker.key belong together" in said
 
 
-# What the broker shows
+# The broker's certificate
 
 
 def test_a_broker_of_another_ca(
@@ -185,7 +185,7 @@ def test_nobody_there(tmp_path: Path, pki: Path, capsys: pytest.CaptureFixture[s
     assert f"mqtts://{HOST}:{number}: no broker answers (connection refused)" in said
 
 
-# What we show
+# The client's certificate
 
 
 def test_no_certificate(

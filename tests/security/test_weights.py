@@ -1,4 +1,4 @@
-"""What a device's word weighs: no more than its share, whatever it claims."""
+"""The weight of one device is capped, whatever number of examples it claims."""
 
 from __future__ import annotations
 

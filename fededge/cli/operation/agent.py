@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fededge.cli.services import add_service_options, run_until_signal
+from fededge.cli.services import Claim, Progress, add_service_options, run_service
 
 if TYPE_CHECKING:
     from fededge.config import AgentConfig
@@ -42,9 +42,12 @@ def run(options: argparse.Namespace) -> None:
     from fededge.config import AgentConfig, load
 
     config = _allowing(load(options.config, AgentConfig), options.method)
-    from fededge_agent.agent import Agent
+    from fededge_agent.agent import Agent, Surroundings
 
-    run_until_signal(Agent(config), options.verbose)
+    def make(claim: Claim, progress: Progress) -> Agent:
+        return Agent(config, Surroundings(claim=claim, progress=progress))
+
+    run_service(make, Surroundings().claim, options)
 
 
 def _allowing(config: AgentConfig, references: Iterable[str]) -> AgentConfig:

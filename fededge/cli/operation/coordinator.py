@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from fededge.cli.services import add_service_options, run_until_signal
+from fededge.cli.services import Claim, Progress, add_service_options, run_service
 
 __all__ = ["add_to"]
 
@@ -29,6 +29,9 @@ def run(options: argparse.Namespace) -> None:
     from fededge.config import CoordinatorConfig, load
 
     config = load(options.config, CoordinatorConfig)
-    from fededge_server.shell import Coordinator
+    from fededge_server.shell import Coordinator, claim
 
-    run_until_signal(Coordinator(config), options.verbose)
+    def make(claim: Claim, progress: Progress) -> Coordinator:
+        return Coordinator(config, claim=claim, progress=progress)
+
+    run_service(make, claim, options)

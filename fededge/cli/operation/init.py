@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fededge.config import AgentConfig, CoordinatorConfig, template
 from fededge.errors import ConfigError
+from fededge.storage.files import replace_file
 
 if TYPE_CHECKING:
     from fededge.broker.provisioning import FleetSize
@@ -24,8 +25,9 @@ Write the first files of a federation.
                        device to its own topics, and a password for each
   key                  make the key pair with which the coordinator signs its models
 
-The last three write into the folder --out. Existing files are kept, except mosquitto.conf: run
-them again to add a device.
+The last three write into the folder --out. Run again they keep what is there, add what is new
+(a device, a federation, a port), let nobody in who was shut out, and say what they did.
+With --out FILE the first two write a file that does not exist yet.
 
 examples:
   fededge init coordinator --federation gates > coordinator.toml
@@ -33,12 +35,11 @@ examples:
   fededge init certificates --out pki --broker 10.0.0.2 --devices gate-6 gate-7
   fededge init broker --out broker --federation gates --certificates pki
   fededge init broker --out broker --federation gates --devices gate-6 gate-7
+  fededge init broker --out broker --federation doors --devices door-1
   fededge init key --out keys
   fededge init agent --federation gates --device gate-7 --broker 10.0.0.2 \\
     --certificates /etc/fededge --trusted-key /etc/fededge/signing.pub > agent.toml
 """
-
-TLS_PORT, PLAIN_PORT = 8883, 1883
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:
@@ -73,7 +74,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         "--port", type=int, help="port of the broker (default: 1883, or 8883 with --certificates)"
     )
     _add_sizes(parser)
-    parser.add_argument("--out", type=Path, metavar="DIR", help="folder for the files")
+    parser.add_argument("--out", type=Path, metavar="PATH", help="folder or file to write")
     parser.set_defaults(run=run)
 
 
@@ -90,14 +91,12 @@ def _add_sizes(parser: argparse.ArgumentParser) -> None:
     sizes.add_argument(
         "--model-bytes",
         type=int,
-        default=64 << 20,
         metavar="N",
         help="size of a model on the wire: 4 for each of its numbers (default: 67108864)",
     )
     sizes.add_argument(
         "--chunk-bytes",
         type=int,
-        default=256 << 10,
         metavar="N",
         help="as in the coordinator's [transfer] section (default: 262144)",
     )
@@ -113,14 +112,26 @@ def _coordinator(options: argparse.Namespace) -> None:
     values = {**_common(options, COORDINATOR), "method": "fedavg"}
     if options.signing_key:
         values["signing_key"] = options.signing_key
-    print(template(CoordinatorConfig, values), end="")
+    _give(options, template(CoordinatorConfig, values))
 
 
 def _agent(options: argparse.Namespace) -> None:
     values = {**_common(options, options.device), "device": options.device}
     if options.trusted_key:
         values["trusted_key"] = options.trusted_key
-    print(template(AgentConfig, values), end="")
+    _give(options, template(AgentConfig, values))
+
+
+def _give(options: argparse.Namespace, text: str) -> None:
+    """Print a configuration, or write the file --out, but never over one that is there."""
+    path: Path | None = options.out
+    if path is None:
+        print(text, end="")
+    elif path.exists():
+        print(f"{path}: kept as it is")
+    else:
+        replace_file(path, text.encode())
+        print(f"{path}: made")
 
 
 def _common(options: argparse.Namespace, name: str) -> dict[str, Any]:
@@ -137,53 +148,68 @@ def _common(options: argparse.Namespace, name: str) -> dict[str, Any]:
 
 def _certificates(options: argparse.Namespace) -> None:
     from fededge.broker.access_list import COORDINATOR
-    from fededge.credentials.certificates import add_certificates
+    from fededge.credentials.certificates import BROKER, CA, add_certificates
 
     folder = _folder(options)
     names = [COORDINATOR, *_devices(options)]
     if not 1 <= options.days <= 36500:
         raise ConfigError(f"--days {options.days}: must be 1 to 36500")
     made = add_certificates(folder, options.broker, names, options.days)
-    print(f"{folder}: made {', '.join(made) or 'nothing: all were there'}")
+    for name in (CA, BROKER, *names):
+        print(f"{folder / name}.crt: {'made' if name in made else 'kept'}")
 
 
 def _broker(options: argparse.Namespace) -> None:
-    from fededge.broker.provisioning import write_broker
+    from fededge.broker.provisioning import BrokerPlan, write_broker
 
-    devices, size = _devices(options), _size(options)
-    if not devices and options.certificates is None:
+    devices, size, certificates = tuple(_devices(options)), _size(options), options.certificates
+    there = options.out is not None and (options.out / "mosquitto.conf").exists()
+    if not devices and certificates is None and not there:
         raise ConfigError(
             "an open broker protects nothing: give --devices (a password for each), "
             "--certificates (from `fededge init certificates`), or both (TLS and passwords)"
         )
-    folder = _folder(options)
-    write_broker(folder, options.federation, _port(options), devices, options.certificates, size)
+    folder, resized = _folder(options), any(_given(options).values())
+    if certificates is not None:
+        certificates = certificates.absolute()
+    plan = BrokerPlan(
+        folder, options.federation, devices, certificates, options.port, size, resized
+    )
+    print("\n".join(write_broker(plan)))
     print(f"start it: mosquitto -c {folder / 'mosquitto.conf'}")
+    if there:
+        print("if it runs: systemctl reload mosquitto; a new port needs a restart")
     if devices:
         print(f"passwords: {folder / 'secrets'}, one file for each user; carry each to its machine")
+
+
+def _given(options: argparse.Namespace) -> dict[str, int | None]:
+    """The sizes that are on the command line."""
+    names = ("fleet", "at_once", "model_bytes", "chunk_bytes")
+    return {name: getattr(options, name) for name in names}
 
 
 def _size(options: argparse.Namespace) -> FleetSize:
     from fededge.broker.provisioning import FleetSize
 
     fleet = max(100, len(options.devices)) if options.fleet is None else options.fleet
-    at_once = min(10, fleet) if options.at_once is None else options.at_once
-    for name, value, least, most in (
-        ("fleet", fleet, 1, 1_000_000),
-        ("at-once", at_once, 1, fleet),
-        ("model-bytes", options.model_bytes, 1, 1 << 40),
-        ("chunk-bytes", options.chunk_bytes, 1024, 16 << 20),
-    ):
-        if not least <= value <= most:
-            raise ConfigError(f"--{name} {value}: must be {least} to {most}")
-    return FleetSize(fleet, at_once, options.model_bytes, options.chunk_bytes)
+    usual = {"fleet": fleet, "at_once": min(10, fleet), "model_bytes": 64 << 20}
+    usual["chunk_bytes"] = 256 << 10
+    sizes = {name: usual[name] if n is None else n for name, n in _given(options).items()}
+    bounds = {"fleet": (1, 1_000_000), "at_once": (1, fleet), "model_bytes": (1, 1 << 40)}
+    for name, (least, most) in {**bounds, "chunk_bytes": (1024, 16 << 20)}.items():
+        if not least <= sizes[name] <= most:
+            flag = name.replace("_", "-")
+            raise ConfigError(f"--{flag} {sizes[name]}: must be {least} to {most}")
+    return FleetSize(*sizes.values())
 
 
 def _key(options: argparse.Namespace) -> None:
     from fededge.credentials.signing_keys import make_keys
 
     folder = _folder(options)
-    make_keys(folder / "signing.key", folder / "signing.pub")
+    for path, made in make_keys(folder / "signing.key", folder / "signing.pub").items():
+        print(f"{path}: {'made' if made else 'kept'}")
     print(
         f"for the coordinator alone: signing_key = {folder / 'signing.key'}\n"
         f"for every agent: trusted_key = {folder / 'signing.pub'}"
@@ -200,6 +226,8 @@ WRITERS = {
 
 
 def _port(options: argparse.Namespace) -> int:
+    from fededge.broker.provisioning import PLAIN_PORT, TLS_PORT
+
     port: int = options.port or (PLAIN_PORT if options.certificates is None else TLS_PORT)
     return port
 
