@@ -6,6 +6,7 @@ A command may raise DiskFullError: then nothing of it has happened, or nothing t
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -20,6 +21,9 @@ from fededge_server.store import CheckedUpdate
 __all__ = ["Command", "CommandExecutor", "CommitGroup", "FulfilRequest"]
 
 log = logging.getLogger("coordinator")
+
+MOST_NAMED = 20
+"""Devices that a line of the log names."""
 
 
 @dataclass(frozen=True)
@@ -94,22 +98,24 @@ class CommandExecutor:
             case events.Retire():
                 self._retire(command)
             case _:
-                self._write(command)
+                return self._write(command)
         return []
 
     # On disk
 
-    def _write(self, command: Command) -> None:
+    def _write(self, command: Command) -> list[Event]:
         store = self.parts.store
         match command:
             case events.Remember(number, version, asked, known):
                 store.remember(number, version, asked, known)
+                return [events.Remembered(version, asked, known)]
             case events.ExpectUpdate(device, report):
                 store.expect(device, report)
             case events.KeepUpdateChunk(device, version, offset, data):
                 store.keep(version, device, offset, data)
             case events.Discard(device, version):
                 store.discard(version, device)
+        return []
 
     def _check(self, command: events.Check) -> list[Event]:
         """Put an update that passes its check into the group; Bad if it does not."""
@@ -180,7 +186,7 @@ class CommandExecutor:
         match command:
             case events.RoundOpened(number, devices):
                 self.opened.setdefault(number, parts.clock())
-                log.info("round %d: asking %s", number + 1, ", ".join(devices))
+                log.info("round %d: asking %s", number + 1, _listed(devices))
                 parts.publisher.put_state()
             case events.Invite(device, _, version):
                 task = TaskMessage(device, run, version)
@@ -193,3 +199,10 @@ class CommandExecutor:
     def _send(self, device: str, kind: str, message: TaskMessage | Reply) -> None:
         topic = self.parts.identity.topics.device(device, kind)
         self.parts.session.publish(topic, encode(message))
+
+
+def _listed(devices: Sequence[str]) -> str:
+    """Some devices by name, for a line of the log; the others by number."""
+    named = ", ".join(devices[:MOST_NAMED])
+    others = len(devices) - MOST_NAMED
+    return f"{named} and {others} others" if others > 0 else named

@@ -191,7 +191,7 @@ class Coordinator:
         done, version = progress.rounds_done, progress.version
         now = self.clock()
         rounds = Rounds(facts, config.rounds, done, version, store.recall(), now)
-        store.clear_spool(keep=rounds.view(now).spooled)
+        store.clear_spool(keep=rounds.spooled)
         return rounds
 
     def _staging(self, versions: Versions) -> Staging | None:

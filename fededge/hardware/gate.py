@@ -30,6 +30,12 @@ SPIKE = 2
 """Looks in a row at which a load must be too high: a job of a moment does not end a turn."""
 
 
+def local_time() -> datetime:
+    """The wall clock's time; a time zone that was changed since the agent's start counts."""
+    time.tzset()
+    return datetime.now()
+
+
 @dataclass(frozen=True)
 class Conditions:
     """The conditions under which a box trains; one that is empty, False or 0 is not asked for.
@@ -104,7 +110,7 @@ class Gate:
         conditions: Conditions,
         sensors: Sensors | None = None,
         clock: Callable[[], float] = time.monotonic,
-        local: Callable[[], datetime] = datetime.now,
+        local: Callable[[], datetime] = local_time,
     ) -> None:
         self.conditions = conditions
         self.sensors = sensors or Sensors()

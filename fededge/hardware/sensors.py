@@ -18,8 +18,9 @@ CHIPS = ("coretemp", "k10temp", "zenpower", "cpu_thermal", "amdgpu", "radeon", "
 DUMMIES = ("PMIC-Die", "iwlwifi", "BAT", "battery")
 """Thermal zones that say nothing about the processor. A Jetson's PMIC-Die always shows 100 °C."""
 
-PLAUSIBLE = (0.0, 150.0)
-"""Degrees that a sensor can show; others are those of a sensor that is not connected."""
+PLAUSIBLE = (-60.0, 150.0)
+"""Degrees that a sensor can show: a box may stand outdoors. Others, and exactly 0, are those of a
+sensor that is not connected."""
 
 JETSON_GPUS = (
     "sys/devices/gpu.0/load",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,14 +34,17 @@ class Hyper:
 class LazyBatch(Batch):
     """A batch that preprocesses its inputs on every access, and only then."""
 
-    def __init__(self, turn: Turn, index: Tensor) -> None:
-        vars(self).update(turn=turn, targets=((turn.data.y[index], 1.0),), index=index)
+    def __init__(self, turn: Turn, index: Tensor, on_host: Tensor) -> None:
+        resident = turn.data.x.device == index.device
+        labels = turn.data.y[index]
+        rows = index if resident else on_host
+        vars(self).update(turn=turn, rows=rows, targets=((labels, 1.0),), index=index)
 
     @property
     def x(self) -> Tensor:
         turn: Turn = vars(self)["turn"]
-        index: Tensor = vars(self)["index"]
-        return turn.inputs(index)
+        rows: Tensor = vars(self)["rows"]
+        return turn.inputs(rows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,6 +94,8 @@ class Turn:
     phase_steps: dict[str, int] = field(default_factory=dict)
     micro_batch: int = 0
     """The most examples of a forward pass; 0: a whole batch. Lowered when memory runs out."""
+    ahead: Sequence[int] = ()
+    """Sizes of this epoch's batches, from the current one on."""
     memos: dict[str, dict[str, Any]] = field(default_factory=dict)
     streams: dict[str, torch.Generator] = field(default_factory=dict)
 
@@ -209,6 +214,11 @@ class TurnView:
         return self.turn.phase
 
     @property
+    def ahead(self) -> Sequence[int]:
+        """Sizes of this epoch's batches, from the current one on: draw for all of them at once."""
+        return self.turn.ahead
+
+    @property
     def start(self) -> Tensor:
         """The model that local training started from."""
         return self.turn.start
@@ -253,9 +263,15 @@ class TurnView:
         """Return a tensor that was made on the host, such as a random draw, where training is."""
         return self.turn.moved(tensor)
 
-    def lazy_batch(self, index: Tensor) -> Batch:
-        """Return the same batch, but preprocess its inputs only if the loss reads them."""
-        return LazyBatch(self.turn, index)
+    def lazy_batch(self, index: Tensor, on_host: Tensor | None = None) -> Batch:
+        """Return the same batch, but preprocess its inputs only if the loss reads them.
+
+        Args:
+            index: the examples' positions, where training is.
+            on_host: the same in the host's memory: inputs that lie there are then fetched without
+                waiting for the device.
+        """
+        return LazyBatch(self.turn, index, index if on_host is None else on_host)
 
     def loss(self, out: Output, batch: Batch) -> Tensor:
         """Return the loss of the whole composition, for a layer that trains its own values."""

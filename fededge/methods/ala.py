@@ -102,11 +102,11 @@ class Ala(Method):
         return slice([*starts.values()][-count:][0], stop)
 
     def _batches(self, r: TurnView) -> Sequence[Tensor]:
-        """Return the batches of a random contiguous slice of the examples, in order."""
+        """Return the positions of a random contiguous slice in batches, on the host."""
         count = max(1, int(self.share * r.examples))
         draw = r.generator("slice")
         first = int(torch.randint(r.examples - count + 1, (1,), generator=draw))
-        chosen = torch.arange(first, first + count, device=r.data.y.device)
+        chosen = torch.arange(first, first + count)
         return list(chosen.split(self.batch_size or r.hyper.batch_size))
 
     def _converge(self, r: TurnView, epoch: Callable[[], float]) -> None:
@@ -165,7 +165,8 @@ class Mixture:
             self.slope = self.g[: self.learned[0].numel()].view_as(self.learned[0])
             self.offset = self.g[self.learned[0].numel() :]
         features = lower_features(r, lower, index)
-        self.batches = list(zip(map(r.lazy_batch, index), features, strict=True))
+        moved = r.moved(torch.cat(list(index))).split([len(batch) for batch in index])
+        self.batches = list(zip(map(r.lazy_batch, moved, index), features, strict=True))
 
     def learn(self, eta: float) -> float:
         """Run one epoch over the slice; return its last batch's loss."""

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from fededge import models
-from fededge._internal.lazy_torch import nn, torch
+from fededge._internal.lazy_torch import Tensor, nn, torch
 from fededge.errors import MethodError
 from fededge.method.base import Batch, Method, TurnView
 
@@ -43,12 +43,23 @@ class Mixup(Method):
         if not batch.x.is_floating_point():
             raise MethodError(TEXTS)
         m = self._share(r)
-        other = r.moved(torch.randperm(len(batch.x), generator=r.generator("partners")))
+        other = self._partners(r, len(batch.x))
         return Batch(
             torch.lerp(batch.x[other], batch.x, m),
             tuple((y, m * share) for y, share in batch.targets)
             + tuple((y[other], (1 - m) * share) for y, share in batch.targets),
         )
+
+    def _partners(self, r: TurnView, count: int) -> Tensor:
+        """Return the partners of this batch; those of an epoch reach the device in one copy."""
+        drawn = r.memo.setdefault(r.phase.name if r.phase.aside else "", [])
+        if not drawn:
+            stream = r.generator("partners")
+            sizes = list(r.ahead) or [count]
+            orders = [torch.randperm(size, generator=stream) for size in sizes]
+            drawn += r.moved(torch.cat(orders)).split(sizes)
+        partners: Tensor = drawn.pop(0)
+        return partners
 
     def _share(self, r: TurnView) -> float:
         """Draw m ~ Beta(α, α), with numpy: torch draws it from its global stream only."""

@@ -69,7 +69,11 @@ def check_labels(op: str, z: Tensor, labels: Sequence[Tensor]) -> None:
             raise ValueError(f"{op}: the labels have shape {list(y.shape)} {rows}")
         if torch.compiler.is_compiling():  # traced, it has no values
             continue
-        outside = ((y < 0) | (y >= classes)).nonzero()
+        outside = (y < 0) | (y >= classes)
+        if not y.is_cpu:  # reading where it is would wait for the device
+            torch._assert_async(~outside.any(), f"{op}: a label is not one of {classes} classes")
+            continue
+        outside = outside.nonzero()
         if len(outside):
             row = int(outside[0])
             label = f"label {int(y[row])} of row {row}"

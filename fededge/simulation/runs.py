@@ -27,9 +27,10 @@ from fededge.models.evaluation import (
     risk,
     wrong_spread,
 )
-from fededge.simulation.executors import Executor, ProcessExecutor, SerialExecutor, Setup
+from fededge.simulation.executors import Executor, SerialExecutor, Setup
 from fededge.simulation.experiment import Experiment
 from fededge.simulation.loop import SimulatedRound, Simulation
+from fededge.simulation.workers import ProcessExecutor
 
 __all__ = ["Measured", "load_setup", "run"]
 

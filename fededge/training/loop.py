@@ -105,6 +105,7 @@ class Loop:
         while self.sizes:
             order = torch.randperm(sum(self.sizes), generator=draw)
             for number, fetched in enumerate(epoch_of(self.turn, order, self.sizes)):
+                self.turn.ahead = self.sizes[number:]
                 yield fetched, number == last
 
     def _report_step(self) -> None:

@@ -13,7 +13,30 @@ from fededge.method.stack import Stack
 from fededge.method.turn import Turn
 from fededge.training.placement import free_bytes
 
-__all__ = ["device_errors", "halved", "release_memory"]
+__all__ = ["device_errors", "halved", "release_memory", "without_shortage"]
+
+SHORTAGES = (
+    "DefaultCPUAllocator",
+    "CUDA error: out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "NVML_SUCCESS == ",
+)
+"""Errors of memory that ran out which are no `torch.OutOfMemoryError`.
+
+They come from the CPU's allocator, the driver and its libraries. On a Jetson, which has no complete
+NVML, the last one comes from torch: it asks NVML who holds the memory, and that fails.
+"""
+
+
+@contextmanager
+def without_shortage() -> Iterator[None]:
+    """End the block quietly where memory runs out."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not _is_shortage(error):
+            raise
 
 
 def halved(method: Stack, turn: Turn, models: Sequence[FlatModel], batch: Batch) -> int:
@@ -59,8 +82,9 @@ def _mixes(part: nn.Module) -> bool:
 
 
 def _is_shortage(error: RuntimeError) -> bool:
-    """Return True if memory ran out; on the CPU torch has no class for it."""
-    return isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
+    """Return True if memory ran out; torch has a class for its own allocator on a GPU only."""
+    text = str(error)
+    return isinstance(error, torch.OutOfMemoryError) or any(each in text for each in SHORTAGES)
 
 
 def _of_device(error: RuntimeError, device: torch.device) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fededge._internal.lazy_torch import Tensor, torch
+from fededge.errors import MethodError
 from fededge.method.base import Examples
 from fededge.method.turn import Turn
 
@@ -18,12 +19,26 @@ Fetched = tuple[Tensor, Tensor | None]
 
 
 def placed(data: Examples, device: torch.device) -> Examples:
-    """Return the examples on the training's device; inputs that take too much stay on the host."""
+    """Return the examples on the training's device; inputs that take too much stay on the host.
+
+    Raises:
+        MethodError: a label is out of range; read once here, a device would report it later.
+    """
+    _check_labels(data)
     if device.type == "cpu":
         return data
     free = free_bytes(device)
     needed = data.x.nbytes + data.held_x.nbytes
     return data.to(device, inputs=free is None or needed <= RESIDENT_SHARE * free[0])
+
+
+def _check_labels(data: Examples) -> None:
+    for y in (data.y, data.held_y):
+        outside = ((y < 0) | (y >= data.classes)).nonzero()
+        if len(outside):
+            position = int(outside[0])
+            label = f"label {int(y[position])} of example {position}"
+            raise MethodError(f"{label} is not one of {data.classes} classes")
 
 
 def free_bytes(device: torch.device) -> tuple[int, int] | None:

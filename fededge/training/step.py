@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -16,7 +15,7 @@ from fededge.method.base import Affine, Batch, Hyper, Output, forward
 from fededge.method.stack import Stack
 from fededge.method.turn import Turn
 from fededge.training.loss_scale import LossScale
-from fededge.training.out_of_memory import halved
+from fededge.training.out_of_memory import halved, without_shortage
 from fededge.training.placement import Fetched
 
 __all__ = ["Batches", "LocalStep", "Sgd", "own_randomness", "training_mode", "training_only"]
@@ -58,7 +57,7 @@ class LocalStep:
     def gradient(self, batch: Batch) -> Tensor:
         passes: list[Pass] = []
         while not passes:
-            with contextlib.suppress(torch.OutOfMemoryError):
+            with without_shortage():
                 passes = self._passes(batch)
             if not passes:  # only here: the error's traceback kept the tensors alive
                 self.turn.micro_batch = halved(self.method, self.turn, self.models, batch)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fededge.config import RoundsConfig
+from fededge_server.machine.census import Group
 from fededge_server.machine.participants import Participant
+from fededge_server.machine.parts import AWAITED, OUT, Attendance, Part
 
 __all__ = ["Eligibility"]
 
@@ -24,9 +27,62 @@ class Eligibility:
 
     config: RoundsConfig
 
-    def there(self, one: Participant) -> bool:
-        """True if a device counts as one of the fleet; one that rests has not told its examples."""
-        return one.resting or self._enough(one)
+    def groups(self, one: Participant, now: float) -> Iterator[Group | Part]:
+        """The groups that a device is in, for the census."""
+        yield one.part
+        if one.known:
+            yield Group.KNOWN
+            if not one.listed:
+                yield Group.UNLISTED  # the journal has yet to hear of it
+        if one.quarantined_until > now:
+            yield Group.QUARANTINED
+        if one.attendance is not Attendance.ABSENT:
+            yield from self._online(one, now)
+        if one.asked is not None:
+            yield from self._invited(one, now)
+
+    def _online(self, one: Participant, now: float) -> Iterator[Group]:
+        """A device that rests counts as there: it has not told its examples."""
+        yield Group.ONLINE
+        if not self.leased(one, now):
+            yield Group.GONE
+        if one.resting or self._enough(one):
+            yield Group.THERE
+        if self.eligible(one, now):
+            yield Group.ELIGIBLE
+            ready = one.status is not None and one.status.activity == "ready"
+            if ready and one.part is Part.IDLE and not one.invited:
+                yield Group.FREE
+
+    def _invited(self, one: Participant, now: float) -> Iterator[Group]:
+        yield Group.INVITED
+        if one.written != one.asked:
+            yield Group.UNWRITTEN
+        if one.part not in OUT:
+            yield Group.PLACED
+        if one.part is not Part.EXCUSED:
+            yield Group.WANTED
+        if one.part is Part.STORED:
+            yield Group.ANSWERED
+        if one.part in AWAITED:
+            yield Group.AWAITED
+            if self.leased(one, now):
+                yield Group.EXPECTED
+        backed_off = one.backoff_until is not None and not one.backs_off(now)
+        if backed_off and one.present and one.part in (Part.INVITED, Part.BACKOFF):
+            yield Group.RETRIED
+
+    def ends(self, one: Participant) -> Iterator[float]:
+        """The times at which a device's groups may change by themselves."""
+        yield one.quarantined_until
+        if one.backoff_until is not None:
+            yield one.backoff_until
+        if one.heard is not None:
+            yield one.heard + self.config.lease
+
+    def leased(self, one: Participant, now: float) -> bool:
+        """True if a device has given a sign of life in time, or nothing is known of it yet."""
+        return one.heard is None or now < one.heard + self.config.lease
 
     def _enough(self, one: Participant) -> bool:
         """True if a device is present, with as much data as a round wants."""

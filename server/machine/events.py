@@ -28,6 +28,7 @@ __all__ = [
     "RefusalWritten",
     "Refuse",
     "Remember",
+    "Remembered",
     "ReportCame",
     "Retire",
     "RolledBack",
@@ -129,7 +130,16 @@ class RefusalWritten:
     version: str
 
 
-Outcome = Stored | Bad | RefusalWritten | MergeDone | RolledBack | Full
+@dataclass(frozen=True)
+class Remembered:
+    """The journal has who was asked for a version, with their examples, and who is known."""
+
+    version: str
+    asked: Mapping[str, int]
+    known: tuple[str, ...]
+
+
+Outcome = Stored | Bad | RefusalWritten | Remembered | MergeDone | RolledBack | Full
 Event = StatusCame | ReportCame | UpdateChunkCame | Outcome | Tick
 
 
@@ -140,7 +150,8 @@ Event = StatusCame | ReportCame | UpdateChunkCame | Outcome | Tick
 class Remember:
     """Write down who is asked for a version, with their examples, and who is known.
 
-    A coordinator that restarts needs both.
+    A coordinator that restarts needs both. These are added to what the journal has; the answer is
+    Remembered, and what was not answered is written again.
     """
 
     round: int

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from fededge.config import RoundsConfig
 from fededge.federated.selection import choose
 from fededge.wire.messages import Status, round_of
+from fededge_server.machine.census import Group
 from fededge_server.machine.eligibility import Eligibility
 from fededge_server.machine.events import Command
 from fededge_server.machine.participants import Participant
-from fededge_server.machine.parts import OUT, Part
+from fededge_server.machine.parts import Part
 from fededge_server.machine.round_state import RoundState
 
 __all__ = ["Invitations"]
@@ -24,12 +25,9 @@ class Invitations:
     state: RoundState
     eligibility: Eligibility
 
-    def eligible(self, now: float) -> list[Participant]:
-        return self.state.participants.where(lambda one: self.eligibility.eligible(one, now))
-
-    def first(self, now: float) -> dict[str, int]:
+    def first(self) -> dict[str, int]:
         """The devices that a new round asks, with the examples that each announced."""
-        eligible = self.eligible(now)
+        eligible = self.state.participants.where(Group.ELIGIBLE)
         self.state.places = _places(self.state.config, len(eligible))
         return self._choose(eligible, self.state.places)
 
@@ -38,13 +36,12 @@ class Invitations:
         share = self.state.config.share
         self.state.places = begun if share else _places(self.state.config, begun)
 
-    def _choose(self, eligible: list[Participant], count: int) -> dict[str, int]:
-        everyone = self.state.participants.values()
-        heard = {p.device: round_of(p.accepted.version) for p in everyone if p.accepted}
-        devices = [one.device for one in eligible]
+    def _choose(self, ready: list[Participant], count: int) -> dict[str, int]:
         seed, number, how = self.state.facts.seed, self.state.round, self.state.config.selection
-        chosen = choose(devices, count, seed, number, how, heard)
-        return {p.device: p.status.examples for p in eligible if p.status and p.device in chosen}
+        heard = {p.device: round_of(p.accepted.version) for p in ready if p.accepted}
+        chosen = choose((one.device for one in ready), count, seed, number, how, heard)
+        statuses = {device: self.state.participants[device].status for device in chosen}
+        return {device: status.examples for device, status in statuses.items() if status}
 
     def ask_if_free(self, one: Participant, status: Status, now: float) -> list[Command]:
         """Ask a device that says it has nothing to do, if this round wants it.
@@ -65,10 +62,9 @@ class Invitations:
         """Places of the open round that nobody has."""
         if not self.state.places:
             return math.inf
-        invited = self.state.participants.where(lambda one: one.invited)
-        return max(0, self.state.places - sum(one.part not in OUT for one in invited))
+        return max(0, self.state.places - self.state.participants.count(Group.PLACED))
 
-    def substitutes(self, now: float) -> list[Command]:
+    def substitutes(self) -> list[Command]:
         """Ask others in the place of a device that rests, while there is time for a turn.
 
         Where a round asks all devices there is nobody else to ask.
@@ -76,7 +72,7 @@ class Invitations:
         state, vacant = self.state, self._vacant
         if state.phase != "open" or state.cutoff < math.inf or vacant in (0, math.inf):
             return []
-        ready = [one for one in self.eligible(now) if _is_free(one)]
+        ready = state.participants.where(Group.FREE)
         return self._ask(self._choose(ready, int(vacant))) if ready else []
 
     def _ask(self, examples: dict[str, int]) -> list[Command]:
@@ -84,13 +80,7 @@ class Invitations:
         for one in devices:
             one.asked = examples[one.device]
             one.move(Part.INVITED)
-        return [self.state.remember(), *self.state.invitations(devices)]
-
-
-def _is_free(one: Participant) -> bool:
-    """True if a device has nothing to do, and the round has not asked it."""
-    ready = one.status is not None and one.status.activity == "ready"
-    return ready and one.part is Part.IDLE and not one.invited
+        return [*self.state.remember(), *self.state.invitations(devices)]
 
 
 def _places(config: RoundsConfig, there: int) -> int:

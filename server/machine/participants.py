@@ -1,24 +1,29 @@
-"""One record per device: where it stands, and what is known of it.
+"""One record per device: where it stands, and what is known of it; and the table of all.
 
 Two small enums hold the state, since neither decides the other: a device may leave while its update
 is checked, and come back after the round that it was part of. Backoff and quarantine are times,
-not states: they outlast a round.
+not states: they outlast a round. The census files a record anew after every change of a field.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from fededge.wire.messages import Report, Status
-from fededge_server.machine.parts import AWAITED, PARTS, Attendance, Part
+from fededge_server.machine.census import Census, Group
+from fededge_server.machine.parts import PARTS, Attendance, Part
 from fededge_server.machine.transfers import Transfer
 
 __all__ = ["ForbiddenMoveError", "Participant", "Participants"]
 
-ByPart = dict[Part, set[str]]
+UNCOUNTED = frozenset(
+    {"device", "transfer", "stored", "change", "accepted", "merged_change", "verdicts"}
+)
+"""Fields that no group depends on."""
 
 
 class ForbiddenMoveError(RuntimeError):
@@ -34,12 +39,14 @@ class Participant:
     """All that the coordinator knows about one device.
 
     Attributes:
-        index: the devices by their part, shared with all other records.
+        changed: the records that the census is to file anew.
         known: it has been present with our layout, in this process or an earlier one.
         status: its last word about itself, while it is present or rests.
         heard: when it last gave a sign of life.
         announced: examples that it last announced.
+        listed: the journal has that it is known.
         asked: examples that it had announced when the open round asked it; None if it did not.
+        written: the same as the journal has it.
         transfer: its update on the way, while it is sending.
         stored: the report of its update in this round, once that is on disk.
         change: the norm of that update's change.
@@ -55,14 +62,16 @@ class Participant:
     """
 
     device: str
-    index: ByPart = field(default_factory=dict, repr=False)
+    changed: dict[str, Participant] = field(default_factory=dict, repr=False, compare=False)
     attendance: Attendance = Attendance.ABSENT
     part: Part = Part.IDLE
     known: bool = False
+    listed: bool = False
     status: Status | None = None
     heard: float | None = None
     announced: int | None = None
     asked: int | None = None
+    written: int | None = None
     transfer: Transfer | None = None
     stored: Report | None = None
     change: float = 0.0
@@ -74,6 +83,12 @@ class Participant:
     verdicts: deque[bool] = field(default_factory=deque)
     backoff_until: float | None = None
     quarantined_until: float = -math.inf
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Change a field; here, so that no change can miss the census."""
+        object.__setattr__(self, name, value)
+        if name not in UNCOUNTED:
+            self.changed[self.device] = self
 
     def move(self, part: Part) -> None:
         """Take another part in the round; a move that is not in the table is refused."""
@@ -89,8 +104,6 @@ class Participant:
             self._take(Part.FAILED if self.invited else Part.IDLE)
 
     def _take(self, part: Part) -> None:
-        self.index.setdefault(self.part, set()).discard(self.device)
-        self.index.setdefault(part, set()).add(self.device)
         self.part = part
         if part is not Part.SENDING:
             self.transfer = None
@@ -124,11 +137,6 @@ class Participant:
         """True if the open round has asked it."""
         return self.asked is not None
 
-    @property
-    def awaited(self) -> bool:
-        """True if the open round waits for it."""
-        return self.invited and self.part in AWAITED
-
     def backs_off(self, now: float) -> bool:
         return self.backoff_until is not None and self.backoff_until > now
 
@@ -136,27 +144,36 @@ class Participant:
         return self.quarantined_until > now
 
 
+class Rules(Protocol):
+    """Tells the census where a record belongs, and when that may change by itself."""
+
+    def groups(self, one: Participant, now: float) -> Iterable[Group | Part]: ...
+    def ends(self, one: Participant) -> Iterable[float]: ...
+
+
 class Participants(dict[str, Participant]):
     """Every device that the coordinator has heard of, by its id."""
 
-    def __init__(self) -> None:
+    def __init__(self, rules: Rules) -> None:
         super().__init__()
-        self.index: ByPart = {}
+        self.census: Census[Participant] = Census(rules.groups, rules.ends)
 
     def of(self, device: str) -> Participant:
         """The record of a device; a new one if it is the first time."""
         if device not in self:
-            self[device] = Participant(device, self.index)
+            self[device] = Participant(device, self.census.changed)
         return self[device]
 
-    def where(self, condition: Callable[[Participant], bool]) -> list[Participant]:
-        """Those for whom it holds, in the order of their ids."""
-        return sorted(filter(condition, self.values()), key=lambda one: one.device)
+    def count(self, group: Group | Part) -> int:
+        return self.census.count(group)
 
     def doing(self, *parts: Part) -> list[Participant]:
-        """Those who have one of these parts, in the order of their ids; not for `IDLE`."""
-        found = (device for part in parts for device in self.index.get(part, ()))
-        return [self[device] for device in sorted(found)]
+        """Those who have one of these parts, in the order of their ids."""
+        return self.census.of(*parts)
+
+    def where(self, group: Group) -> list[Participant]:
+        """Those of a group, in the order of their ids."""
+        return self.census.of(group)
 
     @property
     def stored(self) -> dict[str, Report]:
@@ -166,16 +183,4 @@ class Participants(dict[str, Participant]):
     @property
     def invited(self) -> dict[str, int]:
         """The devices that this round has asked, with the examples that each announced."""
-        return {p.device: p.asked for p in self.where(lambda p: p.invited) if p.asked is not None}
-
-    @property
-    def online(self) -> list[Participant]:
-        return self.where(lambda one: one.online)
-
-    @property
-    def awaited(self) -> list[Participant]:
-        return [one for one in self.doing(*AWAITED) if one.invited]
-
-    @property
-    def known(self) -> list[str]:
-        return [one.device for one in self.where(lambda one: one.known)]
+        return {p.device: p.asked for p in self.where(Group.INVITED) if p.asked is not None}

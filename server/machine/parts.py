@@ -36,6 +36,8 @@ class Part(enum.Enum):
     FAILED = "failed"
     QUARANTINED = "quarantined"
 
+    __hash__ = object.__hash__  # as that of `Group`
+
 
 OVER = "the round ends"
 EXTENDED = "the deadline passes without a quorum"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fededge.wire.messages import Status
+from fededge_server.machine.census import Group
 from fededge_server.machine.eligibility import Eligibility
 from fededge_server.machine.events import Command, Note, StatusCame
 from fededge_server.machine.invitations import Invitations
@@ -32,7 +33,7 @@ class PresenceTracker:
             text = f"a status of device '{status.device}' came on this one's topic: dropped"
             return [Note(text, device)]
         one = self.state.participants.of(device)
-        if event.retained and not self.state.leased(one, now):
+        if event.retained and not self.eligibility.leased(one, now):
             return []  # the broker retained it of a device that is gone
         before, rested = one.status, one.resting
         one.leave()
@@ -61,7 +62,7 @@ class PresenceTracker:
         elif one.part is not Part.BACKOFF:
             return note
         one.move(Part.EXCUSED)
-        return [*note, *self.invitations.substitutes(now)]
+        return [*note, *self.invitations.substitutes()]
 
     def _awaited(self, one: Participant, now: float) -> bool:
         """True if the round has waited for a device so long that its rest counts as silence."""
@@ -109,25 +110,20 @@ class PresenceTracker:
             Note(f"failed, {'backs off' if again else 'sits out'}: {status.problem}", one.device)
         ]
 
-    def expire(self, now: float) -> list[Command]:
+    def expire(self) -> list[Command]:
         """A device without a sign of life is gone, whatever the broker retains of it."""
-        gone = [o for o in self.state.participants.online if not self.state.leased(o, now)]
+        gone = self.state.participants.where(Group.GONE)
         for one in gone:
             one.leave()
         seconds = self.state.config.lease
         return [Note(f"gave no sign of life for {seconds:.0f} s: gone", o.device) for o in gone]
 
-    def retry(self, now: float) -> list[Command]:
+    def retry(self) -> list[Command]:
         """Ask those again whose backoff is over."""
         if self.state.phase != "open":
             return []
-        ready = self.state.participants.where(lambda one: self._backed_off(one, now))
+        ready = self.state.participants.where(Group.RETRIED)
         for one in ready:
             one.backoff_until = None
             one.move(Part.INVITED)
         return self.state.invitations(ready)
-
-    def _backed_off(self, one: Participant, now: float) -> bool:
-        """True if the round waits for a device whose backoff is over."""
-        waits = one.invited and one.part in (Part.INVITED, Part.BACKOFF)
-        return waits and one.present and one.backoff_until is not None and not one.backs_off(now)

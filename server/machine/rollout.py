@@ -7,7 +7,6 @@ rollout is aborted, and they go back to what they had; else the next stage begin
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import msgspec
@@ -63,7 +62,8 @@ Command = Planned | PublishState | Note
 class Staging:
     """The rollout: its stage, and what the devices say to it.
 
-    After a restart a stage lasts its full time again: too long is safe.
+    After a restart a stage lasts its full time again: too long is safe. `places` are those of the
+    devices in this rollout.
     """
 
     config: RolloutConfig
@@ -73,6 +73,7 @@ class Staging:
     done: int = 0
     said: dict[str, Status] = field(default_factory=dict)
     since: float | None = None
+    places: dict[tuple[int, str], float] = field(default_factory=dict)
 
     @property
     def rollout(self) -> Rollout:
@@ -89,6 +90,8 @@ class Staging:
                 if status.device == device and status.online:  # a last will knows of no model
                     self.known.add(device)
                     self.said[device] = status
+                if self.plan.stage >= 0 and self._answer(device) not in FAILED:
+                    return []  # only time leads on: else every status would count the fleet
             case RoundsDone(count):
                 self.done = count
             case PlanKept(plan):
@@ -124,10 +127,14 @@ class Staging:
 
     def _staged(self) -> list[str]:
         """The known devices that the rollout has reached."""
-        return [d for d, where in self._places(self.rollout.number) if where < self.rollout.cut]
+        number, cut = self.rollout.number, self.rollout.cut
+        return [device for device in self.known if self._place(number, device) < cut]
 
-    def _places(self, number: int) -> Iterable[tuple[str, float]]:
-        return ((device, place(self.run, number, device)) for device in sorted(self.known))
+    def _place(self, number: int, device: str) -> float:
+        found = self.places.get((number, device))
+        if found is None:
+            found = self.places[number, device] = place(self.run, number, device)
+        return found
 
     def _answer(self, device: str) -> str:
         status = self.said.get(device)
@@ -143,7 +150,8 @@ class Staging:
 
     def _cut(self, share: float, number: int) -> float:
         """Where exactly this share of the known devices, and at least one, stands below."""
-        places = sorted(where for _, where in self._places(number))
+        self.places = {key: where for key, where in self.places.items() if key[0] == number}
+        places = sorted(self._place(number, device) for device in self.known)
         wanted = math.ceil(round(share * len(places), 6))
         return places[wanted] if wanted < len(places) else 1.0
 

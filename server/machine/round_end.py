@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from fededge.federated.bounds import norm_limit, outlier
+from fededge_server.machine.census import Group
 from fededge_server.machine.eligibility import Eligibility
 from fededge_server.machine.events import ACCURACY, Command, Judge, Note
 from fededge_server.machine.parts import OUT, Part
@@ -33,48 +34,55 @@ class RoundEnd:
     updates: Updates
 
     def limit(self, start: float) -> float:
-        """The longest change that an update may make; `start`: the norm of the model itself."""
-        merged = (one.merged_change for one in self.state.participants.values())
-        return self._norm_limit([norm for norm in merged if norm is not None], start)
+        """The longest change that an update may make; `start`: the norm of the model itself.
+
+        It is the same for all updates of a round, unless devices join meanwhile.
+        """
+        facts = self.state.version, start, self.state.participants.count(Group.KNOWN)
+        if self.state.limit is None or self.state.limit[0] != facts:
+            merged = (one.merged_change for one in self.state.participants.values())
+            norms = [norm for norm in merged if norm is not None]
+            self.state.limit = facts, self._norm_limit(norms, start)
+        return self.state.limit[1]
 
     def _norm_limit(self, norms: list[float], start: float) -> float:
-        fleet = len(self.state.participants.known)
+        fleet = self.state.participants.count(Group.KNOWN)
         return norm_limit(norms, self.state.facts.norm_factor, start, fleet)
 
     def over(self, now: float) -> bool:
         """Enough have answered, all have, or the deadline has come with a quorum."""
-        if len(self.state.participants.stored) < self.state.config.quorum:
+        if self.state.participants.count(Part.STORED) < self.state.config.quorum:
             return False
-        waiting = any(self.state.leased(one, now) for one in self.state.participants.awaited)
+        waiting = self.state.participants.count(Group.EXPECTED)
         return self.answered >= self.wanted or not waiting or self._expired(now)
 
     @property
     def answered(self) -> int:
-        return sum(one.invited for one in self.state.participants.doing(Part.STORED))
+        return self.state.participants.count(Group.ANSWERED)
 
     @property
     def wanted(self) -> int:
         """Updates that end a round at once."""
         if self.state.config.mode == "buffered":
             return self.state.config.buffer
-        asked = len(
-            self.state.participants.where(lambda one: one.invited and one.part is not Part.EXCUSED)
-        )
+        asked = self.state.participants.count(Group.WANTED)
         if self.state.config.share:
             return math.ceil(round(asked / self.state.config.over_select, 6))
         return self.state.config.participants or asked
 
     def _expired(self, now: float) -> bool:
         """True once the deadline has come; devices that are sending have a grace."""
-        sending = any(one.online for one in self.state.participants.doing(Part.SENDING))
         due = min(self.state.deadline, self.state.cutoff)
+        if now < due:
+            return False
+        sending = any(one.online for one in self.state.participants.doing(Part.SENDING))
         return now >= due + (self.state.config.grace if sending else 0.0)
 
     def cut_off(self, now: float) -> None:
         """Once most have answered it is known what a turn takes: the others get some times that."""
         state = self.state
-        taking_part = self.state.participants.where(lambda one: one.invited and one.part not in OUT)
-        most = math.ceil(round(MOST_SWIFT * len(taking_part), 6))
+        placed = self.state.participants.count(Group.PLACED)
+        most = math.ceil(round(MOST_SWIFT * placed, 6))
         known = state.cutoff < math.inf or self.answered < most
         if self.state.config.slack and self.state.config.mode == "synchronous" and not known:
             state.cutoff = state.opened + max(
@@ -100,7 +108,8 @@ class RoundEnd:
         """
         if self.state.config.mode == "buffered":
             return []
-        silent = [one for one in self.state.participants.awaited if not one.backs_off(now)]
+        awaited = self.state.participants.where(Group.AWAITED)
+        silent = [one for one in awaited if not one.backs_off(now)]
         took = now - self.state.opened
         pauses = [(one.device, self.eligibility.missed(one, took, now)) for one in silent]
         return [Note(f"did not answer, backs off for {s:.0f} s", d) for d, s in pauses]
@@ -108,8 +117,7 @@ class RoundEnd:
     def judge(self, now: float) -> Judge:
         told = {device: report.scalars for device, report in self.state.participants.stored.items()}
         known = {d: scalars[ACCURACY] for d, scalars in told.items() if ACCURACY in scalars}
-        asked = self.state.participants.where(
-            lambda one: one.invited and one.part not in UNJUDGED and not one.quarantined(now)
-        )
+        invited = self.state.participants.where(Group.INVITED)
+        asked = [o for o in invited if o.part not in UNJUDGED and not o.quarantined(now)]
         failed = sum(one.part in OUT or one.failures > 0 for one in asked)
         return Judge(self.state.version, len(asked), failed, known)

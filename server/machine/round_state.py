@@ -9,7 +9,8 @@ from typing import Literal
 
 from fededge.config import RoundsConfig
 from fededge.wire.messages import round_of
-from fededge_server.machine.events import Command, Invite, Refuse, Remember
+from fededge_server.machine.census import Group
+from fededge_server.machine.events import Command, Invite, Refuse, Remember, Remembered
 from fededge_server.machine.facts import RunFacts
 from fededge_server.machine.participants import Participant, Participants
 
@@ -25,7 +26,6 @@ class RoundsView:
     Attributes:
         asked: how many devices the open round has asked.
         quarantined: how many devices are in quarantine.
-        spooled: versions whose updates must stay in the spool.
     """
 
     run: str
@@ -36,7 +36,6 @@ class RoundsView:
     deadline: float
     asked: int
     quarantined: int
-    spooled: frozenset[str]
 
 
 @dataclass
@@ -52,13 +51,15 @@ class RoundState:
         places: how many devices the open round wants; 0: all.
         counted: how many devices the federation had when the round was last opened.
         cutoff: when the round stops waiting, now that it is known how long a turn takes.
+        limit: the longest change that an update may make, with the facts that it was found from:
+            the version, its norm, and the number of devices.
     """
 
     facts: RunFacts
     config: RoundsConfig
     round: int
     version: str
-    participants: Participants = field(default_factory=Participants)
+    participants: Participants
     phase: Phase = "waiting"
     asked: dict[str, Mapping[str, int]] = field(default_factory=dict)
     recent: dict[str, int] = field(default_factory=dict)
@@ -69,10 +70,10 @@ class RoundState:
     opened: float = 0.0
     deadline: float = math.inf
     cutoff: float = math.inf
+    limit: tuple[tuple[str, float, int], float] | None = None
 
     def view(self, now: float) -> RoundsView:
-        late = self.recent if self.config.folds else {}
-        stored = {report.version for report in self.participants.stored.values()}
+        self.participants.census.advance(now)
         return RoundsView(
             run=self.facts.run,
             round=self.round,
@@ -80,14 +81,16 @@ class RoundState:
             phase=self.phase,
             full=self.full,
             deadline=self.deadline,
-            asked=len(self.participants.invited),
-            quarantined=len(self.participants.where(lambda one: one.quarantined(now))),
-            spooled=frozenset({self.version, *late, *stored}),
+            asked=self.participants.count(Group.INVITED),
+            quarantined=self.participants.count(Group.QUARANTINED),
         )
 
-    def leased(self, one: Participant, now: float) -> bool:
-        """True if a device has given a sign of life in time, or nothing is known of it yet."""
-        return one.heard is None or now - one.heard < self.config.lease
+    @property
+    def spooled(self) -> frozenset[str]:
+        """Versions whose updates must stay in the spool."""
+        late = self.recent if self.config.folds else {}
+        stored = (report.version for report in self.participants.stored.values())
+        return frozenset({self.version, *late, *stored})
 
     def late(self, now: float) -> bool:
         """True in the second half of the time that the open round gives its devices."""
@@ -128,7 +131,20 @@ class RoundState:
             return []
         return [Invite(one.device, self.round, self.version) for one in devices]
 
-    def remember(self) -> Remember:
-        known = tuple(self.participants.known)
-        self.counted = len(known)
-        return Remember(self.round, self.version, self.participants.invited, known)
+    def remember(self) -> list[Command]:
+        """Write down who was asked and who is known, as far as the journal has not confirmed it."""
+        self.counted = self.participants.count(Group.KNOWN)
+        unwritten = self.participants.where(Group.UNWRITTEN)
+        asked = {one.device: one.asked for one in unwritten if one.asked is not None}
+        known = tuple(one.device for one in self.participants.where(Group.UNLISTED))
+        if not asked and not known:
+            return []
+        return [Remember(self.round, self.version, asked, known)]
+
+    def remembered(self, event: Remembered) -> None:
+        """The journal has it: it need not be written again."""
+        for device in event.known:
+            self.participants[device].listed = True
+        if event.version == self.version:
+            for device, examples in event.asked.items():
+                self.participants[device].written = examples

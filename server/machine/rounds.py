@@ -7,9 +7,10 @@ The MQTT shell and the tests drive the same machine. It never looks at a clock: 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from fededge.config import RoundsConfig
+from fededge_server.machine.census import Group
 from fededge_server.machine.eligibility import Eligibility
 from fededge_server.machine.events import (
     Bad,
@@ -24,6 +25,7 @@ from fededge_server.machine.events import (
     PublishState,
     RefusalWritten,
     Refuse,
+    Remembered,
     ReportCame,
     Retire,
     RolledBack,
@@ -36,14 +38,18 @@ from fededge_server.machine.events import (
 )
 from fededge_server.machine.facts import Recalled, RunFacts
 from fededge_server.machine.invitations import Invitations
-from fededge_server.machine.participants import Participant
+from fededge_server.machine.participants import Participant, Participants
 from fededge_server.machine.parts import OUT, Part
 from fededge_server.machine.presence import PresenceTracker
+from fededge_server.machine.recovery import recover
 from fededge_server.machine.round_end import RoundEnd
 from fededge_server.machine.round_state import RoundState, RoundsView
 from fededge_server.machine.updates import Updates
 
 __all__ = ["Rounds"]
+
+TAKEN = frozenset(Part) - {Part.IDLE, Part.SENDING}
+"""Parts that end with a round: a late update that is being sent may still be taken."""
 
 
 class Rounds:
@@ -59,43 +65,27 @@ class Rounds:
         now: float = 0.0,
     ) -> None:
         self.config = config
-        self.state = RoundState(facts, config, number, version)
-        self.participants = self.state.participants
         self.eligibility = Eligibility(config)
+        self.participants = Participants(self.eligibility)
+        self.participants.census.advance(now)
+        self.state = RoundState(facts, config, number, version, self.participants)
         self.invitations = Invitations(self.state, self.eligibility)
         self.presence = PresenceTracker(self.state, self.eligibility, self.invitations)
         self.updates = Updates(self.state, self.eligibility)
         self.end = RoundEnd(self.state, self.eligibility, self.updates)
-        self.begun: Mapping[str, int] | None = None
         if number >= config.count:
             self.state.phase = "done"
-        self._recall(recalled or Recalled(), now)
-
-    def _recall(self, recalled: Recalled, now: float) -> None:
-        """Take up what an earlier process had begun; its clock was another one."""
-        state, of = self.state, self.participants.of
-        state.recent.update(recalled.recent)
-        state.asked.update({v: a for v, a in recalled.asked.items() if v in state.recent})
-        self.begun = recalled.asked.get(state.version)
-        for device in recalled.known:
-            of(device).known = True
-        for device, report in recalled.accepted.items():
-            one, norm = of(device), recalled.norms.get(device)
-            one.accepted = report
-            if report.version == state.version or device in recalled.stored:
-                one.move(Part.STORED)
-                one.stored, one.change = report, norm or 0.0
-            else:
-                one.merged_change = norm
-        for device in recalled.quarantined:
-            self.eligibility.quarantine(of(device), now)
-        for device, (report, have) in recalled.coming.items():
-            self.updates.resume(of(device), report, have, now)
+        self.begun = recover(self.state, self.updates, recalled or Recalled(), now)
 
     # What the shell may ask
 
     def view(self, now: float) -> RoundsView:
         return self.state.view(now)
+
+    @property
+    def spooled(self) -> frozenset[str]:
+        """Versions whose updates must stay in the spool."""
+        return self.state.spooled
 
     def limit(self, start: float) -> float:
         """The longest change that an update may make; `start`: the norm of the model itself."""
@@ -104,9 +94,10 @@ class Rounds:
     # Events
 
     def handle(self, event: Event, now: float) -> list[Command]:
+        self.participants.census.advance(now)
         commands = self._handle(event, now)
-        if isinstance(event, UpdateChunkCame | RefusalWritten):
-            return commands  # neither decides anything by itself, and there are many chunks
+        if isinstance(event, UpdateChunkCame | RefusalWritten | Remembered):
+            return commands  # none decides anything by itself, and there are many chunks
         following = self._advance(now)
         opened = any(isinstance(command, RoundOpened) for command in following)
         if isinstance(event, MergeDone | RolledBack) and not opened:
@@ -128,6 +119,9 @@ class Rounds:
             case RefusalWritten():
                 self.updates.written(event)
                 return []
+            case Remembered():
+                self.state.remembered(event)
+                return []
             case MergeDone():
                 return self._merged(event, now)
             case RolledBack():
@@ -136,7 +130,7 @@ class Rounds:
                 return self._full(event.full, now)
             case Tick():
                 stalled = self.updates.stalled(now)
-                return self.presence.expire(now) + stalled + self.presence.retry(now)
+                return self.presence.expire() + stalled + self.presence.retry()
             case UpdateChunkCame():
                 return self.updates.chunk(event, now)
 
@@ -154,8 +148,8 @@ class Rounds:
             return []
         again = [Note("there is space again"), *self.updates.write_again()]
         if self.state.phase == "open":
-            waiting = [one for one in self.participants.awaited if one.backoff_until is None]
-            return [*again, *self._ask(one for one in waiting if one.present)]
+            waiting = [one for one in self._present() if one.backoff_until is None]
+            return [*again, *self._ask(waiting)]
         merge = self._merge(now) if self.state.phase == "merging" else []
         return [PublishState(), *again, *merge]
 
@@ -163,40 +157,45 @@ class Rounds:
 
     def _advance(self, now: float) -> list[Command]:
         state = self.state
-        if state.phase == "waiting" and (self.begun is not None or self._ready(now)):
+        if state.phase == "waiting" and (self.begun is not None or self._ready):
             return self._open(now) + self._advance(now)
         if state.phase != "open" or self.participants.doing(Part.CHECKING):
             return []  # what is being checked came in time, and must not be acknowledged in vain
         if self.end.over(now):
             return self._close(now)
-        short = len(self.participants.stored) < self.config.quorum
+        short = self.participants.count(Part.STORED) < self.config.quorum
         return self._extend(now) if now >= state.deadline and short else []
 
-    def _ready(self, now: float) -> bool:
+    @property
+    def _ready(self) -> bool:
         """True if a round can begin: enough devices are there, and enough of them may be asked.
 
         A device that rests, or is in backoff or quarantine, is there: else it could hold all
         others up.
         """
-        there = sum(self.eligibility.there(one) for one in self.participants.values())
-        if there < self.config.min_devices:
+        if self.participants.count(Group.THERE) < self.config.min_devices:
             return False
-        return len(self.invitations.eligible(now)) >= self.config.quorum
+        return self.participants.count(Group.ELIGIBLE) >= self.config.quorum
 
     def _open(self, now: float) -> list[Command]:
         """Begin a round, or go on with the one that an earlier process had begun."""
         begun, self.begun = self.begun, None
         if begun:
             self.invitations.resume(len(begun))
-        for device, examples in (begun or self.invitations.first(now)).items():
+        for device, examples in (begun or self.invitations.first()).items():
             one = self.participants.of(device)
             one.asked = examples
+            one.written = examples if begun else None
             one.heard = now if one.heard is None else one.heard
             if one.part is Part.IDLE:
                 one.move(self._first_part(one, now))
         self.state.phase, self.state.opened = "open", now
         self.state.deadline, self.state.cutoff = now + self.config.deadline, math.inf
-        return self._ask(one for one in self.participants.awaited if one.present)
+        return self._ask(self._present())
+
+    def _present(self) -> list[Participant]:
+        """The devices that the round waits for and that may be asked again."""
+        return [one for one in self.participants.where(Group.AWAITED) if one.present]
 
     def _first_part(self, one: Participant, now: float) -> Part:
         if one.quarantined(now):
@@ -205,16 +204,16 @@ class Rounds:
 
     def _ask(self, devices: Iterable[Participant]) -> list[Command]:
         announced = RoundOpened(self.state.round, tuple(self.participants.invited))
-        return [self.state.remember(), announced, *self.state.invitations(devices)]
+        return [*self.state.remember(), announced, *self.state.invitations(devices)]
 
     # A round ends
 
     def _extend(self, now: float) -> list[Command]:
         """The deadline came without a quorum: keep what has come, ask all who are there again."""
         self.state.deadline = now + self.config.deadline
-        judge, number = self.end.judge(now), len(self.participants.stored)
+        judge, number = self.end.judge(now), self.participants.count(Part.STORED)
         busy = (Part.STORED, Part.SENDING)
-        again = [one for one in self.invitations.eligible(now) if one.part not in busy]
+        again = [one for one in self.participants.where(Group.ELIGIBLE) if one.part not in busy]
         silent = self.end.missed(now)  # they are asked once more, but not in the next round
         for one in self.participants.doing(*OUT):
             one.move(self._after_extension(one, now))
@@ -240,7 +239,7 @@ class Rounds:
     def _close(self, now: float) -> list[Command]:
         """Merge what has come; devices that are still sending hear of it once that is done."""
         refused = self.end.outliers(now)
-        if len(self.participants.stored) < self.config.quorum:
+        if self.participants.count(Part.STORED) < self.config.quorum:
             return refused
         missed = self.end.missed(now) if self.end.answered < self.end.wanted else []
         self.state.phase, self.state.deadline = "merging", math.inf
@@ -258,10 +257,11 @@ class Rounds:
         for device, reason in event.refused.items():
             revoked = self.updates.revoke(self.participants[device], reason, now)
             commands += [c for c in revoked if not isinstance(c, Refuse)]  # it is in the journal
+        merged = frozenset(event.devices)
         for one in self.participants.doing(Part.STORED):
             assert one.stored is not None
             commands.append(Discard(one.device, one.stored.version))
-            if one.device in event.devices:
+            if one.device in merged:
                 one.merged_change = one.change
         return [*commands, *self._go_on(event.version), Evaluate(event.version)]
 
@@ -283,10 +283,10 @@ class Rounds:
         state.asked = {v: asked for v, asked in state.asked.items() if v in state.recent}
         state.version, state.cutoff = version, math.inf
         state.phase = "waiting" if state.round < self.config.count else "done"
-        for one in self.participants.values():
-            one.asked = None
-            if one.part is not Part.SENDING:
-                one.move(Part.IDLE)
+        for one in self.participants.where(Group.INVITED):
+            one.asked = one.written = None
+        for one in self.participants.doing(*TAKEN):
+            one.move(Part.IDLE)
         late = self.updates.give_up(filter(self._too_late, self.participants.doing(Part.SENDING)))
         keep = frozenset({version, *(state.recent if self.config.folds else ())})
         finished = [RunFinished()] if state.phase == "done" else []

@@ -22,7 +22,7 @@ __all__ = ["Connect", "Journal"]
 
 log = logging.getLogger("coordinator")
 
-FORMAT = 2
+FORMAT = 3
 """The journal's `user_version`. The first format left it at 0."""
 
 SQLITE_HEADER = 100
@@ -47,7 +47,12 @@ TABLES = {
         state_sha256 TEXT NOT NULL,
         restored TEXT NOT NULL
     """,
-    "asked": "version TEXT PRIMARY KEY, number INTEGER NOT NULL, devices TEXT NOT NULL",
+    "asked": """
+        entry INTEGER PRIMARY KEY,
+        version TEXT NOT NULL,
+        number INTEGER NOT NULL,
+        devices TEXT NOT NULL
+    """,
     "known": "device TEXT PRIMARY KEY",
     "accepted": """
         device TEXT PRIMARY KEY,

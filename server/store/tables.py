@@ -58,7 +58,9 @@ class CheckedUpdate(NamedTuple):
 
 
 class JournalTables(Journal):
-    """The journal's tables, read and written."""
+    """The journal's tables, read and written. `_pruned`: the round of the last pruning."""
+
+    _pruned: int | None = None
 
     # The run
 
@@ -102,9 +104,9 @@ class JournalTables(Journal):
         """The devices asked for the newest version, and those in quarantine, as `history` reads."""
         with self._reading() as journal:
             self._check_format(journal)
-            asked = journal.execute(ASKED).fetchone() or ("{}",)
+            asked = [device for (row,) in journal.execute(ASKED) for device in json.loads(row)]
             out = (device for (device,) in journal.execute("SELECT device FROM quarantined"))
-            return frozenset(json.loads(asked[0])), frozenset(out)
+            return frozenset(asked), frozenset(out)
 
     # Versions
 
@@ -157,16 +159,20 @@ class JournalTables(Journal):
     def remember(
         self, number: int, version: str, asked: Mapping[str, int], known: Iterable[str]
     ) -> None:
-        """Write down whom a round asks, with the examples that each announced, and who is known."""
-        now = {*known}
-        with self._transaction() as journal:
-            self._put("asked", "version", version, number, json.dumps(dict(asked)))
-            self._remove("asked", "number <= ?", number - ASKED_VERSIONS)
-            before = {device for (device,) in journal.execute("SELECT device FROM known")}
-            for device in sorted(now - before):
-                self._add("known", device)
-            for device in before - now:
-                self._remove("known", "device = ?", device)
+        """Write down whom a round asks, with the examples that each announced, and who is known.
+
+        Both are added to what was written before. A device that joins costs one short row, however
+        many were asked.
+        """
+        with self._transaction():
+            if asked:
+                self._add("asked", None, version, number, json.dumps(dict(asked)))
+            if number != self._pruned:
+                self._remove("asked", "number <= ?", number - ASKED_VERSIONS)
+            for device in known:
+                if not self._rows("known", "device = ?", device):
+                    self._add("known", device)
+        self._pruned = number
 
     def accept(self, *updates: CheckedUpdate) -> None:
         """Write down that these updates, which are on disk, are taken: all in one transaction."""
@@ -198,14 +204,14 @@ class JournalTables(Journal):
         progress = self.progress()
         done = 0 if progress is None else progress.rounds_done
         with self._transaction() as journal:
-            asked = journal.execute("SELECT version, devices FROM asked ORDER BY number").fetchall()
+            asked = journal.execute("SELECT version, devices FROM asked ORDER BY entry").fetchall()
             known = [device for (device,) in journal.execute("SELECT device FROM known")]
             taken = journal.execute("SELECT device, report, number, norm FROM accepted").fetchall()
             recent = dict(journal.execute(RECENT))
             out = [device for (device,) in journal.execute("SELECT device FROM quarantined")]
         try:
             return Recalled(
-                asked={v: msgspec.json.decode(d, type=dict[str, int]) for v, d in asked},
+                asked=_asked(asked),
                 known=frozenset(known),
                 accepted={d: msgspec.json.decode(r, type=Report) for d, r, *_ in taken},
                 norms={device: norm for device, _, _, norm in taken},
@@ -230,6 +236,14 @@ class JournalTables(Journal):
             return None if row is None else msgspec.json.decode(row[0], type=Plan)
         except msgspec.DecodeError as error:
             raise self._lost(f"damaged ({error})") from None
+
+
+def _asked(rows: Iterable[tuple[str, str]]) -> dict[str, dict[str, int]]:
+    """Who was asked for each version: a later row adds to the earlier ones."""
+    found: dict[str, dict[str, int]] = {}
+    for version, devices in rows:
+        found.setdefault(version, {}).update(msgspec.json.decode(devices, type=dict[str, int]))
+    return found
 
 
 def _accuracies(reports: str | None) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""The ledger as an operator reads it: what may stand in it, and what is said of a wrong one."""
+"""`fededge audit` reads the ledger, and refuses an invalid one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def config(tmp_path: Path) -> Path:
 
 
 def ledger(config: Path, text: str) -> None:
-    """As the agent writes it; what is no JSON is left as it is."""
+    """Write a ledger as the agent does; text that is not JSON is written unchanged."""
     data = text.encode()
     with contextlib.suppress(ValueError):
         data = sealed(json.loads(data))

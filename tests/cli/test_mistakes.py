@@ -149,7 +149,7 @@ def test_anonymous_where_a_password_is_wanted(
     assert "the broker refuses an anonymous client" in said
 
 
-def test_a_flag_that_is_none_is_one_sentence_too(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_flag_is_one_sentence_too(capsys: pytest.CaptureFixture[str]) -> None:
     for flags, sentence in (
         (["simulate", "--rounds", "x"], "fededge simulate: argument --rounds: invalid int value"),
         (
@@ -222,7 +222,7 @@ def test_demo_flags(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 @pytest.mark.parametrize("command", ["simulate", "compare", "demo"])
-def test_a_gpu_that_is_not_there(
+def test_a_missing_gpu_is_refused(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = ["--out", str(tmp_path / "out")] if command != "simulate" else []
@@ -233,7 +233,7 @@ def test_a_gpu_that_is_not_there(
     assert "precision is 'half', it must be one of: float32, bfloat16, float16" in said
 
 
-def test_split_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_split_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert "dirichlet" in complaint(["partition", "--split", "dirichlt:1"], capsys)
 
 

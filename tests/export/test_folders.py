@@ -36,7 +36,7 @@ FOREIGN: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("what", FOREIGN)
-def test_a_foreign_thing_is_neither_a_model_nor_in_the_way(what: str, tmp_path: Path) -> None:
+def test_a_foreign_file_is_no_model_and_blocks_no_new_one(what: str, tmp_path: Path) -> None:
     folder = tmp_path / "models"
     for number in (1, 2):
         folders.write_folder(folder, number, FILES)
@@ -54,7 +54,7 @@ def test_a_foreign_thing_is_neither_a_model_nor_in_the_way(what: str, tmp_path: 
     assert not elsewhere.exists() or os.listdir(elsewhere) == ["mine.txt"]
 
 
-def test_a_folder_where_the_link_belongs_is_said_and_stays(tmp_path: Path) -> None:
+def test_a_folder_in_place_of_the_link_is_reported_and_kept(tmp_path: Path) -> None:
     """As a copy leaves it that followed the link: nobody knows whether it is the only one."""
     folders.write_folder(tmp_path, 1, FILES)
     shutil.copytree(tmp_path / "1", tmp_path / "current")
@@ -63,7 +63,7 @@ def test_a_folder_where_the_link_belongs_is_said_and_stays(tmp_path: Path) -> No
     assert (tmp_path / "current" / "model.onnx").exists()
 
 
-def test_an_old_model_that_cannot_be_removed_is_said_and_the_others_go(
+def test_an_old_model_that_cannot_be_removed_is_reported_and_the_others_are_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An app of another user has made a folder in it."""

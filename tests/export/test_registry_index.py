@@ -24,7 +24,7 @@ from fededge.model_spec import ModelSpec
 
 
 class Shelf:
-    """Models of a device whose weights are told by a number."""
+    """A device's models, whose weights follow from a number."""
 
     def __init__(self, folder: Path, network: nn.Module, spec: ModelSpec, origin: Origin) -> None:
         self.models = ModelRegistry(folder / "models")
@@ -90,13 +90,13 @@ def test_a_bad_model_is_rolled_back_and_its_weights_are_never_promoted_again(
     assert len(models.index().bad) == 2
 
 
-def test_a_rollback_passes_over_bad_models(models: ModelRegistry) -> None:
+def test_a_rollback_skips_bad_models(models: ModelRegistry) -> None:
     models.mark_bad(2, "not current, and yet bad")
     assert models.number() == 3
     assert models.roll_back() == 1
 
 
-def test_between_the_mark_and_the_rollback_nobody_else_changes_anything(
+def test_marking_a_model_bad_and_rolling_back_is_one_change(
     models: ModelRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a model that was promoted in between would be rolled back in the bad one's place."""
@@ -114,7 +114,7 @@ def test_between_the_mark_and_the_rollback_nobody_else_changes_anything(
     assert held == ["all trucks", "by hand"]
 
 
-def test_a_pipe_in_the_place_of_a_model_keeps_nobody_waiting(models: ModelRegistry) -> None:
+def test_a_pipe_in_place_of_a_model_does_not_block(models: ModelRegistry) -> None:
     (models.path(2) / "model.onnx").unlink()
     os.mkfifo(models.path(2) / "model.onnx")
     assert models.roll_back() == 1
@@ -184,7 +184,7 @@ def test_a_rollback_that_a_crash_cut_short_is_finished(models: ModelRegistry) ->
     assert models.number() == 2
 
 
-def test_a_damaged_model_is_passed_over(models: ModelRegistry) -> None:
+def test_a_damaged_model_is_skipped(models: ModelRegistry) -> None:
     (models.path(2) / "manifest.json").write_text("{")
     assert [*models.manifests()] == [1, 3]
     assert models.reported() == []
@@ -212,14 +212,12 @@ def test_a_damaged_record_is_one_sentence(models: ModelRegistry) -> None:
 @pytest.mark.parametrize(
     "report", ["", "[]", "{", '{"sha256": 5}', '{"sha256": "' + "0" * 64 + '"}', '"' * 100_000]
 )
-def test_a_report_that_is_not_about_the_model_beside_it_is_none(
-    models: ModelRegistry, report: str
-) -> None:
+def test_a_report_about_another_file_is_ignored(models: ModelRegistry, report: str) -> None:
     (models.path(3) / "bad.json").write_text(report)
     assert models.reported() == []
 
 
-def test_a_report_is_read_whatever_it_is(models: ModelRegistry) -> None:
+def test_any_report_file_is_read_safely(models: ModelRegistry) -> None:
     """A pipe would have the agent wait for ever, and half a character cannot be written down."""
     os.mkfifo(models.path(2) / "bad.json")
     report = {"sha256": models.manifest(3).sha256, "reason": "\ud800 trucks"}
@@ -228,7 +226,7 @@ def test_a_report_is_read_whatever_it_is(models: ModelRegistry) -> None:
     assert models.index().history[-2].reason == "? trucks"
 
 
-def test_a_report_is_told_once(models: ModelRegistry) -> None:
+def test_a_report_is_returned_only_once(models: ModelRegistry) -> None:
     report = {"sha256": models.manifest(3).sha256, "reason": "x" * 5000}
     (models.path(3) / "bad.json").write_text(json.dumps(report))
     assert models.reported() == [(3, "x" * 1000)]

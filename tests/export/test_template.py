@@ -233,7 +233,7 @@ def test_a_template_for_other_pixels_is_traced_anew(
     assert len(traces) == 2
 
 
-def test_a_template_that_cannot_be_kept_is_used_all_the_same(
+def test_a_template_that_cannot_be_saved_is_still_used(
     network: nn.Module, spec: ModelSpec, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As on a full disk: the next start traces again, and nothing ends."""

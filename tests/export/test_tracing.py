@@ -63,7 +63,7 @@ def test_dropout_is_off(spec: ModelSpec) -> None:
 
 
 @every_exporter
-def test_a_user_sees_nothing_of_the_exporters(
+def test_warnings_of_the_exporters_are_suppressed(
     exporter: Exporter,
     network: nn.Module,
     spec: ModelSpec,
@@ -76,7 +76,7 @@ def test_a_user_sees_nothing_of_the_exporters(
     assert not caplog.records
 
 
-def test_levels_of_other_loggers_are_what_they_were(network: nn.Module, spec: ModelSpec) -> None:
+def test_the_levels_of_other_loggers_are_unchanged(network: nn.Module, spec: ModelSpec) -> None:
     before = logging.getLogger("torch").level
     trace_without_weights(network, spec, torchscript)
     assert logging.getLogger("torch").level == before
@@ -94,7 +94,7 @@ def test_the_traced_module_is_neither_changed_nor_moved(
         assert torch.equal(tensor, before[name])
 
 
-def test_the_next_exporter_serves_where_one_refuses(network: nn.Module, spec: ModelSpec) -> None:
+def test_the_next_exporter_is_tried_when_one_fails(network: nn.Module, spec: ModelSpec) -> None:
     asked = []
 
     def refusing(*_: object) -> onnx.ModelProto:
@@ -106,7 +106,7 @@ def test_the_next_exporter_serves_where_one_refuses(network: nn.Module, spec: Mo
     assert template.layout.size
 
 
-def test_when_all_refuse_each_is_heard(network: nn.Module, spec: ModelSpec) -> None:
+def test_the_error_names_every_exporter_that_failed(network: nn.Module, spec: ModelSpec) -> None:
     def first(*_: object) -> onnx.ModelProto:
         raise RuntimeError("no such operator\nand more")
 
@@ -180,7 +180,7 @@ class Relu(nn.Module):
         return x.flatten(1).relu() @ self.relu
 
 
-def test_a_tensor_may_be_called_as_an_operator_is(spec: ModelSpec) -> None:
+def test_a_tensor_may_have_the_name_of_an_operator(spec: ModelSpec) -> None:
     assert [e.name for e in Template.trace(Relu(), spec).layout.entries] == ["relu"]
 
 
@@ -230,7 +230,7 @@ def test_a_network_that_does_not_fit_is_refused_in_one_sentence(
 
 @pytest.mark.slow
 @since_2_9
-def test_a_network_that_is_no_graph_is_refused_in_one_sentence(spec: ModelSpec) -> None:
+def test_a_network_that_cannot_be_traced_is_refused_in_one_sentence(spec: ModelSpec) -> None:
     with pytest.raises(ExportError, match="'net' cannot be traced to ONNX") as caught:
         Template.trace(Branching(), spec, exporters=[dynamo])
     assert "\n" not in str(caught.value)

@@ -219,7 +219,7 @@ def test_a_variant_that_cannot_be_made_is_left_out_with_a_sentence(
     assert "'body.0.weight' has numbers that float16 cannot hold" in caplog.text
 
 
-def test_where_nothing_temporary_can_be_written_there_is_no_int8(
+def test_without_a_temporary_folder_there_is_no_int8_variant(
     candidate: Candidate,
     trained: tuple[FlatModel, ModelSpec, Samples],
     monkeypatch: pytest.MonkeyPatch,

@@ -1,4 +1,4 @@
-"""A disk that forgets what was not synced: the real stores write to it, a power cut rolls it back.
+"""A simulated disk: the real stores write to it, a power cut loses data that was not synced.
 
 The files are real ones, on tmpfs where there is one. What writes, syncs, renames and removes is
 watched while the disk is mounted: what a sync has made durable is remembered, and after a power cut
@@ -49,7 +49,7 @@ class Disk:
 
     @contextlib.contextmanager
     def mounted(self) -> Iterator[None]:
-        """The disk is there; afterwards nothing of it is left."""
+        """Intercept file operations while the block runs; remove the disk afterwards."""
         root = SHARED_MEMORY if SHARED_MEMORY.is_dir() else None
         self.root = Path(tempfile.mkdtemp(prefix="fededge-faults-", dir=root))
         self.copy = self.rng.choice(("state/spool/*/*.safetensors", "state/private/*.update"))

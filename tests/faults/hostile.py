@@ -1,4 +1,4 @@
-"""A hostile device: it has valid credentials, sees what devices see, and says what it likes.
+"""A hostile device: it has valid credentials, reads what devices may read, and sends anything.
 
 The broker confines it to its own topics. There it may send anything at any moment: well-formed
 updates of any content, for any version, asked for or not; lies about itself; messages with any
@@ -211,7 +211,7 @@ class HostileService(Service):
             self._offer(self.state.version, self.process.poisoned(self._model()), scalars)
 
     def _lie(self) -> None:
-        """An update like all others, with a report that tells anything of it."""
+        """An ordinary update with a false report."""
         if self.state is None or self.state.version not in self.asked:
             return
         scalars = self._scalars(self.state)
@@ -222,7 +222,7 @@ class HostileService(Service):
         self._offer(self.state.version, model, scalars)
 
     def _intrude(self) -> None:
-        """An update that nobody asked for, or not any more, or of a version that never was."""
+        """An update that was not asked for, is outdated, or names a version that never existed."""
         if self.state is not None:
             version = self.rng.choice((self.state.version, *self.versions, self._foreign()))
             scalars = self._scalars(self.state)
@@ -256,7 +256,7 @@ class HostileService(Service):
         return mangled(message, self.rng) if self.rng.random() < 0.05 else message
 
     def _bluff(self) -> None:
-        """A report of an update that cannot be."""
+        """A report of an impossible update."""
         if self.state is not None:
             size = self.rng.choice((0, 1, 1024, 4096, 2**40, 2**53))
             manifest = Manifest(

@@ -63,7 +63,7 @@ POISONS: tuple[Callable[[Vector, Draws], Vector], ...] = (
 
 
 def poisoned(w: Vector, rng: random.Random, which: int | None = None) -> Vector:
-    """A model that was never trained, of the same size; which of the poisons, or any."""
+    """A poisoned model of the same size; `which` chooses the poison."""
     poison = rng.choice(POISONS) if which is None else POISONS[which]
     return poison(w, np.random.default_rng(rng.getrandbits(32)))
 
@@ -78,20 +78,20 @@ def update_of(model: Vector, base: Vector, layout: Layout, encoding: Encoding) -
 
 
 def garbage(rng: random.Random) -> bytes:
-    """Bytes that are no message at all, or hardly one."""
+    """Random bytes, or bytes that resemble a message."""
     drawn = rng.randbytes(rng.choice((1, 10, 200, 5000)))
     return rng.choice((drawn, b"", b"{", b"null", b"{}", b"[]", b'{"device": 1}', *TOKENS))
 
 
 def mangled(data: bytes, rng: random.Random) -> bytes:
-    """Some bytes other, more or fewer."""
+    """The bytes with some changed, inserted or removed."""
     at = rng.randrange(len(data) + 1)
     length = rng.choice((0, 1, 8, len(data)))
     return data[:at] + rng.randbytes(rng.choice((0, 1, length))) + data[at + length :]
 
 
 def tampered(message: Message, known: Sequence[object], rng: random.Random) -> bytes:
-    """A message with some fields that hold something else, or are not there, or are too many.
+    """A message with some fields changed, removed or added.
 
     Args:
         known: further values: stale and foreign ones.

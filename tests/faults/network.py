@@ -20,7 +20,7 @@ __all__ = ["Broker", "Link", "Packet"]
 
 @dataclass(frozen=True)
 class Packet:
-    """`number` is that of a chunk whose sender waits to hear that it has arrived."""
+    """A message; `number` is set for a chunk whose delivery the sender awaits."""
 
     topic: str
     payload: bytes
@@ -97,7 +97,7 @@ class Link:
         self.numbers = itertools.count(1)
 
     def start(self) -> None:
-        """Nothing yet: the network decides when the broker takes us in."""
+        """Do nothing: the network decides when the connection is made."""
 
     def stop(self, last_words: Will | None = None) -> None:
         self.connected = False
@@ -111,7 +111,7 @@ class Link:
         return Connected(resumed)
 
     def lose(self, noticed: bool) -> None:
-        """The connection is gone; if the broker notices, it speaks our will."""
+        """Lose the connection; if the broker notices, it publishes the last will."""
         self.connected = False
         if noticed:
             self.broker.publish(self.name, Packet(self.will.topic, self.will.payload, True))

@@ -81,7 +81,7 @@ class Oracle:
 
     @property
     def repeated(self) -> list[Turn]:
-        """Turns that were taken twice for nothing."""
+        """Turns that were repeated without need."""
         return [turn for turn, count in self.turns.items() if count > 1]
 
     @property
@@ -90,7 +90,7 @@ class Oracle:
         return sum(b != merge.base for merge in self.merges for b, _ in merge.updates.values())
 
     def trained(self, report: Report, before: str, after: str) -> None:
-        """An agent has saved a turn, with what it knew before, and knows if that is accepted."""
+        """Check a saved turn: it began from the private state of the last accepted update."""
         turn = (report.device, report.version)
         self.turns[turn] += 1
         self.reported(report)
@@ -148,20 +148,20 @@ class Oracle:
         )
 
     def announced(self, version: str, missing: int) -> None:
-        """The broker's state names a version, of which it has all chunks but so many."""
+        """Check a published state: the broker has all chunks of its version but `missing`."""
         _require(not missing, f"{version} is announced, and the broker lacks {missing} chunks")
 
     def wanted(self, who: str, chunks: Iterable[int], have: Collection[int]) -> None:
-        """Somebody asks for these chunks of a transfer, and has those on disk."""
+        """Check a request for chunks: none of those already on disk is requested."""
         again = [index for index in chunks if index in have]
         _require(not again, f"{who} asks again for chunks that it has: {again}")
 
     def requested(self, turn: Turn, expected: bool) -> None:
-        """The coordinator asks a device to send an update, which its spool expects or not."""
+        """Check a request for an update: the coordinator's spool must expect it."""
         _require(expected, f"{turn} is asked to send chunks that nobody expects")
 
     def chose(self, version: str, devices: Iterable[str]) -> None:
-        """The coordinator writes down whom it asks for a version."""
+        """The coordinator's journal records the devices that it asks for a version."""
         self.chosen.update((device, version) for device in devices)
 
     def asked(self, device: str, quarantined: Collection[str]) -> None:
@@ -222,7 +222,7 @@ class Oracle:
         _require(largest <= LARGEST, f"{version} has the number {largest:.4g}")
 
     def made_of(self, shares: Mapping[str, float]) -> None:
-        """The next version takes so much of each device's update."""
+        """Check the measured share of each device's update in the next version."""
         for device, share in shares.items():
             _require(share < OWNED, f"{device} has {share:.0%} of the next version")
 

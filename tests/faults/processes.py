@@ -63,7 +63,7 @@ class KilledError(BaseException):
 
 
 def on_disk(path: Path, facts: Manifest) -> set[int]:
-    """The chunks of a transfer that are there: not of zeros, which a hole in a file has too."""
+    """The chunks of a transfer that are on disk; all-zero ones do not count: they may be a hole."""
     size, data = facts.chunk_bytes, path.read_bytes() if path.exists() else b""
     return {i for i in ARRIVED(path, facts) if data[i * size : (i + 1) * size].strip(b"\0")}
 

@@ -32,6 +32,9 @@ EVERY = 7
 TURN = (5.0, 15.0)
 """Seconds that a turn takes where devices are hostile."""
 
+WHOLE = 1 << 20
+"""Bytes of a chunk that holds a whole update, which then travels with its report."""
+
 FACTOR = 6.0
 """The rounds of a run may take this many times as long as without hostile devices."""
 
@@ -73,10 +76,13 @@ def in_stages(made: Kind) -> Kind:
 
 KINDS = {
     "all": kind(min_devices=4, quorum=4),
-    "all, with their reports": kind(chunk_bytes=1 << 20, min_devices=4, quorum=4),
     "all, rounded": kind("bfloat16+delta", min_devices=4, quorum=4),
-    "all, the nearest of them": kind(
-        "float16+zstd", RobustConfig(clip_norm=1.0, combine="krum"), min_devices=4, quorum=4
+    "all, the nearest of them, updates with their reports": kind(
+        "float16+zstd",
+        RobustConfig(clip_norm=1.0, combine="krum"),
+        chunk_bytes=WHOLE,
+        min_devices=4,
+        quorum=4,
     ),
     "three, compressed": kind(
         "int8+delta+zstd", min_devices=3, participants=3, over_select=1.3, quorum=2
@@ -85,12 +91,11 @@ KINDS = {
     "any, late ones folded": kind(
         "float16+delta", min_devices=3, participants=3, over_select=1.3, late="fold", grace=5.0
     ),
-    "buffers of two": kind(mode="buffered", buffer=2, min_devices=2),
-    "late ones folded, with their reports": kind(
-        "float16+delta", chunk_bytes=1 << 20, min_devices=3, participants=3, late="fold", grace=5.0
+    "buffers of two, updates with their reports": kind(
+        mode="buffered", buffer=2, min_devices=2, chunk_bytes=WHOLE
     ),
 }
-FIXED = frozenset({"all", "all, with their reports", "all, rounded", "all, the nearest of them"})
+FIXED = frozenset(name for name in KINDS if name.startswith("all"))
 """Kinds in which all devices take part in every round: faults do not change the last version."""
 
 HOSTILE_KINDS = {
@@ -99,15 +104,14 @@ HOSTILE_KINDS = {
     "fednova": besieged(4, 1, "fednova", "int8+delta+zstd", quarantine_after=1),
     "fedadam": besieged(6, 2, "fedadam", "bfloat16"),
     "fedavgm, models in stages": in_stages(besieged(4, 1, "fedavgm")),
-    "fedavg, some are asked": besieged(
-        6, 2, "fedavg", participants=3, over_select=1.3, selection="recency"
+    "fedavg, some are asked, updates with their reports": besieged(
+        6, 2, "fedavg", participants=3, over_select=1.3, selection="recency", chunk_bytes=WHOLE
     ),
     "median": besieged(6, 2, "fedavg", "float16+zstd", RobustConfig(combine="median")),
     "krum": besieged(6, 2, "scaffold", robust=RobustConfig(combine="krum"), quorum=4),
     "trimmed mean": besieged(
         6, 2, "fedadam", robust=RobustConfig(combine="trimmed-mean", trim=0.34)
     ),
-    "fedavg, updates with their reports": besieged(6, 2, "fedavg", chunk_bytes=1 << 20),
     "scaffold, late ones folded": besieged(
         6, 2, "scaffold", "float16+delta", participants=4, late="fold", grace=5.0
     ),

@@ -34,7 +34,7 @@ def of_each(kind: str) -> Iterator[int]:
 
 def test_the_faults_really_happen() -> None:
     counts: Counter[str] = Counter()
-    for kind in ("all, rounded", "three, compressed", "buffers of two"):
+    for kind in ("all, rounded", "three, compressed", "buffers of two, updates with their reports"):
         for seed in of_each(kind):
             counts += run_seed(seed)
     assert counts.keys() >= {

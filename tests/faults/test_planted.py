@@ -30,7 +30,7 @@ from tests.faults.oracle import BrokenError
 from tests.faults.schedules import FAULTS, KINDS, first_break
 from tests.faults.world import World
 
-SEEDS = 40
+SEEDS = 20
 
 
 def acknowledge_before_fsync(monkeypatch: pytest.MonkeyPatch) -> None:

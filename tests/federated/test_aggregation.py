@@ -131,7 +131,7 @@ def test_the_order_of_arrival_does_not_matter(order: list[str]) -> None:
     assert np.array_equal(results[0], results[1])
 
 
-def test_updates_that_are_close_to_each_other_do_not_lose_it_in_the_sum() -> None:
+def test_the_sum_keeps_small_differences_between_updates() -> None:
     """A thousand equal updates give their value back; a float32 sum would be off by then."""
     value = array(0.1, 1e-8, 3e7)
     reports = {f"d{i:04d}": report(1) for i in range(1000)}
@@ -257,7 +257,7 @@ def test_running_statistics_are_averaged_whatever_the_step() -> None:
         (lambda self, w, m, s: (w, {"v": w / 0}), "wild.v"),
     ],
 )
-def test_a_step_that_leads_nowhere_is_one_sentence(step: object, what: str) -> None:
+def test_a_step_with_numbers_that_are_not_finite_is_one_sentence(step: object, what: str) -> None:
     kind: type[Method] = type("Wild", (Method,), {"name": "wild", "step": step})
     with pytest.raises(MethodError, match=f"^wild: the next {what} has numbers that are not"):
         aggregate(
@@ -272,7 +272,7 @@ def test_a_step_that_leads_nowhere_is_one_sentence(step: object, what: str) -> N
 
 
 @pytest.mark.parametrize("weight", [3.0, 1 / 3])
-def test_updates_whose_mean_has_no_float32_are_one_sentence(weight: float) -> None:
+def test_updates_whose_mean_overflows_float32_are_one_sentence(weight: float) -> None:
     """Each is finite, and so is their mean in float64; a factor of a method's own may lead out."""
 
     class Steep(Control):

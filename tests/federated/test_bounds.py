@@ -48,13 +48,13 @@ def test_a_device_that_claims_almost_everything_gets_its_share() -> None:
     assert capped(weights, 0.5) == {"a": 200.0, "b": 100.0, "c": 50.0, "d": 50.0}
 
 
-def test_two_that_claim_almost_everything_share_what_two_may_have() -> None:
+def test_two_devices_that_claim_almost_everything_share_the_share_of_two() -> None:
     """c = 0.4 · (2 c + 20) = 40."""
     weights = {"a": 1e15, "b": 1e12, "c": 10.0, "d": 10.0}
     assert capped(weights, 0.4) == pytest.approx({"a": 40.0, "b": 40.0, "c": 10.0, "d": 10.0})
 
 
-def test_two_devices_stay_as_they_are() -> None:
+def test_the_weights_of_two_devices_are_not_capped() -> None:
     assert capped({"a": 99.0, "b": 1.0, "c": 0.0}, 0.5) == {"a": 99.0, "b": 1.0, "c": 0.0}
 
 

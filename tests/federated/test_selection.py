@@ -46,7 +46,7 @@ def test_by_recency_those_who_were_heard_longest_ago_are_asked_first() -> None:
     assert len(drawn) == 4
 
 
-def test_a_run_expects_each_device_so_often() -> None:
+def test_the_expected_number_of_turns_of_a_device() -> None:
     """Q · T rounded down, and at least once: 8 of 20 devices in 20 rounds take part 8 times."""
     assert expected_turns(20, 8, 20) == 8
     assert expected_turns(150, 20, 100) == 30

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
-from datetime import datetime
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fededge.errors import ConfigError
-from fededge.hardware.gate import LOOK, SHORTEST_REST, Conditions, Gate
+from fededge.hardware.gate import LOOK, SHORTEST_REST, Conditions, Gate, local_time
 from fededge.hardware.sensors import Sensors
 from tests.hardware.boxes import AGENT, NvidiaCard, jetson, laptop, pc, process, processors, write
 
@@ -53,6 +54,51 @@ def test_hours(tmp_path: Path) -> None:
     assert box.after(LOOK) == ""
     box.local = NOON.replace(hour=6, day=14)
     assert box.after(LOOK).startswith("it is outside the hours")
+
+
+@pytest.fixture
+def in_zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Set the time zone of this process."""
+
+    def move(zone: str) -> None:
+        monkeypatch.setenv("TZ", zone)
+
+    yield move
+    monkeypatch.undo()
+    time.tzset()
+
+
+def test_hours_follow_a_time_zone_that_changes(in_zone: Callable[[str], None]) -> None:
+    in_zone("UTC0")
+    before = local_time()
+    in_zone("XYZ-5")  # five hours ahead
+    assert timedelta(hours=4, minutes=59) < local_time() - before < timedelta(hours=5, minutes=1)
+
+
+BERLIN = "CET-1CEST,M3.5.0,M10.5.0/3"
+
+
+@pytest.mark.parametrize(
+    ("window", "utc", "inside"),
+    [
+        ("22:00-06:00", "2026-03-29T03:59", True),  # 05:59: the night is an hour shorter
+        ("22:00-06:00", "2026-03-29T04:00", False),
+        ("22:00-06:00", "2026-10-25T04:59", True),  # 05:59: it is an hour longer
+        ("22:00-06:00", "2026-10-25T05:00", False),
+        ("02:00-03:00", "2026-03-29T01:00", False),  # 03:00: the hour does not exist
+        ("02:00-03:00", "2026-10-25T00:30", True),  # it comes twice
+        ("02:00-03:00", "2026-10-25T01:30", True),
+        ("02:00-03:00", "2026-10-25T02:00", False),
+    ],
+)
+def test_hours_are_those_of_the_wall_clock_when_it_is_moved(
+    tmp_path: Path, in_zone: Callable[[str], None], window: str, utc: str, inside: bool
+) -> None:
+    in_zone(BERLIN)
+    time.tzset()
+    box = Box(tmp_path, hours=(window,))
+    box.local = datetime.fromtimestamp(datetime.fromisoformat(f"{utc}+00:00").timestamp())
+    assert (box.after(0.0) == "") is inside
 
 
 def test_mains(tmp_path: Path) -> None:

@@ -97,6 +97,13 @@ def test_a_sensor_that_refuses_or_shows_nonsense_is_left_out(tmp_path: Path) -> 
     assert sensors(tmp_path).celsius() is None
 
 
+def test_a_box_in_the_cold_shows_its_temperature(tmp_path: Path) -> None:
+    jetson(tmp_path)
+    for zone, value in enumerate((-9_500, -12_000, 0)):
+        write(tmp_path, {f"sys/class/thermal/thermal_zone{zone}/temp": value})
+    assert sensors(tmp_path).celsius() == -9.5
+
+
 def test_an_nvidia_card_counts_alone_and_beside_an_amd_gpu(tmp_path: Path) -> None:
     assert Sensors(tmp_path, AGENT, NvidiaCard(load=0.4)).gpu_load() == 0.4
     pc(tmp_path)

@@ -74,7 +74,7 @@ def test_every_token_fits_the_vocabulary() -> None:
     assert set(np.unique(tokenise([words], 5000, 2))) == {1}
 
 
-def test_half_a_surrogate_is_no_crash() -> None:
+def test_a_lone_surrogate_does_not_crash() -> None:
     """JSON can carry one, UTF-8 cannot."""
     assert tokenise(["a \ud800"], 3, 50)[0, 1] > 0
 

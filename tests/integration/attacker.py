@@ -1,4 +1,4 @@
-"""Somebody on the broker who has no access list in his way."""
+"""An attacker on a broker without an access list."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Attacker:
         self.heard: list[Incoming] = []
 
     def hears(self, kind: str) -> list[Incoming]:
-        """All of this kind that has come so far."""
+        """All messages of this kind so far."""
         with contextlib.suppress(queue.Empty):
             while True:
                 event = self.session.inbox.get(timeout=0.1)
@@ -55,7 +55,7 @@ class Attacker:
         return [status.problem for status in statuses if status.device == "box"]
 
     def _read(self, kind: str, form: type[M]) -> list[M]:
-        """The messages of a kind; his own garbage is left out."""
+        """The valid messages of a kind; the attacker's own garbage is left out."""
         found: list[M] = []
         for message in self.hears(kind):
             with contextlib.suppress(WireError):
@@ -66,7 +66,7 @@ class Attacker:
         self.session.publish(self.topics.state, encode(state), retain=True)
 
     def says(self, topic: str, fields: dict[str, Any] | bytes, retain: bool = False) -> None:
-        """Publish any JSON, whatever the protocol says of it."""
+        """Publish any JSON, valid or not."""
         payload = fields if isinstance(fields, bytes) else json.dumps(fields).encode()
         self.session.publish(topic, payload, retain)
 
@@ -78,7 +78,7 @@ class Attacker:
         return [status for status in self._read("status", Status) if status.device == device]
 
     def repeatedly(self, seconds: float, pause: float = 0.1) -> Iterator[State]:
-        """For so many seconds, again and again: the newest state."""
+        """Yield the newest state again and again, for this many seconds."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             yield self.states()[-1]

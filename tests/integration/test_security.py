@@ -157,7 +157,7 @@ def undisturbed(
 PASSWORD = "correct-horse-battery-staple"
 
 
-def test_no_secret_is_ever_said(tmp_path: Path, images: Path) -> None:
+def test_no_secret_is_ever_logged(tmp_path: Path, images: Path) -> None:
     """Coordinator and agent at their most talkative, with right and with wrong passwords."""
     make_keys(tmp_path / "a.key", tmp_path / "a.pub")
     secret = tmp_path / "password"

@@ -113,7 +113,7 @@ print(*(name for name, thing in found.items() if isinstance(thing, types.ModuleT
 
 
 @pytest.mark.parametrize("package", ["fededge.models", "fededge.ops"])
-def test_a_late_name_is_not_its_module_whatever_was_imported_before(package: str) -> None:
+def test_a_lazy_name_is_never_the_module_of_the_same_name(package: str) -> None:
     """Importing a module sets its name in its package, so that `__getattr__` is not called."""
     assert ran(LATE, package).split() == []
 

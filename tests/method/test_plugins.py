@@ -1,4 +1,4 @@
-"""Methods of a user's own: what a file must be, who may name one, and that the wire never does."""
+"""Plugins: requirements on the file, permission to name it, and no imports caused by messages."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def test_a_dataclass_that_is_not_frozen_fails_where_it_is_written(tmp_path: Path
         method(f"{path}:Mine")
 
 
-def test_a_file_that_is_none_is_one_sentence(tmp_path: Path) -> None:
+def test_a_missing_file_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "folder.py").mkdir()
     (tmp_path / "nul.py").write_bytes(b"x = 1\0")
     for text, sentence in (
@@ -331,7 +331,7 @@ NAN = np.array([1, math.nan, 2], np.float32)
         ("step", (np.ones(3), {"m": np.full(3, -1e31)}), "mine: the next 'm' would hold the num"),
     ],
 )
-def test_whatever_a_hook_gives_is_used_or_one_sentence(
+def test_any_result_of_a_hook_is_used_or_refused_in_one_sentence(
     hook: str, given: object, sentence: str
 ) -> None:
     with pytest.raises(MethodError) as caught:
@@ -458,5 +458,5 @@ def test_a_hostile_text_leads_to_no_import_and_no_file(
 
 
 @given(st.text(max_size=60), st.sampled_from(["", ".py:", "/x.py:Mine", "(mu=1)", "+fedprox"]))
-def test_no_text_at_all_does(watch: Watch, text: str, more: str) -> None:
+def test_no_text_leads_to_an_import(watch: Watch, text: str, more: str) -> None:
     made_of(text + more, {}, watch)

@@ -83,7 +83,7 @@ def _step(self: Method, w: Tensor, merged: Merged, state: State) -> tuple[Tensor
         ({"step": _step}, {"sums": _sums}, "the step to the next global model"),
     ],
 )
-def test_two_owners_are_named_and_what_they_quarrel_about(
+def test_two_owners_of_a_hook_are_refused_by_name(
     one: dict[str, object], two: dict[str, object], what: str
 ) -> None:
     layers = (layer("anna", **one), FedAvg(), layer("bert", **two))
@@ -96,7 +96,7 @@ def test_two_owners_are_named_and_what_they_quarrel_about(
     ("text", "part", "whole"),
     [("fedprox+ala+fedala", "ala", "fedala"), ("fedrod+balanced", "balanced", "fedrod")],
 )
-def test_a_method_is_not_put_beside_what_it_contains(text: str, part: str, whole: str) -> None:
+def test_a_method_is_not_combined_with_a_part_of_itself(text: str, part: str, whole: str) -> None:
     with pytest.raises(MethodError) as caught:
         method(text)
     said = f"{part} and {whole} cannot be combined: {whole} already includes {part}"
@@ -132,7 +132,7 @@ def test_a_method_is_not_put_beside_what_it_contains(text: str, part: str, whole
         ),
     ],
 )
-def test_a_limit_without_a_meaning_is_refused(text: str, sentence: str) -> None:
+def test_a_limit_without_an_effect_is_refused(text: str, sentence: str) -> None:
     with pytest.raises(MethodError) as caught:
         method(text)
     assert str(caught.value).endswith(f"': {sentence}")
@@ -142,7 +142,7 @@ def test_a_limit_without_a_meaning_is_refused(text: str, sentence: str) -> None:
     "text",
     ["scaffold@first+map", "fedprox@second+map", "fedrs@personal+ditto", "fedprox-c@train"],
 )
-def test_a_limit_with_a_meaning_is_taken(text: str) -> None:
+def test_a_limit_with_an_effect_is_accepted(text: str) -> None:
     assert method(text).limits
 
 

@@ -113,7 +113,7 @@ def report(federation: Federation, draw: st.DrawFn) -> dict[str, float]:
 
 
 def spoiled(honest: dict[str, float], draw: st.DrawFn) -> dict[str, float]:
-    """Another number for a scalar, one too few, or one too many."""
+    """The scalars with one changed, removed or added."""
     name = draw(st.sampled_from([*sorted(honest), "spy"]))
     value = draw(st.none() | wild)
     rest = {key: number for key, number in honest.items() if key != name}

@@ -157,7 +157,7 @@ def test_mixtures_can_be_mixed_again(
     plain: Nets, examples: Data, trainer: Make, turn: Take
 ) -> None:
     """Two shares of each of two labellings: four, which sum to 1."""
-    hooks = {"alpha": 0.2, "batch": Mixup.batch, "_share": Mixup._share}
+    hooks = {name: vars(Mixup)[name] for name in ("alpha", "batch", "_partners", "_share")}
     twice: type[Method] = type("Twice", (Method,), {"name": "twice", **hooks})
     after: list[Batch] = []
     turn(trainer(Stack((Mixup(1.0), twice(), tape(after))), plain(), examples(6)), epochs=2)

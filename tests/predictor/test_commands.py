@@ -204,7 +204,7 @@ def test_a_mistake_gets_one_sentence(
     assert sentence in line
 
 
-def test_a_count_of_none_is_refused(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_count_of_zero_is_refused(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["predict", str(models), "x.png", "--top", "0"])
     assert "'0' is not a number from 1" in capsys.readouterr().err

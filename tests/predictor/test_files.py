@@ -131,7 +131,7 @@ PLACES = [(key,) for key in FITTING] + [
 def test_a_manifest_is_read_or_refused_whatever_stands_in_it(
     tmp_path: Path, place: tuple[str, ...], value: object
 ) -> None:
-    """With one value replaced, a manifest is refused or usable."""
+    """A manifest with one value replaced is refused or usable."""
     manifest = json.loads(json.dumps(FITTING))
     inner = manifest
     for key in place[:-1]:

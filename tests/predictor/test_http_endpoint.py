@@ -316,7 +316,7 @@ def test_a_head_request_gets_no_body(server: Endpoint) -> None:
     assert ask(server, "HEAD", "/labels") == (404, None)
 
 
-def test_another_family_of_addresses_does_as_well(models: Path) -> None:
+def test_an_ipv6_address_works(models: Path) -> None:
     endpoint = Endpoint(Predictor(models), "::1", 0)
     endpoint.server_close()
     assert endpoint.url == f"http://[::1]:{endpoint.server_port}/"
@@ -357,7 +357,7 @@ def test_requests_at_once_each_get_their_own_answer(
         assert got == pytest.approx(expected, abs=1e-6)
 
 
-def test_one_connection_too_many_is_told_so(models: Path, pixels: np.ndarray) -> None:
+def test_one_connection_too_many_gets_503(models: Path, pixels: np.ndarray) -> None:
     """Two clients hold both places; when one leaves, the next is answered."""
     endpoint = Endpoint(Predictor(models), "127.0.0.1", 0, most_connections=2)
     thread = threading.Thread(target=endpoint.run)
@@ -444,7 +444,7 @@ def test_only_this_machines_own_names_are_answered(
         assert status == 200 or "is not a name of this machine" in answer["error"]
 
 
-def test_two_hosts_are_none(server: Endpoint) -> None:
+def test_a_request_with_two_hosts_is_refused(server: Endpoint) -> None:
     both = b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\nConnection: close\r\n\r\n"
     assert b" 421 " in raw(server, both).split(b"\r\n")[0]
     assert b" 200 " in raw(server, b"GET / HTTP/1.0\r\n\r\n").split(b"\r\n")[0]

@@ -100,7 +100,7 @@ def test_a_file_becomes_the_pixels_that_training_makes_of_it(
         assert np.array_equal(prepare_images(opened, shape, True)[0], trained)
 
 
-def test_a_picture_that_lies_on_its_side_is_put_upright(tmp_path: Path) -> None:
+def test_a_picture_is_rotated_by_its_exif_orientation(tmp_path: Path) -> None:
     image, exif = picture("RGB"), PIL.Image.Exif()
     exif[0x0112] = 6
     image.save(tmp_path / "side.png", exif=exif)
@@ -236,7 +236,7 @@ def test_a_model_of_five_channels_takes_arrays_of_its_size_only() -> None:
         prepare_images(np.zeros((3, 8, 10), np.uint8), shape, True)
 
 
-def test_without_pillow_arrays_still_go(
+def test_arrays_work_without_pillow(
     models: Path, pixels: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Arrays are scaled to the same pixels; only files and PIL images need Pillow."""

@@ -416,7 +416,7 @@ def test_a_child_of_a_fork_goes_on_with_its_parents_model_or_says_what_is_wrong(
     assert len(out.split()) == 2, err  # the parent's answer, from memory
 
 
-def test_where_no_thread_can_be_had_the_old_model_answers(
+def test_without_a_new_thread_the_old_model_stays_in_use(
     two: Path, pixels: np.ndarray, point: Point, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_: threading.Thread) -> None:
@@ -431,7 +431,7 @@ def test_where_no_thread_can_be_had_the_old_model_answers(
 
 
 @pytest.mark.parametrize("given", ["absent", "models/empty"])
-def test_where_no_model_is_yet_one_sentence_says_so(models: Path, given: str) -> None:
+def test_a_missing_model_is_one_sentence(models: Path, given: str) -> None:
     (models / "empty").mkdir()
     with pytest.raises(StoreError, match=r"there is no model here .*after its first training"):
         Predictor(models.parent / given)

@@ -128,7 +128,7 @@ def test_another_provider_of_onnx_runtime_may_be_asked_for(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("how", ["raising", "silent"])
-def test_one_that_was_asked_for_is_not_replaced(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_requested_provider_is_not_replaced(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     runtime = FakeRuntime([CUDA, CPU], **{how: (CUDA,)})  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"provider 'cuda': CUDA .*; leave the choice"):
         started(monkeypatch, runtime, "cuda")

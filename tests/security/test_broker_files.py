@@ -115,7 +115,7 @@ def test_the_memory_grows_with_the_federation() -> None:
         (["--chunk-bytes", "100"], "--chunk-bytes 100: must be 1024 to 16777216"),
     ],
 )
-def test_sizes_that_cannot_be(
+def test_invalid_sizes_are_refused(
     tmp_path: Path, flags: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert said in refused(tmp_path, "--devices", "a", *flags, capsys=capsys)

@@ -1,4 +1,4 @@
-"""Files that somebody has damaged or removed: the real processes name them, or lose nothing."""
+"""Damaged and removed files: the real processes name the file, or lose nothing."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def removed(*patterns: str) -> Damage:
 
 
 def flipped(*patterns: str) -> Damage:
-    """One bit of the byte in the middle is another one."""
+    """The bytes with one bit flipped in the middle."""
 
     def damage(folder: Path) -> None:
         for path in found(folder, *patterns):
@@ -170,7 +170,7 @@ def started(folders: Path, name: str, kind: str, case: Case, place: Path) -> Ite
 
 
 def check(folders: Path, name: str, kind: str, cases: list[Case], place: Path) -> None:
-    """Start one process a case, and see what becomes of each."""
+    """Start one process per case, and check its error or that it continues."""
     with contextlib.ExitStack() as stack:
         running = []
         for number, case in enumerate(cases):

@@ -1,4 +1,4 @@
-"""An enrolled device that shouts: floods, retained rubbish, and other people's topics."""
+"""An enrolled device that floods: many messages, retained garbage, and other devices' topics."""
 
 from __future__ import annotations
 

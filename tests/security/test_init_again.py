@@ -1,4 +1,4 @@
-"""`fededge init broker`, run again: what is there stays, who was shut out stays out."""
+"""`fededge init broker`, run again: existing files and lock-outs stay."""
 
 from __future__ import annotations
 

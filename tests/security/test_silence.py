@@ -1,4 +1,4 @@
-"""Devices that keep silent: they delay a few rounds, and then nobody waits for them."""
+"""Silent devices delay a few rounds; then no round waits for them."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_ten_rounds_with_a_silent_device_take_a_few_times_as_long(fleet: Fleet) 
     assert {device for round_ in run.merged() for device in round_} == set(HONEST)
 
 
-def test_a_status_without_its_device_is_nobody(fleet: Fleet) -> None:
+def test_a_retained_status_does_not_stand_for_a_device(fleet: Fleet) -> None:
     """The retained status of a device that is gone counts for one lease, and only once."""
     rounds = {"count": 2, "lease": 5.0}
     with fleet.run(rounds) as run, run.hostile() as rogue:

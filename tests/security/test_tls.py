@@ -66,7 +66,7 @@ def connect(broker: BrokerConfig) -> Session:
     return session
 
 
-def test_with_the_right_certificates_all_is_well(port: int, pki: Path) -> None:
+def test_the_right_certificates_connect(port: int, pki: Path) -> None:
     session = connect(BrokerConfig(host=HOST, port=port, tls=True, **files(pki)))
     assert session.address == f"mqtts://{HOST}:{port}"
     session.stop()
@@ -179,7 +179,7 @@ def test_a_broker_that_wants_tls(
     assert f"mqtt://{HOST}:{port}: the broker speaks TLS there; set [broker] tls = true" in said
 
 
-def test_nobody_there(tmp_path: Path, pki: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_broker_listens(tmp_path: Path, pki: Path, capsys: pytest.CaptureFixture[str]) -> None:
     number = free_port()
     said = complaint(agent(tmp_path, number, **files(pki)), capsys)
     assert f"mqtts://{HOST}:{number}: no broker answers (connection refused)" in said

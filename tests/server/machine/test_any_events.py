@@ -116,7 +116,7 @@ class Anything:
             n: (o.transfer.report, frozenset[int]()) for n, o in everyone.items() if o.transfer
         }
         recalled = Recalled(
-            known=frozenset(everyone.known),
+            known=frozenset(n for n, o in everyone.items() if o.known),
             asked={state.version: everyone.invited, **state.asked},
             accepted={n: o.accepted for n, o in everyone.items() if o.accepted},
             stored=frozenset(everyone.stored),

@@ -6,6 +6,8 @@ import itertools
 
 import pytest
 
+from fededge.config import RoundsConfig
+from fededge_server.machine.eligibility import Eligibility
 from fededge_server.machine.participants import ForbiddenMoveError, Participant, Participants
 from fededge_server.machine.parts import PARTS, Part
 
@@ -39,7 +41,7 @@ def test_every_part_can_be_reached_and_left() -> None:
 
 
 def test_devices_are_found_by_their_part_in_the_order_of_their_ids() -> None:
-    participants = Participants()
+    participants = Participants(Eligibility(RoundsConfig()))
     for device in ("c", "a", "b"):
         participants.of(device).move(Part.INVITED)
     participants["b"].move(Part.FAILED)

@@ -12,6 +12,7 @@ import pytest
 from fededge.config import RoundsConfig
 from fededge.wire import chunks
 from fededge.wire.messages import MAX_RESEND, Manifest, Reply, Report, Status, decode, encode
+from fededge_server.machine.census import Group
 from fededge_server.machine.events import (
     Bad,
     Check,
@@ -141,7 +142,7 @@ class Driven:
 
     @property
     def present(self) -> list[str]:
-        return [one.device for one in self.participants.online]
+        return [one.device for one in self.participants.where(Group.ONLINE)]
 
     @property
     def sending(self) -> list[Participant]:
@@ -234,7 +235,7 @@ def test_a_device_with_another_layout_does_not_count_and_is_told_nothing() -> No
     assert OTHER in note.text
     assert LAYOUT in note.text
     assert driven.view.phase == "waiting"
-    assert driven.participants.known == []
+    assert driven.participants.where(Group.KNOWN) == []
 
 
 def test_an_invited_device_that_comes_back_with_another_layout_is_not_waited_for() -> None:
@@ -655,7 +656,7 @@ def test_a_device_that_flips_is_there_when_its_last_word_says_so() -> None:
     driven = Driven(min_devices=2)
     driven(status("a"), gone("a"), status("a"), gone("a"), gone("a"))
     assert driven.present == []
-    assert driven.participants.known == ["a"]
+    assert [one.device for one in driven.participants.where(Group.KNOWN)] == ["a"]
     driven(status("a"))
     assert driven.present == ["a"]
 
