@@ -116,7 +116,6 @@ class Agent:
         self._claim(shell)
         self._subscribe(shell.session)
         shell.session.start()
-        log.info("connected to %s as device '%s'", shell.session.address, self.config.device)
         return shell
 
     def close(self) -> None:

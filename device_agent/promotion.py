@@ -188,7 +188,7 @@ class Promotion:
             done = work()
         except StoreError as error:
             if str(error) != self.problem:
-                log.error("%s", error)
+                log.error("%s", error, extra={"event": "promotion-failed"})
             self.problem = str(error)
             return False
         self.problem = ""
@@ -217,7 +217,7 @@ class Promotion:
         try:
             record, current = self.models.index(), self.models.current()
         except StoreError as error:
-            log.error("%s", error)
+            log.error("%s", error, extra={"event": "promotion-failed"})
             return {}
         last = record.history[-1].event if record.history else "none"
         state = "pinned" if record.pinned is not None else STATES.get(last, last)

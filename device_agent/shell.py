@@ -163,7 +163,7 @@ class AgentShell(ServiceShell[events.Event, commands.Command, Status]):
         except DiskFullError:
             self._unsaved = state  # tried again at every tick
             if trust.problem != before:
-                log.error("%s", trust.problem)
+                log.error("%s", trust.problem, extra={"event": "state-refused"})
         finally:
             if trust.problem != before:
                 self.announce()

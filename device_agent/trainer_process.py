@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from collections.abc import Callable
@@ -58,8 +57,7 @@ class TrainerProcess:
         if not self.process.alive:
             self._prepared = self._greeted = False
             self.process.start(with_passive_threads(os.environ), *self.store.descriptors)
-            level = logging.getLogger().getEffectiveLevel()
-            self.process.send((self.config, level))
+            self.process.send(self.config)
 
     def load_methods(self) -> None:
         """Wait until the process has imported the method files that the operator allows."""

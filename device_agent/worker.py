@@ -133,7 +133,7 @@ class Worker:
         try:
             yield
         except DataError as error:  # names files and labels: for this device's log only
-            log.error("%s: %s", what, error)
+            log.error("%s: %s", what, error, extra={"event": "data-unfit"})
             tell(UNFIT)
         except FedEdgeError as error:
             if isinstance(error, StoreError) and not isinstance(error, DiskFullError):
@@ -142,7 +142,7 @@ class Worker:
         except RemoteError as error:  # its traceback is in the log already
             tell(one_line(f"{what}: {error}"))
         except Exception as error:
-            log.exception("%s", what)
+            log.exception("%s", what, extra={"event": "job-failed"})
             tell(one_line(f"{what}: {type(error).__name__}: {error}"))
 
     def _prepare(self, state: State) -> None:

@@ -155,7 +155,7 @@ class CommandExecutor:
         parts.message.problem = ""
         if result.problem:
             parts.message.problem = f"round {command.round + 1} is without effect: {result.problem}"
-            log.error("%s", parts.message.problem)
+            log.error("%s", parts.message.problem, extra={"event": "merge-failed"})
         written: list[Event] = []
         for device, reason in result.refused.items():
             refused = events.Refuse(device, reports[device].version, reason, quarantined=True)

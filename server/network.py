@@ -2,7 +2,8 @@
 
 Nothing else in a coordinator needs torch. So this runs in a process of its own, unless torch is
 loaded already: importing it takes half a gigabyte. The process ends once the network is built, or
-stays if every version is to be evaluated.
+stays if every version is to be evaluated. A coordinator that restarts knows the network
+(`kept_network`), and has the process only for that.
 """
 
 from __future__ import annotations
@@ -15,20 +16,22 @@ from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import NamedTuple
 
+import numpy as np
+
 from fededge import methods, models
 from fededge._internal import logs
 from fededge._internal.lazy_torch import torch, torch_is_loaded
 from fededge._internal.torch_process import TorchProcess, report_progress
 from fededge.config import DataConfig, EvaluationHardwareConfig, ModelConfig
 from fededge.data.local import evaluation_set, model_spec
-from fededge.errors import FedEdgeError
+from fededge.errors import ConfigError, FedEdgeError
 from fededge.flat import FlatModel, Layout, Vector, as_numpy
 from fededge.hardware import CPU, Hardware, choose, with_passive_threads
 from fededge.model_spec import ModelSpec
 from fededge.models.evaluation import accuracy
 from fededge.training import prepare_threads
 
-__all__ = ["Founded", "Network", "serve"]
+__all__ = ["Founded", "Network", "NetworkRequest", "serve"]
 
 log = logging.getLogger("coordinator")
 
@@ -47,20 +50,25 @@ class Founded(NamedTuple):
     layout: Layout
     first: Vector
 
-    def without_model(self) -> Founded:
-        """The same without the first values: a run that goes on needs no second model in memory."""
-        return self._replace(first=self.first[:0].copy())
+    @classmethod
+    def without_values(cls, spec: ModelSpec, layout: Layout) -> Founded:
+        """The network of a run that goes on: it needs no second model in memory."""
+        return cls(spec, layout, np.empty(0, np.float32))
 
 
 @dataclass(frozen=True)
 class NetworkRequest:
-    """The configured network, and the data and hardware to evaluate it on."""
+    """The configured network, and the data and hardware to evaluate it on.
+
+    `values`: the first values are wanted too.
+    """
 
     model: ModelConfig
     data: DataConfig
     method: str
     seed: int
     hardware: EvaluationHardwareConfig
+    values: bool = True
 
     @property
     def judged(self) -> bool:
@@ -81,6 +89,8 @@ class Network:
     ) -> None:
         self.wanted = NetworkRequest(model, data, method, seed, hardware)
         self._here: Built | None = None
+        self._known: Founded | None = None
+        self._owed = False
         name = "the process that builds the network"
         self._there = TorchProcess(name, PROGRAM, STALL, progress)
 
@@ -92,12 +102,29 @@ class Network:
         if torch_is_loaded():
             self._here = Built(self.wanted)
             return self._here.founded
-        self._there.start(with_passive_threads(os.environ))
-        self._there.send(self.wanted)
-        founded = self._there.receive()
-        assert isinstance(founded, Founded)
+        self._begin(self.wanted)
+        founded = self._receive()
         if not self.wanted.judged:
             self.stop()
+        return founded
+
+    def resume(self, known: Founded) -> None:
+        """Go on with a network that is known, and return at once.
+
+        If versions are evaluated the process builds it meanwhile, for the first of them.
+        """
+        self._known = known
+        if self.wanted.judged and not torch_is_loaded():
+            self._begin(replace(self.wanted, values=False))
+            self._owed = True
+
+    def _begin(self, wanted: NetworkRequest) -> None:
+        self._there.start(with_passive_threads(os.environ))
+        self._there.send(wanted)
+
+    def _receive(self) -> Founded:
+        founded = self._there.receive()
+        assert isinstance(founded, Founded)
         return founded
 
     def accuracy(self, model: Vector) -> float | None:
@@ -115,8 +142,10 @@ class Network:
             return None
 
     def _judged(self, model: Vector) -> float | None:
-        if self._here is None and self._there.pid is None:
-            self.start()
+        if self._owed or (self._here is None and self._there.pid is None):
+            built = self._receive() if self._owed else self.start()
+            self._owed = False
+            self._check_same(built)
         if self._here is not None:
             return self._here.accuracy(model)
         self._there.send(model)
@@ -124,8 +153,18 @@ class Network:
         assert isinstance(found, float)
         return found
 
+    def _check_same(self, built: Founded) -> None:
+        """Refuse data that has changed under the same name while nobody looked."""
+        known = self._known or built
+        if (known.spec, known.layout.hash) != (built.spec, built.layout.hash):
+            raise ConfigError(
+                "the coordinator's [data] has other labels, shapes or normalisation than when the "
+                "run began; put it back, or restart the coordinator without it"
+            )
+
     def stop(self) -> None:
         """End the process; started again by the next call that needs it."""
+        self._owed = False
         self._there.stop()
 
 
@@ -136,7 +175,11 @@ class Built:
         spec = model_spec(wanted.model, wanted.data)
         self.net = FlatModel(models.build_for(spec, wanted.seed), trains=False)
         methods.method(wanted.method).needs(self.net.module)
-        self.founded = Founded(spec, self.net.layout, as_numpy(self.net.vector))
+        self.founded = (
+            Founded(spec, self.net.layout, as_numpy(self.net.vector))
+            if wanted.values
+            else Founded.without_values(spec, self.net.layout)
+        )
         self.test = evaluation_set(wanted.data, spec) if wanted.judged else None
         self.preprocess = models.Preprocess(spec)
         self.hardware = _chosen(wanted.hardware, spec) if wanted.judged else CPU

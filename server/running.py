@@ -187,5 +187,5 @@ class RunningCoordinator(ServiceShell[Event, Command, Presence]):
 
     def on_full(self, command: Command, error: DiskFullError) -> None:
         """A full disk ends nothing: the rounds ask for all that they need when there is space."""
-        log.error("%s", error)
+        log.error("%s", error, extra={"event": "disk-full"})
         self.handle(events.Full(True))

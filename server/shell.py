@@ -23,13 +23,14 @@ from fededge.service.presence import claim_name, new_claim
 from fededge.transport.session import Session, Will
 from fededge.wire.messages import Presence
 from fededge_server.identity import Identity
+from fededge_server.kept_network import keep_network, kept_network
 from fededge_server.machine import events
 from fededge_server.machine.facts import RunFacts
 from fededge_server.machine.health import Health
 from fededge_server.machine.rollout import Plan, Staging
 from fededge_server.machine.rounds import Rounds
 from fededge_server.merging import Merging
-from fededge_server.network import Network
+from fededge_server.network import Founded, Network
 from fededge_server.parts import CoordinatorParts
 from fededge_server.publisher import Publisher
 from fededge_server.rollback import RollbackRequest
@@ -141,17 +142,30 @@ class Coordinator:
         config = self.config
         key = read_signing_key(Path(config.signing_key)) if config.signing_key else None
         identity = Identity(config.federation, uuid.uuid4().hex, key)
-        founded = self.network.start()
+        known = kept_network(self.store.folder, self.network.wanted)
+        founded = known or self.network.start()
         self.store.open()
         self.claim(config, identity)
-        if self.store.progress() is not None:
-            founded = founded.without_model()
-        versions = Versions.resume(config, self.store, self.network, founded)
+        versions = self._versions(founded, known is not None)
         running = RunningCoordinator(self._parts(identity, versions))
         running.session.start()
         for before in self.store.history()[-2:-1]:  # we may have been killed before this was done
             running.parts.publisher.outdate(before.version)
         return running
+
+    def _versions(self, founded: Founded, known: bool) -> Versions:
+        """Go on with the run, or begin one; `known`: an earlier process had built the network."""
+        begun = self.store.progress() is not None
+        if begun:
+            founded = Founded.without_values(founded.spec, founded.layout)
+        elif known:
+            founded = self.network.start()
+        versions = Versions.resume(self.config, self.store, self.network, founded)
+        if begun and known:
+            self.network.resume(founded)
+        else:
+            keep_network(self.store.folder, self.network.wanted, founded)
+        return versions
 
     def _parts(self, identity: Identity, versions: Versions) -> CoordinatorParts:
         rounds, staging = self._rounds(versions), self._staging(versions)

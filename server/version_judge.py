@@ -46,7 +46,12 @@ class VersionJudge:
             return []
         good = self.health.last_good
         self.message.problem = f"version {version} is bad: {why}"
-        log.error("%s; the last good one is %s", self.message.problem, good or "unknown")
+        log.error(
+            "%s; the last good one is %s",
+            self.message.problem,
+            good or "unknown",
+            extra={"event": "version-bad"},
+        )
         if self.roll_back and good and version == self.versions.progress.version:
             try:
                 return self._go_back(good, why)

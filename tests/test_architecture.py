@@ -19,6 +19,7 @@ PAGE = page("architecture.md")
 SHIPPED = ("fededge", "server", "device_agent")
 CODE = re.findall(r"`([^`\n]+)`", PAGE)
 PATH = r"[a-z_]+/[\w/]*(\.\w+)?"
+CONSTANTS = re.findall(r"((?:`[A-Z_]+`(?:,| and| or)? )+)(?:of|in) `([\w/]+\.py)`", PAGE)
 PATHS = sorted({text.partition(": ")[0] for text in CODE if re.fullmatch(rf"{PATH}(: .*)?", text)})
 
 
@@ -60,8 +61,16 @@ def test_every_name_is_in_its_file(path: str, name: str) -> None:
     assert name in names(path)
 
 
+@pytest.mark.parametrize(("constants", "path"), CONSTANTS)
+def test_every_constant_is_in_its_file(constants: str, path: str) -> None:
+    text = (ROOT / path).read_text("utf-8")
+    for name in re.findall(r"\w+", re.sub(r"\b(?:and|or)\b", "", constants)):
+        assert re.search(rf"^{name}\b.* = ", text, re.MULTILINE), f"{path} has no {name}"
+
+
 def test_the_page_names_enough_to_be_worth_checking() -> None:
     assert len(set(named())) > 40
+    assert ("`COMMANDS` and `FOLDERS` ", "fededge/cli/parser.py") in CONSTANTS
     assert ("server/machine/updates.py", "Updates._refuse") in set(named())
 
 

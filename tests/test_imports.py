@@ -52,12 +52,14 @@ fededge_agent: _internal.plain_text errors _internal hardware flat wire storage 
 fededge_agent.trainer: errors model_spec _internal hardware flat models wire method storage
     credentials training fededge_agent.store export methods config data fededge_agent
 fededge_server.store: errors flat wire storage fededge_server.machine
+doctor: _internal.plain_text errors wire storage broker credentials fededge_agent.store config data
+    transport fededge_server.store
 fededge_server: _internal.plain_text errors model_spec _internal hardware flat models wire method
     storage credentials federated training methods config data transport service
     fededge_server.machine fededge_server.store
 cli: _internal.plain_text errors _internal hardware inputs ops models wire storage broker
     credentials federated predictor training export methods config data transport service
-    simulation fededge_agent fededge_server.store fededge_server
+    simulation fededge_agent fededge_server.store doctor fededge_server
 __main__: cli
 """
 
@@ -82,8 +84,8 @@ ONLY: dict[str, tuple[str, ...]] = {
     "fededge._C": ("fededge.ops",),
     "fededge._cuda": ("fededge.ops",),
     "fededge._sums": ("fededge.federated.sums",),
-    "fededge_agent": ("fededge_agent", "fededge.cli"),
-    "fededge_server": ("fededge_server", "fededge.cli"),
+    "fededge_agent": ("fededge_agent", "fededge.cli", "fededge.doctor"),
+    "fededge_server": ("fededge_server", "fededge.cli", "fededge.doctor"),
     "onnx": ("fededge.export",),
     "onnxruntime": ("fededge.export", "fededge.predictor"),
     "onnxscript": ("fededge.export",),
@@ -99,8 +101,8 @@ LAZY: dict[str, tuple[str, ...]] = {
     "PIL": ("fededge",),
     "cryptography": ("fededge.predictor",),
     "fededge.credentials.signing_keys": ("fededge_agent.trust",),
-    "fededge_agent": ("fededge.cli",),
-    "fededge_server": ("fededge.cli",),
+    "fededge_agent": ("fededge.cli", "fededge.doctor"),
+    "fededge_server": ("fededge.cli", "fededge.doctor"),
     "onnxruntime": ("fededge.predictor",),
     "torchvision": ("fededge",),
 }

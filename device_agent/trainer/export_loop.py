@@ -73,7 +73,7 @@ class Exporting:
             candidate = make_candidate(self.net, self.template, self._origin(answer, state), inputs)
             outcome = self.promotion.offer(candidate, self._complete)
         except (ExportError, StoreError) as error:  # e.g. a full disk: the next turn tries again
-            log.error("%s", error)
+            log.error("%s", error, extra={"event": "promotion-failed"})
             return
         finally:
             self.net.swap(before)

@@ -41,8 +41,8 @@ def serve(connection: Connection) -> None:
     with contextlib.suppress(OSError):  # Linux has it
         Path("/proc/self/oom_score_adj").write_text(OOM_SCORE)
     with contextlib.suppress(EOFError, OSError):
-        config, level = connection.recv()
-        logs.set_up(level <= logging.DEBUG)
+        config = connection.recv()
+        logs.set_up()
         apply(Priority(**msgspec.structs.asdict(config.hardware.priority)))
         turns = DeviceTurns(config, report_progress(connection))
         connection.send(_answer(turns, None))
@@ -83,7 +83,8 @@ def _answer(turns: DeviceTurns, request: Request | None) -> object:
     except (FedEdgeError, StoppedError) as error:
         return error
     except Exception as error:
-        log.exception("%s", "the start" if request is None else type(request).__name__)
+        what = "the start" if request is None else type(request).__name__
+        log.exception("%s", what, extra={"event": "job-failed"})
         return RemoteError(f"{type(error).__name__}: {error}")
 
 

@@ -74,7 +74,7 @@ def _joined(lines: list[str]) -> str:
 
 
 def denied_users(text: str) -> list[str]:
-    """The users whom an ACL denies every topic, in their order."""
+    """The users that an ACL denies every topic, in their order."""
     denied = (user for user, rule in _parsed(text) if _denies_all(rule))
     return list(dict.fromkeys(user for user in denied if user))
 

@@ -73,7 +73,7 @@ def write_broker(plan: BrokerPlan) -> list[str]:
 
 
 def _add_rules(path: Path, federation: str) -> list[str]:
-    """Add the rules of a federation; keep all others, and say whom the list shuts out."""
+    """Add the rules of a federation and keep all others; return what was done, with the denials."""
     before = _text(path)
     count = len(missing_rules(before, federation))
     if count:
@@ -118,7 +118,7 @@ def _add_users(folder: Path, names: Iterable[str]) -> list[str]:
 
 
 def _standing(name: str, text: str, denied: list[str], path: Path, listed: bool) -> str:
-    """What becomes of a user whom the broker knows or has shut out; empty for a new one.
+    """Describe a user that the broker knows or has locked out; empty for a new user.
 
     A user with a secret who is missing in the broker's list was removed by the operator.
     """
@@ -135,7 +135,7 @@ def _standing(name: str, text: str, denied: list[str], path: Path, listed: bool)
 
 
 def _check_list(passwords: Path, store: Path, conf: Path) -> None:
-    """Refuse to guess who was locked out of a broker whose list of passwords is gone."""
+    """Refuse to rebuild a lost password list, which also recorded the users that are locked out."""
     if conf.exists() and any(store.glob("*.password")) and not passwords.exists():
         raise ConfigError(
             f"{passwords}: it is gone, and nothing else tells who was locked out; restore it, or "

@@ -8,6 +8,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 
+from fededge._internal import logs
 from fededge._internal.plain_text import plain
 from fededge.cli.parser import command_parser, wanted_command
 from fededge.errors import ConfigError, FedEdgeError
@@ -28,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = command_parser([command] if command else []).parse_args(given)
         return int(options.run(options) or 0)
     except FedEdgeError as error:
-        print(f"fededge: {plain(str(error), MOST_SAID)}", file=sys.stderr)
+        print(logs.last_line(plain(str(error), MOST_SAID)), file=sys.stderr)
         return error.exit_code
     except ModuleNotFoundError as error:
         print(f"fededge: {_missing(error, command)}", file=sys.stderr)

@@ -16,6 +16,7 @@ from fededge.config.sections import (
     CoordinatorConfig,
     DataConfig,
     ExportConfig,
+    LogConfig,
     Side,
 )
 from fededge.config.template import template
@@ -28,6 +29,7 @@ __all__ = [
     "EvaluationHardwareConfig",
     "ExportConfig",
     "HardwareConfig",
+    "LogConfig",
     "ModelConfig",
     "RobustConfig",
     "RolloutConfig",

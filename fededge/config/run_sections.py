@@ -81,7 +81,9 @@ class RoundsConfig(Section, frozen=True):
         Literal["random", "round-robin", "recency"],
         described("of devices: a seeded draw, in turn by id, or the longest not heard from first"),
     ] = "random"
-    min_devices: Annotated[int, described("a round starts when so many are present", ge=1)] = 2
+    min_devices: Annotated[
+        int, described("a round starts when this many devices are present", ge=1)
+    ] = 2
     min_examples: Annotated[
         int, described("devices with fewer examples are not selected", ge=0)
     ] = 0

@@ -22,6 +22,7 @@ __all__ = [
     "CoordinatorConfig",
     "DataConfig",
     "ExportConfig",
+    "LogConfig",
     "Side",
 ]
 
@@ -117,6 +118,19 @@ class DataConfig(Section, frozen=True):
     ] = 0.2
 
 
+class LogConfig(Section, frozen=True):
+    """The log of the service, on standard error."""
+
+    level: Annotated[
+        Literal["debug", "info", "warning", "error"],
+        described("least level that is logged: debug, info, warning, error"),
+    ] = "info"
+    format: Annotated[
+        Literal["auto", "text", "json"],
+        described("text, json, or auto: json under systemd, else text"),
+    ] = "auto"
+
+
 class Side(Section, frozen=True, kw_only=True):
     """Keys that both sides have: coordinator and agent."""
 
@@ -124,6 +138,7 @@ class Side(Section, frozen=True, kw_only=True):
     state: Annotated[str, described("folder for models and all state; relative to this file")]
     broker: BrokerConfig = BrokerConfig()
     data: DataConfig = DataConfig()
+    log: LogConfig = LogConfig()
 
 
 class CoordinatorConfig(Side, frozen=True, kw_only=True):

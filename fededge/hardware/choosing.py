@@ -50,9 +50,9 @@ def choose(
     """
     chosen = examine(device, threads, precision, memory_format, macs, probe)
     for finding in chosen.findings:
-        log.warning("%s", finding)
+        log.warning("%s", finding, extra={"event": "hardware-unused"})
     if device != "cpu":  # the choice that needs no reason
-        log.info("%s", chosen.hardware.reason)
+        log.info("%s", chosen.hardware.reason, extra={"event": "hardware-chosen"})
     return chosen.hardware
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fededge.predictor.predictor import Predictor
     from fededge.predictor.providers import Provider
 else:
-    # Lazy imports: these modules need numpy. Who reads a manifest needs none.
+    # Lazy imports: these modules need numpy, and reading a manifest does not.
     __getattr__ = lazy_names(
         __name__,
         {

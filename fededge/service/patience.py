@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from fededge.errors import TransportError
 from fededge.service.notify import Notifier
+from fededge.service.watchdog import SIGNS
 
 __all__ = ["PatientClaim", "StopRequestedError"]
 
@@ -54,8 +55,14 @@ class PatientClaim:
                 self.notifier.status(f"waiting for the broker: {failure}")
             self.progress()
             self._wait(pause)
-            reason, pause = failure, min(2 * pause, LONGEST_PAUSE)
+            reason, pause = failure, min(2 * pause, self._longest_pause)
         self.notifier.status("connected")
+
+    @property
+    def _longest_pause(self) -> float:
+        """A pause must not look like a hang to the watchdog."""
+        limit = self.notifier.watchdog
+        return min(LONGEST_PAUSE, limit / SIGNS) if limit else LONGEST_PAUSE
 
     def _attempt(self, arguments: tuple[object, ...]) -> str:
         """Try once; the reason of a failure, or nothing."""

@@ -52,6 +52,7 @@ class ServiceShell(ABC, Generic[E, C, P]):
         self.holder = holder
         self.clock = clock
         self.connected = False
+        self._met = False
         self.lines = lines
         self._presence: type[P] = presence
         self._commands: CommandQueue[E | Tick, C] = CommandQueue(
@@ -144,7 +145,7 @@ class ServiceShell(ABC, Generic[E, C, P]):
             case Incoming():
                 self._take_message(event)
             case Connected():
-                self.connected = True
+                self._note_connection()
                 self.on_connected(event)
             case Delivered():
                 self.on_delivered(event)
@@ -158,6 +159,11 @@ class ServiceShell(ABC, Generic[E, C, P]):
                 raise TransportError(reason)
             case _:
                 self.on_event(event)
+
+    def _note_connection(self) -> None:
+        said = "reconnected to %s" if self._met else "connected to %s"
+        self.lines.log.info(said, self.session.address)
+        self.connected = self._met = True
 
     def _take_message(self, message: Incoming) -> None:
         try:

@@ -212,10 +212,7 @@ class SetAside:
 
 @dataclass(frozen=True)
 class Check:
-    """The update is complete: check it, make it and its report durable, answer Stored or Bad.
-
-    `data` is all of it if it came with its report; otherwise the spool has its chunks.
-    """
+    """Check a complete update, in `data` or else in the spool; make it durable; Stored or Bad."""
 
     device: str
     report: Report

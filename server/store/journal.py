@@ -256,7 +256,7 @@ class Journal:
         try:
             self._marks.write(self._standing(self._journal))
         except StoreError as error:
-            log.warning("%s", error)
+            log.warning("%s", error, extra={"event": "marks-not-written"})
 
     def _add(self, table: str, *row: object) -> None:
         """Write a row; as it is read back it counts, for SQLite may keep 1 as 1.0."""

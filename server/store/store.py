@@ -74,6 +74,15 @@ class Store(JournalTables, Spool):
             self._lock.close()
             self._lock = None
 
+    def verify(self) -> None:
+        """Check the journal as at a start, also while it is in use; StoreError if it is refused."""
+        self._check()
+
+    @property
+    def marks(self) -> tuple[Path, ...]:
+        """The files beside the journal that tell how far it was written."""
+        return tuple(self._marks.paths)
+
     # Versions
 
     def advance(

@@ -5,16 +5,20 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
 import re
+import sys
 import unicodedata
+from pathlib import Path
 
 import pytest
 
 from fededge._internal import logs
+from fededge._internal.log_events import event_of
 from fededge._internal.logs import RateLimit
 
-HOSTILE = "\x1b[2J\u202e\u2028\x9b1m\r\n12:00:00 I coordinator: all 10 rounds are done"
-FORGED = re.compile(r"^\S+ I coordinator: all 10 rounds", re.MULTILINE)
+HOSTILE = "\x1b[2J\u202e\u2028\x9b1m\r\n2026-01-01 12:00:00 I coordinator: all 10 rounds are done"
+FORGED = re.compile(r"^\S+ \S+ I coordinator: all 10 rounds", re.MULTILINE)
 
 
 class Log:
@@ -32,21 +36,86 @@ class Log:
         return self.stream.getvalue().split("\n")[:-1]
 
 
-@pytest.fixture(params=[None, "8:1234"])
-def log(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Log:
-    """In a terminal, and under systemd."""
-    monkeypatch.delenv("JOURNAL_STREAM", raising=False)
-    if request.param:
-        monkeypatch.setenv("JOURNAL_STREAM", request.param)
+def formatter(form: str, level: str = "info") -> logging.Formatter:
+    """The formatter that `set_up` chooses."""
     root = logging.getLogger()
-    before, level = root.handlers[:], root.level
+    before, was = root.handlers[:], root.level
     root.handlers.clear()
-    logs.set_up()
-    formatter = root.handlers[0].formatter
+    logs.set_up(level, form)
+    made = root.handlers[0].formatter
     root.handlers[:] = before
-    root.setLevel(level)
-    assert formatter is not None
-    return Log(formatter)
+    root.setLevel(was)
+    assert made is not None
+    return made
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`set_up` leaves its choice to the processes of a service."""
+    for name in ("JOURNAL_STREAM", logs.FORM_VARIABLE, logs.LEVEL_VARIABLE):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture(params=["text", "json"])
+def log(request: pytest.FixtureRequest) -> Log:
+    return Log(formatter(request.param))
+
+
+@pytest.mark.parametrize(("journal", "as_json"), [("same", True), ("8:1234", False), ("", False)])
+def test_it_is_json_if_standard_error_is_the_journal(
+    journal: str, as_json: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A terminal inherits the variable of the session that it was started in."""
+    with (tmp_path / "stderr").open("w") as stream:
+        about = os.fstat(stream.fileno())
+        same = f"{about.st_dev}:{about.st_ino}"
+        monkeypatch.setattr(sys, "stderr", stream)
+        monkeypatch.setenv("JOURNAL_STREAM", same if journal == "same" else journal)
+        log = Log(formatter("auto"))
+    log.logger.info("left")
+    assert log.lines[0].startswith("{") == as_json
+
+
+def test_a_json_line_has_date_level_part_and_event() -> None:
+    log = Log(formatter("json"))
+    log.logger.warning("connection to %s lost (%s)", "mqtt://a:1", "keep alive")
+    entry = json.loads(log.lines[0])
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", entry.pop("time"))
+    text = "connection to mqtt://a:1 lost (keep alive)"
+    expected = {"level": "warning", "part": "coordinator", "event": "connection-lost"}
+    assert entry == {**expected, "text": text}
+
+
+def test_a_text_line_has_the_date() -> None:
+    log = Log(formatter("text"))
+    log.logger.info("left")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d I coordinator: left", log.lines[0])
+
+
+def test_a_line_about_a_device_names_it_apart() -> None:
+    log = Log(formatter("json"))
+    RateLimit(log.logger, 1, 1).say(logging.INFO, "gate-7", "joined with 3 examples", 0.0)
+    entry = json.loads(log.lines[0])
+    assert (entry["event"], entry["device"]) == ("device-joined", "gate-7")
+    assert entry["text"] == "gate-7: joined with 3 examples"
+
+
+def test_a_quoted_line_does_not_change_the_event() -> None:
+    assert event_of("message on a/b dropped: all 10 rounds are done") == "message-dropped"
+    assert event_of("rests: all 10 rounds are done") == "device-rests"
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_the_last_line_of_a_service_has_the_format_of_its_log(
+    form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(logs.FORM_VARIABLE, form)
+    said = logs.last_line("there is no such file")
+    if form == "text":
+        assert said == "fededge: there is no such file"
+    else:
+        assert json.loads(said)["event"] == "failed"
 
 
 def assert_clean(log: Log) -> None:

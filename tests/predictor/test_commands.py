@@ -101,9 +101,7 @@ def test_an_endpoint_that_others_can_reach_says_so(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(
-        serve_model, "run_until_signal", lambda endpoint, _: endpoint.server_close()
-    )
+    monkeypatch.setattr(serve_model, "run_until_signal", lambda endpoint: endpoint.server_close())
     assert main(["serve-model", str(models), "--host", host, "--port", "0"]) == 0
     assert ("without password or encryption" in capsys.readouterr().out) == open_
 

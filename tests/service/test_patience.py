@@ -54,6 +54,22 @@ def test_it_tries_until_the_broker_is_there_and_logs_each_reason_once(
     assert manager.heard[-1] == "STATUS=connected"
 
 
+def test_no_pause_looks_like_a_hang_to_the_watchdog(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "FIRST_PAUSE", 8.0)
+    waited: list[float] = []
+    monkeypatch.setattr(PatientClaim, "_wait", lambda self, seconds: waited.append(seconds))
+    reasons = iter(["no route"] * 4)
+
+    def claim() -> None:
+        if reason := next(reasons, ""):
+            raise TransportError(reason)
+
+    manager = Manager()
+    manager.watchdog = 40.0
+    PatientClaim(claim, manager, lambda: None)()
+    assert waited == [8.0, 10.0, 10.0, 10.0]
+
+
 def test_a_name_that_is_taken_is_not_waited_for() -> None:
     def claim() -> None:
         raise RefusedError("taken")

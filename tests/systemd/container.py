@@ -24,7 +24,7 @@ __all__ = ["Container", "obstacle", "prepared_root"]
 CHECKOUT = Path(__file__).resolve().parents[2]
 SUITE = "bookworm"
 PACKAGES = (
-    *("systemd", "systemd-sysv", "dbus", "mosquitto"),
+    *("systemd", "systemd-sysv", "dbus", "mosquitto", "procps"),
     # The libraries of Python's own modules
     *("libbz2-1.0", "libexpat1", "libffi8", "liblzma5", "libsqlite3-0", "libssl3", "libstdc++6"),
     *("libgomp1", "zlib1g"),

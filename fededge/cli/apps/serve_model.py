@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from fededge._internal import logs
 from fededge.cli.apps.models import add_model_options, from_one, open_model
 from fededge.cli.services import run_until_signal
 from fededge.errors import ConfigError
@@ -62,7 +63,8 @@ def run(options: argparse.Namespace) -> None:
     print(predictor.about.provider, flush=True)
     if not endpoint.is_local:
         print(OPEN, flush=True)
-    run_until_signal(endpoint, options.verbose)
+    logs.set_up("debug" if options.verbose else "info")
+    run_until_signal(endpoint)
 
 
 def _checked(name: str) -> str:

@@ -81,7 +81,7 @@ def _mistake(text: str, values: Mapping[str, Any]) -> str:
     """Rephrase `Expected int >= 1 - at $.rounds` as `rounds = 0: expected int >= 1`."""
     what, _, place = text.partition(" - at $.")
     name = place.partition("[")[0]
-    subject = f"{name} = {values[name]}" if name in values else "the experiment cannot be"
+    subject = f"{name} = {values[name]}" if name in values else "the experiment is invalid"
     return f"{subject}: {what[0].lower()}{what[1:]}"
 
 

@@ -7,7 +7,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fededge.cli.services import Claim, Progress, add_service_options, run_service
+from fededge.cli.services import (
+    Claim,
+    Progress,
+    add_service_options,
+    load_config,
+    run_service,
+)
 
 if TYPE_CHECKING:
     from fededge.config import AgentConfig
@@ -39,15 +45,15 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from fededge.config import AgentConfig, load
+    from fededge.config import AgentConfig
 
-    config = _allowing(load(options.config, AgentConfig), options.method)
+    config = _allowing(load_config(options, AgentConfig), options.method)
     from fededge_agent.agent import Agent, Surroundings
 
     def make(claim: Claim, progress: Progress) -> Agent:
         return Agent(config, Surroundings(claim=claim, progress=progress))
 
-    run_service(make, Surroundings().claim, options)
+    run_service(make, Surroundings().claim)
 
 
 def _allowing(config: AgentConfig, references: Iterable[str]) -> AgentConfig:

@@ -31,7 +31,7 @@ KINDS = {
     "scalar": "numbers that the method asks for",
     "report": "round, version and checksums of an update",
     "status": "what the device is doing",
-    "claim": "the question whether its name is taken",
+    "claim": "the check whether another process uses its name",
     "framing": "headers and checksums of the pieces of an update",
 }
 

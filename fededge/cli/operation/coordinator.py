@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import argparse
 
-from fededge.cli.services import Claim, Progress, add_service_options, run_service
+from fededge.cli.services import (
+    Claim,
+    Progress,
+    add_service_options,
+    load_config,
+    run_service,
+)
 
 __all__ = ["add_to"]
 
@@ -26,12 +32,12 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from fededge.config import CoordinatorConfig, load
+    from fededge.config import CoordinatorConfig
 
-    config = load(options.config, CoordinatorConfig)
+    config = load_config(options, CoordinatorConfig)
     from fededge_server.shell import Coordinator, claim
 
     def make(claim: Claim, progress: Progress) -> Coordinator:
         return Coordinator(config, claim=claim, progress=progress)
 
-    run_service(make, claim, options)
+    run_service(make, claim)

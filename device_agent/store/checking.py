@@ -1,0 +1,56 @@
+"""A check of the agent's files that changes nothing, also while the agent runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from fededge.storage.sealed import read_sealed
+from fededge_agent.store.index import Index, StoredFile
+from fededge_agent.store.index_file import IndexFile
+from fededge_agent.store.model_file import is_intact, model_path
+from fededge_agent.store.store import PRIVATE, SUFFIXES
+
+__all__ = ["damage"]
+
+
+def damage(state: Path) -> list[tuple[str, bool]]:
+    """What is damaged below a state folder, each with True if the agent repairs it by itself."""
+    folder = state / PRIVATE
+    found = list(_damage(folder))
+    # A running agent may have replaced its files after the index was read: look again.
+    return list(_damage(folder)) if found else found
+
+
+def _damage(folder: Path) -> Iterator[tuple[str, bool]]:
+    files = IndexFile(folder)
+    index, before = read_sealed(files.path, Index), read_sealed(files.before, Index)
+    current = index or before
+    if current is None:
+        if _begun(folder):
+            yield f"{files.path}: unreadable, and so is the one before", False
+        return
+    if index is None or before is None:
+        yield f"{files.path if index is None else files.before}: missing or damaged", True
+    yield from _files(folder, current)
+
+
+def _begun(folder: Path) -> bool:
+    ours = SUFFIXES - {".new"}
+    return folder.is_dir() and any(
+        path.suffix in ours or path.match("agent*.json") for path in folder.iterdir()
+    )
+
+
+def _files(folder: Path, index: Index) -> Iterator[tuple[str, bool]]:
+    if index.private is not None and not is_intact(folder, index.private):
+        spare = index.earlier is not None and is_intact(folder, index.earlier)
+        yield f"{folder / index.private.name}: the private state is damaged", spare
+    again = []
+    if index.held:
+        again.append(StoredFile(model_path(folder, index.held).name, index.held_sha256))
+    if index.turn is not None:
+        again.append(index.turn.update)
+    for file in again:
+        if not is_intact(folder, file):
+            yield f"{folder / file.name}: damaged", True

@@ -1,0 +1,32 @@
+"""What a certificate file says: whose it is, and until when it is valid."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.x509.oid import NameOID
+
+from fededge.errors import ConfigError
+from fededge.storage.files import read_file
+
+__all__ = ["CertificateFacts", "read_certificate"]
+
+
+@dataclass(frozen=True)
+class CertificateFacts:
+    """The common name in a certificate, and its last second as Unix time."""
+
+    name: str
+    until: float
+
+
+def read_certificate(path: Path) -> CertificateFacts:
+    try:
+        found = x509.load_pem_x509_certificate(read_file("broker.certificate", path))
+    except ValueError as error:
+        raise ConfigError(f"broker.certificate: '{path}' cannot be read ({error})") from None
+    names = found.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    name = str(names[0].value) if names else ""
+    return CertificateFacts(name, found.not_valid_after_utc.timestamp())
