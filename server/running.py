@@ -159,7 +159,7 @@ class RunningCoordinator(ServiceShell[Event, Command, Presence]):
                 self.handle(events.UpdateChunkCame(device, address.version, payload))
 
     def acknowledge(self, message: Incoming) -> None:
-        """Acknowledge once all that the message led to is durable: else the broker sends it again."""
+        """Acknowledge once all that the message led to is durable: the broker repeats others."""
         self._unacknowledged.append(message)
         if not self.executor.group:
             self._acknowledge_all()

@@ -88,7 +88,7 @@ def test_nobody_is_asked_for_chunks_of_an_update_that_found_the_disk_full(world:
 @pytest.fixture
 def small() -> Iterator[World]:
     """A federation whose updates travel with their reports, its first round open."""
-    yield from opened_world("all, with their reports")
+    yield from opened_world("all, the nearest of them, updates with their reports")
 
 
 def two_updates(world: World, acked: list[str]) -> list[Incoming]:
