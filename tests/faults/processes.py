@@ -307,6 +307,10 @@ class CoordinatorService(Service):
                 world.oracle.chose(seen.version, seen.asked)
             case rounds.Invite():
                 world.oracle.asked(seen.device, store.recall().quarantined)
+            case rounds.SendReply(device, reply) if reply.kind == "accepted":
+                taken = store.recall().accepted.get(device)
+                entered = taken is not None and taken.version == reply.version
+                world.oracle.entered((device, reply.version), entered)
             case rounds.SendReply(device, reply) if reply.kind == "resend":
                 path = self.process.spooled(device, reply.version)
                 report = pieces.expected(path, Report)

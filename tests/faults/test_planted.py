@@ -164,8 +164,8 @@ def run_with_full_disks() -> None:
     [
         (acknowledge_before_fsync, "acknowledged, and is not durable"),
         (sync_files_without_their_names, "acknowledged, and is not durable"),
-        (acknowledge_before_the_group_is_committed, "acknowledged, and is not durable"),
-        (take_all_but_the_last_of_a_group, "acknowledged, and is lost"),
+        (acknowledge_before_the_group_is_committed, "acknowledged, and the journal lacks it"),
+        (take_all_but_the_last_of_a_group, "acknowledged, and the journal lacks it"),
         (forget_a_chunk_on_reconnect, "put together wrongly"),
         (count_a_duplicate, "counts .*, it reported"),
         (accept_a_stale_version, "acknowledged after a merge without it"),

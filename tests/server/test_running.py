@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -94,7 +95,7 @@ def small() -> Iterator[World]:
 def two_updates(world: World, acked: list[str]) -> list[Incoming]:
     """Reports with their updates, of two devices."""
     found = [a_report(world), a_report(world)]
-    return [Incoming(m.topic, m.payload, False, lambda m=m: acked.append(m.topic)) for m in found]
+    return [Incoming(m.topic, m.payload, False, partial(acked.append, m.topic)) for m in found]
 
 
 def test_updates_that_came_together_are_answered_after_one_commit(small: World) -> None:
