@@ -1,7 +1,7 @@
 """An agent's memory and speed: a real agent that trains, idle and busy.
 
 python benchmarks/agent.py [--models lenet resnet18-small] [--turns 5] [--examples 400]
-                           [--json FILE]
+                           [--device cpu] [--threads 1] [--precision float32] [--json FILE]
 
 Memory: one Mosquitto, one real coordinator and one real agent with its trainer process; resident
 memory while it trains, and once the trainer has ended. Speed: the same turns in a trainer process
@@ -27,6 +27,7 @@ from typing import Any
 
 import msgspec
 
+from device_flags import add_device_flags
 from fededge._internal.processes import Child
 from fededge.broker.local import Broker
 from fededge.config import (
@@ -79,18 +80,21 @@ def data(examples: int) -> DataConfig:
 # Memory, and a round's seconds
 
 
-def federation(folder: Path, model: str, rounds: int, examples: int) -> tuple[float, ...]:
+def federation(
+    folder: Path, model: str, rounds: int, examples: int, hardware: HardwareConfig
+) -> tuple[float, ...]:
     """Run a federation of one agent: idle and training RSS, the trainer's, seconds of a turn."""
     with Broker(folder / "broker", "mosquitto") as broker:
         where = {"host": broker.host, "port": broker.port, "wait": 60.0}
         common = {"federation": "bench", "state": "state", "broker": where}
         shared = msgspec.to_builtins(data(examples))
+        chosen = {**msgspec.to_builtins(hardware), "idle": IDLE}
         agent = _start(
             folder / "agent",
             "agent",
             template(
                 AgentConfig,
-                {**common, "device": "box", "data": shared, "hardware": {"idle": IDLE}},
+                {**common, "device": "box", "data": shared, "hardware": chosen},
             ),
         )
         coordinator = _start(
@@ -190,13 +194,15 @@ def _until(condition: Callable[[], bool]) -> None:
 class Bench:
     """A device whose turns are taken in this process, or in a trainer process."""
 
-    def __init__(self, folder: Path, model: str, examples: int, here: bool) -> None:
+    def __init__(
+        self, folder: Path, model: str, examples: int, hardware: HardwareConfig, here: bool
+    ) -> None:
         config = AgentConfig(
             federation="bench",
             device="box",
             state=str(folder),
             data=data(examples),
-            hardware=HardwareConfig(device="cpu", threads=1),
+            hardware=hardware,
         )
         around = Surroundings(trainer=lambda c, _: DeviceTurns(c)) if here else Surroundings()
         self.agent = Agent(config, around)
@@ -252,10 +258,12 @@ def _import_seconds() -> float:
     return time.perf_counter() - began
 
 
-def turns(folder: Path, model: str, count: int, examples: int) -> dict[str, float]:
+def turns(
+    folder: Path, model: str, count: int, examples: int, hardware: HardwareConfig
+) -> dict[str, float]:
     prepare_training()
-    here = Bench(folder / "here", model, examples, here=True)
-    there = Bench(folder / "there", model, examples, here=False)
+    here = Bench(folder / "here", model, examples, hardware, here=True)
+    there = Bench(folder / "there", model, examples, hardware, here=False)
     seconds: dict[str, list[float]] = {"here": [], "there": [], "first": [], "import": []}
     for number in range(count + 1):
         for name, bench in (("here", here), ("there", there))[:: 1 if number % 2 else -1]:
@@ -273,11 +281,11 @@ def turns(folder: Path, model: str, count: int, examples: int) -> dict[str, floa
     return {name: statistics.median(values) for name, values in seconds.items()}
 
 
-def measure(model: str, count: int, examples: int) -> Row:
+def measure(model: str, count: int, examples: int, hardware: HardwareConfig) -> Row:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        idle, busy, trainer, round_s = federation(folder, model, count + 1, examples)
-        took = turns(folder, model, count, examples)
+        idle, busy, trainer, round_s = federation(folder, model, count + 1, examples, hardware)
+        took = turns(folder, model, count, examples, hardware)
         size = (folder / "there" / "private").glob("*.safetensors")
         return Row(
             model=model,
@@ -302,11 +310,14 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=["lenet", "resnet18-small"])
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--examples", type=int, default=400)
+    add_device_flags(parser, "device", "threads", "precision")
     parser.add_argument("--json", type=Path, metavar="FILE")
     flags = parser.parse_args()
+    names = ("device", "threads", "precision")
+    hardware = msgspec.convert({name: getattr(flags, name) for name in names}, HardwareConfig)
     rows: list[dict[str, Any]] = []
     for model in flags.models:
-        rows.append(asdict(measure(model, flags.turns, flags.examples)))
+        rows.append(asdict(measure(model, flags.turns, flags.examples, hardware)))
         print("  ".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
     if flags.json:
         flags.json.write_text(json.dumps(rows, indent=1) + "\n")

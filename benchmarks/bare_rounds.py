@@ -24,6 +24,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from fededge.config import DataConfig, ModelConfig
 from fededge.data.local import device_examples, model_spec
 from fededge.flat import FlatModel
+from fededge.hardware import CPU, Hardware
 from fededge.methods import Hyper, Private, method
 from fededge.models import Preprocess, build_for
 from fededge.training import Task, Trainer, prepare_training
@@ -46,6 +47,7 @@ class Job:
     examples: int
     rounds: int
     hyper: Hyper
+    hardware: Hardware = CPU
 
 
 @dataclass(frozen=True)
@@ -65,13 +67,14 @@ class Device:
     """One device's training, as an agent's trainer process does it."""
 
     def __init__(self, job: Job, index: int) -> None:
-        prepare_training()
-        torch.set_num_threads(1)
+        prepare_training(job.hardware)
         spec = model_spec(ModelConfig(name=job.model), DataConfig())
         net = FlatModel(build_for(spec, seed=0))
         data = device_examples(share(job.examples, index), spec)
         self.hyper = job.hyper
-        self.trainer = Trainer(f"d{index}", net, Preprocess(spec), data, method("fedavg"))
+        self.trainer = Trainer(
+            f"d{index}", net, Preprocess(spec), data, method("fedavg"), job.hardware
+        )
 
     def turn(self, number: int, model: bytearray) -> memoryview:
         received = torch.frombuffer(model, dtype=torch.float32)

@@ -14,8 +14,8 @@ __all__ = ["add_device_flags", "elapsed"]
 
 
 def add_device_flags(parser: argparse.ArgumentParser, *names: str) -> None:
-    """Add those of the flags; by default a benchmark runs on the CPU in float32."""
-    defaults = {"device": "cpu", "precision": "float32"}
+    """Add those of the flags; by default a benchmark runs on one thread of the CPU in float32."""
+    defaults = {"device": "cpu", "threads": 1, "precision": "float32"}
     for name, kind, text in HARDWARE_FLAGS:
         if name in names:
             default = defaults[name]

@@ -49,6 +49,7 @@ class Part:
     title: str
     command: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
+    folder: Path = ROOT
 
     @property
     def shown(self) -> str:
@@ -90,7 +91,9 @@ def machine_facts(hardware: Hardware, probe: Probe) -> dict[str, str]:
 def parts(device: str, compiled: bool) -> Iterator[Part]:
     """The parts of the report, in order."""
     python = sys.executable
-    yield Part("doctor", (python, "-m", "fededge", "doctor"), {"COLUMNS": "160"})
+    # Not in the checkout: Python would import its package, which has no compiled modules.
+    doctor = (python, "-m", "fededge", "doctor")
+    yield Part("doctor", doctor, {"COLUMNS": "160"}, ROOT / "benchmarks")
     tests = ("-m", "pytest", "-q", "-ra", "-p", "no:cacheprovider")
     yield Part("tests of the CUDA kernels", (python, *tests, "tests/ops/test_cuda.py"))
     yield Part(
@@ -124,7 +127,7 @@ def run(part: Part) -> Outcome:
     began, lines = time.monotonic(), list[str]()
     with subprocess.Popen(
         part.command,
-        cwd=ROOT,
+        cwd=part.folder,
         env={**os.environ, **part.environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -2,7 +2,7 @@
 
 python benchmarks/ops.py [--ops fedacd …] [--batches 64 …] [--classes 10 …] [--threads 1 2]
                          [--compile fedacd …] [--no-compile] [--rounds 15] [--device cuda]
-                         [--json FILE]
+                         [--precision bfloat16] [--json FILE]
 
 us                   microseconds of ours
 eager_ratio          time of the same written in eager torch / ours: higher is better
@@ -22,7 +22,8 @@ threads, and a ratio is of one round's times. With one thread the processor's ti
 a busy machine disturbs less; with more, the clock's: on a machine whose cores are taken, those say
 nothing. torch.compile takes seconds for each shape, so that only the losses of --compile have that
 column, with the first of the threads. At the end stands at how many of the shapes each target is
-met. On another device than the CPU the clock's time is counted, until the device has finished.
+met. On another device than the CPU the clock's time is counted, until the device has finished. The
+precision is that of the logits: under autocast a head gives them in less than float32.
 """
 
 from __future__ import annotations
@@ -230,8 +231,9 @@ def measure_loss(name: str, batch: int, classes: int, args: argparse.Namespace) 
     torch.manual_seed(0)
     with torch.device(args.device):  # not while it is measured: it costs time at every call
         case = losses(batch, classes)[name]
-        z = torch.randn(batch, classes, requires_grad=case.gradient)
-        leaf = torch.randn(batch, classes, requires_grad=True)
+        kind = getattr(torch, args.precision)
+        z = torch.randn(batch, classes, dtype=kind, requires_grad=case.gradient)
+        leaf = torch.randn(batch, classes, dtype=kind, requires_grad=True)
         y = torch.randint(classes, (batch,))
         works = {
             "ours": step(case.ours, z, *case.others),
@@ -413,9 +415,9 @@ def main() -> None:
     parser.add_argument("--no-compile", dest="compile", action="store_const", const=[])
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows here")
-    add_device_flags(parser, "device")
+    add_device_flags(parser, "device", "precision")
     args = parser.parse_args()
-    args.device = choose(args.device).device
+    args.device = choose(args.device, precision=args.precision).device
     args.threads = args.threads or ((1, 2) if args.device == "cpu" else (1,))
     rows = []
     for row in measure(args):

@@ -1,7 +1,8 @@
 """Deployed rounds beside raw TCP and bare paho that do the same work, interleaved in one run.
 
 python benchmarks/round.py [--models lenet resnet18-small] [--devices 4] [--rounds 20] [--blocks 3]
-                           [--examples 64] [--json FILE]
+                           [--examples 64] [--device cpu] [--threads 1] [--precision float32]
+                           [--json FILE]
 
 FedEdge: one Mosquitto, one real coordinator and real agents with their trainer processes, all
 promises on: updates are durable before they are acknowledged, every device exports its personal
@@ -34,10 +35,12 @@ from paho.mqtt import client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion
 from process_figures import Usage, trainer_of, usage
 
+from device_flags import add_device_flags
 from fededge._internal.processes import Child
 from fededge.broker.local import Broker
 from fededge.config import AgentConfig, CoordinatorConfig, DataConfig, ModelConfig, template
 from fededge.data.local import model_spec
+from fededge.hardware import choose
 from fededge.methods import Hyper
 
 WARM_UP = 3
@@ -138,7 +141,12 @@ def federation(job: Job, broker: Broker, folder: Path) -> Block:
 
 def _agent(common: dict[str, Any], job: Job, index: int) -> dict[str, Any]:
     data = msgspec.to_builtins(share(job.examples, index))
-    hardware = {"device": "cpu", "threads": 1}
+    asked = job.hardware
+    hardware = {
+        "device": asked.device,
+        "threads": asked.threads,
+        "precision": asked.precision.value,
+    }
     return {**common, "device": f"d{index}", "data": data, "hardware": hardware}
 
 
@@ -281,14 +289,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20, help="of a block, three more warm up")
     parser.add_argument("--blocks", type=int, default=3)
     parser.add_argument("--examples", type=int, default=64, help="of a device")
+    add_device_flags(parser, "device", "threads", "precision")
     parser.add_argument("--json", type=Path, metavar="FILE")
     flags = parser.parse_args()
+    hardware = choose(flags.device, flags.threads, flags.precision)
     hyper = Hyper(epochs=1, batch_size=32, lr=0.01)
     rows = []
     with tempfile.TemporaryDirectory() as name:
         for model in flags.models:
             count = flags.rounds + WARM_UP
-            job = Job(model, flags.devices, flags.examples, count, hyper)
+            job = Job(model, flags.devices, flags.examples, count, hyper, hardware)
             rows.append(compare(job, flags.blocks, Path(name)).row(model))
             print("\n".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
     if flags.json:

@@ -367,6 +367,7 @@ def main() -> None:
     args = parser.parse_args()
     hardware = choose(args.device, args.threads, args.precision)
     prepare_training(hardware)
+    torch.backends.cudnn.allow_tf32 = False  # as in a turn: no contender computes in less
     rows = []
     for model in args.models:
         for text in args.methods:

@@ -1,7 +1,8 @@
 """Size and accuracy of the exported variants, and the duration of an export after the first.
 
 python benchmarks/variants.py [--data fashion-mnist] [--root FOLDER] [--models lenet resnet20]
-                              [--epochs 2] [--images N] [--json FILE]
+                              [--epochs 2] [--images N] [--device cpu] [--threads 1]
+                              [--precision float32] [--json FILE]
 
 Trains each network on the whole training set, exports it, makes fp16 and int8 (calibrated on 256
 training images), and measures every file with ONNX Runtime on the whole test set. The times are
@@ -24,6 +25,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from device_flags import add_device_flags
 from fededge.data import Dataset, load
 from fededge.export import (
     VARIANTS,
@@ -35,9 +37,18 @@ from fededge.export import (
     make_candidate,
 )
 from fededge.flat import FlatModel
+from fededge.hardware import choose
 from fededge.model_spec import ModelSpec
-from fededge.models import Preprocess, build_for, channels_last, names
+from fededge.models import (
+    Preprocess,
+    autocast,
+    build_for,
+    channels_last,
+    computing_on,
+    names,
+)
 from fededge.models.evaluation import accuracy
+from fededge.training import prepare_threads
 
 BATCH, CALIBRATED, REPEATS = 128, 256, 5
 COMPARED = {"lenet": 64}
@@ -65,18 +76,20 @@ class Times:
     quantise: tuple[float, float]
 
 
-def train(net: nn.Module, spec: ModelSpec, data: Dataset, epochs: int) -> None:
+def train(net: nn.Module, spec: ModelSpec, data: Dataset, epochs: int, place: str) -> None:
     steps = max(1, epochs * (len(data.y) // BATCH))
     optimiser = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
     rate = 0.1 if spec.name.startswith("resnet") else 0.03
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, rate, total_steps=steps)
-    generator, prepare = torch.Generator().manual_seed(0), Preprocess(spec)
+    generator, prepare = torch.Generator().manual_seed(0), Preprocess(spec).to(place)
     net.train()
     for _ in range(epochs):
         order = torch.randperm(len(data.y), generator=generator)
         for part in order.split(BATCH)[: len(data.y) // BATCH]:
-            logits = net(channels_last(prepare(data.x[part])))
-            loss = nn.functional.cross_entropy(logits, data.y[part])
+            x = channels_last(prepare(data.x[part].to(place)))
+            with autocast(x):
+                logits = net(x)
+            loss = nn.functional.cross_entropy(logits.float(), data.y[part].to(place))
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
@@ -143,8 +156,10 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=2, help="0: as initialised; default: 2")
     parser.add_argument("--images", type=int, help="images of the test set; default: all")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows here")
+    add_device_flags(parser, "device", "threads", "precision")
     args = parser.parse_args()
-    torch.set_num_threads(1)
+    hardware = choose(args.device, args.threads, args.precision)
+    prepare_threads(hardware)
     data, test = load(args.data, args.root)
     assert test is not None
     test = test.subset(torch.arange(args.images or len(test)).numpy())
@@ -152,7 +167,10 @@ def main() -> None:
     for name in args.models:
         spec = ModelSpec(name, data.labels, data.shape, data.mean, data.std)
         flat = FlatModel(build_for(spec, seed=0))
-        train(flat.module, spec, data, args.epochs)
+        flat.to(torch.device(hardware.device))
+        with computing_on(hardware):
+            train(flat.module, spec, data, args.epochs, hardware.device)
+        flat.to(torch.device("cpu"))
         candidate, times = measure(spec, flat, data, test)
         everything += [*rows(name, candidate), times]
         show(rows(name, candidate), times)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -20,6 +21,15 @@ def flags() -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.mark.parametrize("name", ["agent", "ops", "round", "step", "variants"])
+def test_benchmarks_of_training_take_the_flags_of_the_commands(name: str) -> None:
+    """Others do not train on a chosen device: fleet, inference, joins and threads."""
+    text = (SCRIPT.parent / f"{name}.py").read_text("utf-8")
+    (added,) = re.findall(r"add_device_flags\(parser, (.*)\)", text)
+    given = {*re.findall(r'"(\w+)"', added), *re.findall(r'add_argument\("--(threads)"', text)}
+    assert given == {"device", "threads", "precision"}
 
 
 @pytest.mark.parametrize("has_accelerator", [True, False])

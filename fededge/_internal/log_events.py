@@ -52,6 +52,7 @@ EVENTS = {
     "chunk-dropped": "chunk dropped",
     "state-overwritten": "the federation's state was written by somebody else",
     "merge-failed": "",
+    "network-not-kept": ".*; the next start builds the network again",
     # The agent
     "prepared": "ready: ",
     "method-allowed": r"method \S+: ",

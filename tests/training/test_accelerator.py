@@ -135,6 +135,18 @@ def test_a_step_that_overflows_is_taken_back(
     assert not torch.equal(turn(device(half), hyper).upload, start)
 
 
+def test_float32_is_not_rounded_to_tf32(emulated: Hardware) -> None:
+    """A GPU's convolutions would be by default; other code of the process keeps its setting."""
+    before, during = torch.backends.cudnn.allow_tf32, list[bool]()
+    one = device(emulated)
+    one.net.module.get_submodule("body.0").register_forward_pre_hook(
+        lambda *_: during.append(torch.backends.cudnn.allow_tf32)
+    )
+    turn(one)
+    assert set(during) == {False}
+    assert torch.backends.cudnn.allow_tf32 is before is True
+
+
 def test_data_on_the_host_gives_the_same_model(
     emulated: Hardware, monkeypatch: pytest.MonkeyPatch
 ) -> None:
