@@ -249,7 +249,8 @@ class Bench:
         return seconds
 
     def follow_up(self) -> None:
-        self.runner.follow_up()
+        self.runner.hand_over()
+        self.runner.measure()
 
 
 def _import_seconds() -> float:

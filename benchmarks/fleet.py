@@ -37,7 +37,7 @@ from fededge.methods import Private
 from fededge.models import build_for
 from fededge.storage.source import FileSource
 from fededge.wire import chunks, tensors
-from fededge.wire.messages import Report, Rollout, State
+from fededge.wire.messages import Report, State
 from fededge_agent.agent import Agent, Surroundings
 from fededge_agent.requests import PreparedJob
 from fededge_agent.store import Index, TrainedTurn
@@ -110,7 +110,7 @@ class EchoTurns(DeviceTurns):
         now, accepted = files.write_private(Private()), files.write_accepted(Private())
         return TrainedTurn(report, update, now, accepted)
 
-    def follow_up(self, run: str, rollout: Rollout | None) -> None:
+    def hand_over(self) -> None:
         """No personal model."""
 
 

@@ -23,6 +23,9 @@ from fededge.wire.chunks import Assembly
 from fededge.wire.messages import Status, encode
 from fededge.wire.topics import Topics
 from fededge_agent.egress import Egress
+from fededge_agent.export_requests import ModelExporter
+from fededge_agent.export_worker import ExportWorker
+from fededge_agent.exporter_process import ExporterProcess
 from fededge_agent.gating import Gating, gate_of
 from fededge_agent.machine.agent import AgentMachine
 from fededge_agent.machine.caution import Caution
@@ -57,7 +60,11 @@ class Surroundings:
     session: Callable[..., Any] = Session
     claim: Callable[..., None] = claim_name
     trainer: Callable[[AgentConfig, AgentStore], TurnTrainer] = TrainerProcess
-    worker: Callable[[TurnRunner, queue.SimpleQueue[Any]], Worker] = Worker
+    worker: Callable[[TurnRunner, ExportWorker, queue.SimpleQueue[Any]], Worker] = Worker
+    exporter: Callable[[AgentConfig], ModelExporter] = ExporterProcess
+    exports: Callable[[AgentConfig, ModelExporter, queue.SimpleQueue[Any]], ExportWorker] = (
+        ExportWorker
+    )
     gate: Callable[[AgentConfig], Gate] = gate_of
     progress: Callable[[], None] = lambda: None
     watch: Callable[[object], None] = unwatched
@@ -76,7 +83,8 @@ class Agent:
         self.loop = InboxLoop(around.clock, around.progress)
         self.store = AgentStore(Path(config.state))
         self.runner = TurnRunner(config, self.store, around.trainer(config, self.store))
-        self.worker = around.worker(self.runner, self.loop.inbox)
+        self.exports = around.exports(config, around.exporter(config), self.loop.inbox)
+        self.worker = around.worker(self.runner, self.exports, self.loop.inbox)
         self.trust = Trust(config, self.store)
         self.gating = Gating(around.gate(config))
 
@@ -98,10 +106,12 @@ class Agent:
 
     def _run(self, shell: AgentShell) -> None:
         self.worker.start()
+        self.exports.start()
         try:
             self.loop.run(shell)
         finally:
             self.worker.stop()
+            self.exports.stop()
             shell.stop()
 
     def open(self) -> AgentShell:
@@ -125,7 +135,9 @@ class Agent:
     def _shell(self) -> AgentShell:
         config, index = self.config, self.store.index
         machine, holder = self._machine(), Holder(_public(index.instance))
-        statuses = StatusWriter(config.device, machine, self.runner, self.trust, holder)
+        statuses = StatusWriter(
+            config.device, machine, self.runner, self.exports.promotion, self.trust, holder
+        )
         session = self._session(statuses.offline())
         egress = Egress(session, self.topics, config.device, Path(config.state) / "ledger.json")
         egress.open(begun=index.last_accepted is not None or index.count > 1)
@@ -137,6 +149,7 @@ class Agent:
                 trust=self.trust,
                 runner=self.runner,
                 worker=self.worker,
+                exports=self.exports,
                 gating=self.gating,
                 machine=machine,
                 caution=Caution(index.run),

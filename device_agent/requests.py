@@ -7,16 +7,18 @@ from typing import Protocol
 
 from fededge.flat import Layout
 from fededge.wire import tensors
-from fededge.wire.messages import Rollout, State
+from fededge.wire.messages import State
+from fededge_agent.export_requests import PersonalModel
 from fededge_agent.store import Index, TrainedTurn
 
 __all__ = [
     "AbandonRequest",
-    "FollowUpRequest",
+    "ExpectRequest",
+    "HandOverRequest",
+    "MeasureRequest",
     "PrepareRequest",
     "PreparedJob",
     "Request",
-    "ScoreRequest",
     "StoppedError",
     "TrainRequest",
     "TurnTrainer",
@@ -66,18 +68,18 @@ class TrainRequest:
 
 
 @dataclass(frozen=True)
-class FollowUpRequest:
-    """Export the personal model of the last turn, under this rollout, and note its metrics."""
-
-    run: str
-    rollout: Rollout | None
+class HandOverRequest:
+    """Hand the personal model of the last turn over; the answer is a PersonalModel, or None."""
 
 
 @dataclass(frozen=True)
-class ScoreRequest:
-    """Measure an exported model on the device's held-out data; the answer is an accuracy."""
+class MeasureRequest:
+    """Add a row of metrics for the last turn."""
 
-    number: int
+
+@dataclass(frozen=True)
+class ExpectRequest:
+    """A turn waits: do not measure for long. It has no answer of its own."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ class AbandonRequest:
     """Stop the training at its next step: it has no answer of its own."""
 
 
-Request = PrepareRequest | TrainRequest | FollowUpRequest | ScoreRequest
+Request = PrepareRequest | TrainRequest | HandOverRequest | MeasureRequest
 
 
 class TurnTrainer(Protocol):
@@ -102,6 +104,6 @@ class TurnTrainer(Protocol):
     def train(self, state: State, index: Index) -> TrainedTurn: ...
     def expect(self) -> None: ...
     def abandon(self) -> None: ...
-    def follow_up(self, run: str, rollout: Rollout | None) -> None: ...
-    def score(self, number: int) -> float | None: ...
+    def hand_over(self) -> PersonalModel | None: ...
+    def measure(self) -> None: ...
     def stop(self) -> None: ...

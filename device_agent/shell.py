@@ -18,6 +18,7 @@ from fededge.wire.chunks import Payload
 from fededge.wire.messages import Claim, Reply, Report, State, Status, TaskMessage, decode
 from fededge.wire.topics import Topics
 from fededge_agent.egress import Egress
+from fededge_agent.export_worker import ExportWorker, StatusChanged
 from fededge_agent.gating import Gating
 from fededge_agent.machine import commands, events
 from fededge_agent.machine.agent import AgentMachine
@@ -26,7 +27,7 @@ from fededge_agent.status import StatusWriter, one_line
 from fededge_agent.store import AgentStore
 from fededge_agent.trust import Trust
 from fededge_agent.turn_runner import TurnRunner
-from fededge_agent.worker import StatusChanged, Worker, WorkerFailed
+from fededge_agent.worker import Worker, WorkerFailed
 
 __all__ = ["AgentParts", "AgentShell"]
 
@@ -46,6 +47,7 @@ class AgentParts:
     trust: Trust
     runner: TurnRunner
     worker: Worker
+    exports: ExportWorker
     gating: Gating
     machine: AgentMachine
     caution: Caution
@@ -90,7 +92,7 @@ class AgentShell(ServiceShell[events.Event, commands.Command, Status]):
         if changed is not None:
             self.handle(changed)
         # Neither an app's report nor a sign of life waits for a training.
-        if self.parts.runner.promotion.look() or self._lease_runs_out:
+        if self.parts.exports.promotion.look() or self._lease_runs_out:
             self.announce()
 
     @property
@@ -174,7 +176,7 @@ class AgentShell(ServiceShell[events.Event, commands.Command, Status]):
 
     def _follow_rollout(self, state: State) -> None:
         """Withdraw models at once; the worker evaluates released ones before they take over."""
-        if self.parts.runner.promotion.follow(state):
+        if self.parts.exports.promotion.follow(state):
             self.announce()
         if state.rollout is not None:
             self.parts.worker.release()

@@ -10,6 +10,7 @@ from fededge.service.presence import Holder
 from fededge.wire.messages import Status
 from fededge_agent.machine.agent import AgentMachine
 from fededge_agent.machine.events import Activity
+from fededge_agent.promotion import Promotion
 from fededge_agent.trust import Trust
 from fededge_agent.turn_runner import TurnRunner
 
@@ -25,14 +26,21 @@ def one_line(text: str) -> str:
 
 
 class StatusWriter:
-    """Writes the status from the machine's view, the trust, the turn runner and the name."""
+    """Writes the status: the machine's view, the job, the models, the trust and the name."""
 
     def __init__(
-        self, device: str, machine: AgentMachine, runner: TurnRunner, trust: Trust, holder: Holder
+        self,
+        device: str,
+        machine: AgentMachine,
+        runner: TurnRunner,
+        promotion: Promotion,
+        trust: Trust,
+        holder: Holder,
     ) -> None:
         self.device = device
         self.machine = machine
         self.runner = runner
+        self.promotion = promotion
         self.trust = trust
         self.holder = holder
 
@@ -64,5 +72,5 @@ class StatusWriter:
             examples=self.runner.examples,
             software=__version__,
             problem=problem,
-            **self.runner.promotion.describe(),
+            **self.promotion.describe(),
         )

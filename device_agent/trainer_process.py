@@ -11,14 +11,16 @@ from fededge._internal.torch_process import RemoteError, TorchProcess
 from fededge.config import AgentConfig
 from fededge.errors import FedEdgeError, HardwareError, ProcessDiedError
 from fededge.hardware import with_passive_threads
-from fededge.wire.messages import Rollout, State
+from fededge.wire.messages import State
+from fededge_agent.export_requests import PersonalModel
 from fededge_agent.requests import (
     AbandonRequest,
-    FollowUpRequest,
+    ExpectRequest,
+    HandOverRequest,
+    MeasureRequest,
     PreparedJob,
     PrepareRequest,
     Request,
-    ScoreRequest,
     StoppedError,
     TrainRequest,
 )
@@ -95,17 +97,18 @@ class TrainerProcess:
 
     def expect(self) -> None:
         self._abandoned = None
+        self.process.send(ExpectRequest())
 
     def abandon(self) -> None:
         self._abandoned = time.monotonic()
         self.process.send(AbandonRequest())
 
-    def follow_up(self, run: str, rollout: Rollout | None) -> None:
-        self._ask(FollowUpRequest(run, rollout))
+    def hand_over(self) -> PersonalModel | None:
+        model: PersonalModel | None = self._ask(HandOverRequest())
+        return model
 
-    def score(self, number: int) -> float | None:
-        accuracy: float | None = self._ask(ScoreRequest(number))
-        return accuracy
+    def measure(self) -> None:
+        self._ask(MeasureRequest())
 
     def stop(self) -> None:
         self.process.stop()

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from pathlib import Path
 from typing import BinaryIO
 
 from fededge._internal.torch_process import RemoteError
 from fededge.config import AgentConfig
 from fededge.errors import FedEdgeError, ProcessDiedError
-from fededge.export import ModelRegistry
 from fededge.flat import Vector
 from fededge.wire.encoding import Encoding
 from fededge.wire.messages import Manifest, State
-from fededge_agent.promotion import Promotion
+from fededge_agent.export_requests import PersonalModel
 from fededge_agent.requests import PreparedJob, TurnTrainer
 from fededge_agent.store import AgentStore
 from fededge_agent.versions import read_version
@@ -40,8 +38,6 @@ class TurnRunner:
         self.job: PreparedJob | None = None
         self.state: State | None = None
         self.encoding = Encoding()
-        models = ModelRegistry(Path(config.state) / "models", config.export.keep)
-        self.promotion = Promotion(models, config.device, config.export.margin, self.score)
 
     @property
     def layout_hash(self) -> str:
@@ -88,7 +84,7 @@ class TurnRunner:
                 self.trainer.start()
 
     def prepare(self, state: State) -> None:
-        """Have the trainer build the network, load the data and warm up the export.
+        """Have the trainer build the network, load the data and trace the network.
 
         Raises:
             FedEdgeError: if this device cannot serve the state.
@@ -127,14 +123,10 @@ class TurnRunner:
             raise
         self.store.save_turn(turn)
 
-    def follow_up(self) -> None:
-        """Export the personal model and add a row of metrics, after the update is reported."""
-        run, rollout = self.promotion.run, self.promotion.rollout
-        self.trainer.follow_up(run, rollout)
-        self.promotion.check_rollout()  # it may have changed meanwhile
+    def hand_over(self) -> PersonalModel | None:
+        """The turn's personal model, for the exporter; call it after the update is reported."""
+        return self.trainer.hand_over()
 
-    def score(self, number: int) -> float | None:
-        """The accuracy of an exported model on the data that is held out now."""
-        assert self.state is not None, "not prepared"
-        self.wake(self.state)
-        return self.trainer.score(number)
+    def measure(self) -> None:
+        """Add a row of metrics for the turn."""
+        self.trainer.measure()

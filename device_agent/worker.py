@@ -24,18 +24,19 @@ from fededge.errors import (
     WireError,
 )
 from fededge.wire.messages import State
+from fededge_agent.export_worker import ExportWorker
 from fededge_agent.machine import events
 from fededge_agent.machine.events import Pending
 from fededge_agent.requests import StoppedError
 from fededge_agent.status import one_line
 from fededge_agent.turn_runner import TurnRunner
 
-__all__ = ["StatusChanged", "Worker", "WorkerFailed"]
+__all__ = ["Worker", "WorkerFailed"]
 
 log = logging.getLogger("agent")
 
 LAST_JOB = 10.0
-"""Seconds that a stop waits for the worker: enough for an export, not for a long training."""
+"""Seconds that a stop waits for the worker: it does not wait for a long training."""
 
 UNFIT = (
     "the device's data does not fit the labels and inputs that the federation announces: its own "
@@ -43,10 +44,6 @@ UNFIT = (
 )
 
 Job = Callable[[], None]
-
-
-class StatusChanged:
-    """The worker changed something that the status shows: the loop publishes it."""
 
 
 class WorkerFailed:
@@ -59,8 +56,11 @@ class WorkerFailed:
 class Worker:
     """One thread and its jobs. The constructor only stores; `start` and `stop` do."""
 
-    def __init__(self, runner: TurnRunner, inbox: queue.SimpleQueue[Any]) -> None:
+    def __init__(
+        self, runner: TurnRunner, exports: ExportWorker, inbox: queue.SimpleQueue[Any]
+    ) -> None:
         self.runner = runner
+        self.exports = exports
         self.inbox = inbox
         self.busy = False
         self._jobs: queue.Queue[Job | None] = queue.Queue()
@@ -81,7 +81,8 @@ class Worker:
 
     def train(self, state: State) -> None:
         self.runner.expect()
-        self.put(lambda: self._train(state))
+        self.exports.turn_began()
+        self.put(lambda: self._turn(state))
 
     def abandon(self) -> None:
         """Stop the training that is under way, at its next step."""
@@ -92,6 +93,7 @@ class Worker:
         self.put(self.runner.warm_up)
 
     def release(self) -> None:
+        """Release a model that the rollout has reached, once the last turn has left its own."""
         self.put(self._release)
 
     def put(self, job: Job) -> None:
@@ -157,6 +159,12 @@ class Worker:
             else:
                 self.inbox.put(events.Prepared(state, self.runner.most_bytes))
 
+    def _turn(self, state: State) -> None:
+        try:
+            self._train(state)
+        finally:
+            self.exports.turn_ended()
+
     def _train(self, state: State) -> None:
         def failed(why: str) -> None:
             self.inbox.put(events.TurnFailed(why))
@@ -175,12 +183,12 @@ class Worker:
                 self.inbox.put(events.Abandoned())
         if trained:
             with self._telling("no personal model was made", log.error):
-                self.runner.follow_up()
-            self.inbox.put(StatusChanged())
+                model = self.runner.hand_over()
+                if model is not None:
+                    self.exports.offer(model)
+            with self._telling("the turn was not measured", log.error):
+                self.runner.measure()
 
     def _release(self) -> None:
-        if self.runner.job is None:
-            return
-        with self._telling("no model was released", log.error):
-            if self.runner.promotion.release():
-                self.inbox.put(StatusChanged())
+        if self.runner.job is not None:
+            self.exports.release()

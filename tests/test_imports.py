@@ -50,7 +50,9 @@ fededge_server.machine: errors wire federated config service
 fededge_agent: _internal.plain_text errors _internal hardware flat wire storage credentials
     federated fededge_agent.store export config data transport service fededge_agent.machine
 fededge_agent.trainer: errors model_spec _internal hardware flat models wire method storage
-    credentials training fededge_agent.store export methods config data fededge_agent
+    training fededge_agent.store export methods config data fededge_agent
+fededge_agent.exporter: errors _internal hardware credentials fededge_agent.store export config
+    fededge_agent
 fededge_server.store: errors flat wire storage fededge_server.machine
 doctor: _internal.plain_text errors wire storage broker credentials fededge_agent.store config data
     transport fededge_server.store

@@ -6,16 +6,19 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["exists", "maps_torch", "soon", "trainer_of"]
+__all__ = ["children_of", "exists", "maps_torch", "soon", "trainer_of"]
 
 
 def trainer_of(agent: int) -> int | None:
     """The process id of an agent's trainer; None without one."""
-    for listed in Path(f"/proc/{agent}/task").glob("*/children"):
-        for pid in listed.read_text().split():
-            if b"fededge_agent.trainer" in _read(int(pid), "cmdline"):
-                return int(pid)
-    return None
+    return next(iter(children_of(agent, b"fededge_agent.trainer")), None)
+
+
+def children_of(agent: int, program: bytes = b"fededge_agent.") -> list[int]:
+    """The processes of an agent: its trainer, and its exporter."""
+    listed = Path(f"/proc/{agent}/task").glob("*/children")
+    pids = [int(pid) for children in listed for pid in children.read_text().split()]
+    return [pid for pid in pids if program in _read(pid, "cmdline")]
 
 
 def maps_torch(pid: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fededge_agent.machine.download import DOWNLOAD
+from fededge_agent.machine.export_schedule import EXPORT
 from fededge_agent.machine.preparation import PREPARATION
 from fededge_agent.machine.rest import REST
 from fededge_agent.machine.transitions import markdown
@@ -12,11 +13,12 @@ __all__ = ["transitions_table"]
 
 
 def transitions_table() -> str:
-    """The transitions of the four machines as Markdown tables."""
+    """The transitions of the five machines as Markdown tables."""
     tables = [
         markdown("rest", REST),
         markdown("preparation", PREPARATION),
         markdown("download", DOWNLOAD),
         markdown("turn", TURN),
+        markdown("export", EXPORT),
     ]
     return "\n\n".join(tables) + "\n"

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import shutil
 import threading
 import time
 import uuid
@@ -34,7 +35,7 @@ from fededge_agent.store.index import Index, SavedTurn, StoredFile, TrainedTurn
 from fededge_agent.store.index_file import IndexFile
 from fededge_agent.store.model_file import Reader, is_intact, model_path, read_vectors
 
-__all__ = ["PRIVATE", "AgentStore"]
+__all__ = ["PRIVATE", "AgentStore", "exports_folder"]
 
 log = logging.getLogger("agent")
 
@@ -45,9 +46,16 @@ SUFFIXES = frozenset({".update", ".accepted", ".private", ".safetensors", ".new"
 PRIVATE = "private"
 """The agent's own folder within its state folder."""
 
+EXPORTS = "exports"
+"""Its folder of personal models that wait for their export; a new process begins without them."""
+
 LOCK_WAIT = 10.0
 """Seconds that a start waits for the lock: a killed agent's trainer process holds it until it ends.
 """
+
+
+def exports_folder(state: Path) -> Path:
+    return state / PRIVATE / EXPORTS
 
 
 class AgentStore:
@@ -72,6 +80,7 @@ class AgentStore:
                 self._begin()
             self._recover()
             self._sweep()
+            shutil.rmtree(self.folder / EXPORTS, ignore_errors=True)
         except StoreError:
             self.close()
             raise

@@ -9,12 +9,13 @@ from __future__ import annotations
 import csv
 import io
 import logging
+import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fededge.method.teacher import outputs
 from fededge.models.evaluation import (
@@ -25,7 +26,7 @@ from fededge.models.evaluation import (
 )
 from fededge.training import Answer, Trainer
 
-__all__ = ["Diary", "turn_metrics"]
+__all__ = ["Diary", "turn_metrics", "unmeasured"]
 
 log = logging.getLogger("agent")
 
@@ -33,35 +34,61 @@ MOST_BYTES = 1 << 20
 """A longer file is rotated to `metrics.1.csv`."""
 
 
-def turn_metrics(trainer: Trainer, received: Tensor, answer: Answer) -> dict[str, float]:
-    """The metrics of a turn, on the device's own data.
+class Interruptible(nn.Module):
+    """A preprocessing that asks before every batch whether to go on."""
+
+    def __init__(self, preprocess: nn.Module, go_on: Callable[[], None]) -> None:
+        super().__init__()
+        self.preprocess = preprocess
+        self.go_on = go_on
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.go_on()
+        found: Tensor = self.preprocess(inputs)
+        return found
+
+
+def turn_metrics(
+    trainer: Trainer, received: Tensor, answer: Answer, go_on: Callable[[], None] = lambda: None
+) -> dict[str, float]:
+    """The metrics of a turn, on the device's own data; `go_on` may raise before any batch.
 
     Accuracies are means over the held-out examples; `kl` is KL(P‖Q) of the uploaded model on the
     training examples; `learning_present` is the ratio of the accuracy by class after training to
     the one before. NaN if nothing is held out.
     """
-    data = trainer.data
+    data, preprocess = trainer.data, Interruptible(trainer.preprocess, go_on)
     here = torch.bincount(data.held_y, minlength=data.classes)
-    before, after = (_by_class(trainer, vector) for vector in (received, answer.upload))
-    logits = outputs(trainer.net, answer.upload, trainer.preprocess, data.x).logits
+    before, after = (_by_class(trainer, preprocess, vector) for vector in (received, answer.upload))
+    logits = outputs(trainer.net, answer.upload, preprocess, data.x).logits
     present, _ = learning_performance(before, after[None], data.counts[None])
+    matrix = probability_matrix(logits, data.y.to(logits.device), data.classes)
+    return _row(_mean(before, here), _mean(after, here), present, kl_from_template(matrix), answer)
+
+
+def unmeasured(answer: Answer) -> dict[str, float]:
+    """The metrics of a turn after which the next one began at once: NaN for what takes time."""
+    return _row(math.nan, math.nan, math.nan, math.nan, answer)
+
+
+def _row(
+    before: float, after: float, present: float, divergence: float, answer: Answer
+) -> dict[str, float]:
     return {
-        "global_accuracy": _mean(before, here),
-        "local_accuracy": _mean(after, here),
+        "global_accuracy": before,
+        "local_accuracy": after,
         "personal_accuracy": answer.personal_accuracy,
         "learning_present": present,
-        "kl": kl_from_template(probability_matrix(logits, data.y.to(logits.device), data.classes)),
+        "kl": divergence,
         **answer.scalars,
     }
 
 
-def _by_class(trainer: Trainer, vector: Tensor) -> Tensor:
+def _by_class(trainer: Trainer, preprocess: nn.Module, vector: Tensor) -> Tensor:
     data, net = trainer.data, trainer.net
     before = net.swap(vector)
     try:
-        return class_accuracies(
-            net.module, trainer.preprocess, data.held_x, data.held_y, data.classes
-        )
+        return class_accuracies(net.module, preprocess, data.held_x, data.held_y, data.classes)
     finally:
         net.swap(before)
 

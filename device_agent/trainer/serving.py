@@ -18,10 +18,11 @@ from fededge.errors import FedEdgeError
 from fededge.hardware.priority import Priority, apply
 from fededge_agent.requests import (
     AbandonRequest,
-    FollowUpRequest,
+    ExpectRequest,
+    HandOverRequest,
+    MeasureRequest,
     PrepareRequest,
     Request,
-    ScoreRequest,
     StoppedError,
     TrainRequest,
 )
@@ -68,10 +69,10 @@ class Requests:
                 request = self.connection.recv()
                 if isinstance(request, AbandonRequest):
                     self.turns.abandon()
-                    continue
-                if isinstance(request, TrainRequest):
+                elif isinstance(request, ExpectRequest):
                     self.turns.expect()
-                self.waiting.put(request)
+                else:
+                    self.waiting.put(request)
         except (EOFError, OSError):
             os._exit(0)  # at once: the next agent may be waiting for the folder
 
@@ -94,10 +95,10 @@ def _result(turns: DeviceTurns, request: Request | None) -> object:
             return turns.prepare(state, export)
         case TrainRequest(state, index):
             return turns.train(state, index)
-        case ScoreRequest(number):
-            return turns.score(number)
-        case FollowUpRequest(run, rollout):
-            turns.follow_up(run, rollout)
+        case HandOverRequest():
+            return turns.hand_over()
+        case MeasureRequest():
+            turns.measure()
         case None:
             turns.start()
     return None

@@ -20,7 +20,6 @@ from fededge import methods
 from fededge.config import AgentConfig
 from fededge.data.local import device_examples
 from fededge.errors import ConfigError, WireError
-from fededge.export import ModelRegistry
 from fededge.flat import FlatModel, Vector, as_numpy, as_tensors
 from fededge.hardware import CPU, choose, examine
 from fededge.method.plugins import sha256_of
@@ -41,13 +40,13 @@ from fededge.training import (
 from fededge.wire import chunks
 from fededge.wire.container import Sink
 from fededge.wire.encoding import RESIDUE, Encoding
-from fededge.wire.messages import Report, Rollout, State
-from fededge_agent.promotion import Promotion
+from fededge.wire.messages import Report, State
+from fededge_agent.export_requests import PersonalModel
 from fededge_agent.requests import PreparedJob, StoppedError
 from fededge_agent.store import PRIVATE, Index, TrainedTurn
-from fededge_agent.trainer.export_loop import Exporting
+from fededge_agent.trainer.handover import Handover
 from fededge_agent.trainer.limits import Limits
-from fededge_agent.trainer.metrics import Diary, turn_metrics
+from fededge_agent.trainer.metrics import Diary, turn_metrics, unmeasured
 from fededge_agent.trainer.turn_files import TurnFiles
 from fededge_agent.versions import read_version
 
@@ -55,11 +54,15 @@ __all__ = ["DeviceTurns", "FinishedTurn"]
 
 log = logging.getLogger("agent")
 
+MEASURED = 1.0
+"""Seconds of the CPU's time that metrics may take while the next turn waits."""
+
 
 @dataclass(frozen=True, eq=False)
 class FinishedTurn:
-    """A turn that was trained and written: its state, the model received, and the answer."""
+    """A turn that was trained and written: its number, the model received, and the answer."""
 
+    number: int
     state: State
     received: Tensor
     answer: Answer
@@ -86,10 +89,9 @@ class DeviceTurns:
         self.encoding = Encoding()
         self.limits = Limits(config)
         self.abandoned = threading.Event()
+        self.expected = threading.Event()  # a turn waits
         self.diary = Diary(Path(config.state))
-        models = ModelRegistry(Path(config.state) / "models", config.export.keep)
-        self.promotion = Promotion(models, config.device, config.export.margin, self.score)
-        self._exporting: Exporting | None = None
+        self._handover: Handover | None = None
 
     @property
     def prepared(self) -> bool:
@@ -113,7 +115,7 @@ class DeviceTurns:
 
     def stop(self) -> None:
         """Forget the network and the data, and free their memory; the next turn prepares again."""
-        self.job = self.trainer = self._exporting = self.finished = None
+        self.job = self.trainer = self._handover = self.finished = None
         if not self.hardware.on_cpu:  # the next choice looks at the GPU's free memory
             gc.collect()
             release_memory(torch.device(self.hardware.device))
@@ -125,7 +127,7 @@ class DeviceTurns:
             log.info("method %s: %s, SHA-256 %s", kind.name, reference, sha256_of(kind))
 
     def prepare(self, state: State, export: bool = True) -> PreparedJob:
-        """Build the network and load the data; with `export`, warm up the export as well.
+        """Build the network and load the data; with `export`, trace the network as well.
 
         Raises:
             FedEdgeError: if this device cannot serve the state; before memory is allocated for it.
@@ -141,19 +143,20 @@ class DeviceTurns:
         preprocess = Preprocess(self.spec)
         self.trainer = Trainer(self.config.device, net, preprocess, data, method, self.hardware)
         if export:
-            _ = self.exporting
+            _ = self.handover
         self.job = PreparedJob(net.layout, (*method.sends,), method.scalars, len(data.y))
         name = self.spec.name
         log.info("ready: %d examples, network %s, method %s", len(data.y), name, method)
         return self.job
 
     @property
-    def exporting(self) -> Exporting:
+    def handover(self) -> Handover:
         """Made once: it traces the network, unless an earlier process has done so."""
-        if self._exporting is None:
+        if self._handover is None:
             assert self.spec is not None, "not prepared"
-            self._exporting = Exporting(self.config, self.spec, self._ready, self.promotion)
-        return self._exporting
+            self._handover = Handover(self.config, self.spec, self._ready)
+            self._handover.prepare()
+        return self._handover
 
     def _announced(self, state: State) -> tuple[ModelSpec, Classifier, Examples]:
         """The federation's network and our examples for it, if this device has the memory."""
@@ -173,6 +176,7 @@ class DeviceTurns:
     def expect(self) -> None:
         """A turn is about to come: whatever was abandoned was another one."""
         self.abandoned.clear()
+        self.expected.set()
 
     def abandon(self) -> None:
         """Stop the training that is under way, at its next step."""
@@ -181,6 +185,7 @@ class DeviceTurns:
     def train(self, state: State, index: Index) -> TrainedTurn:
         """Train, and write the update and the private state; the agent saves them together."""
         self.finished = None
+        self.expected.clear()
         files = TurnFiles(self.folder, index)
         sent = as_tensors(files.model(state.version, self._reader(state)))
         received = sent.pop("model")
@@ -190,7 +195,8 @@ class DeviceTurns:
         asked = Task(state.seed, state.round, hyper, received, sent, state.turns)
         answer = self._ready.turn(asked, before, self._go_on)
         turn = self._write(files, state, answer, received, before)
-        self.finished = FinishedTurn(state, received, answer, time.monotonic() - start)
+        seconds = time.monotonic() - start
+        self.finished = FinishedTurn(index.count + 1, state, received, answer, seconds)
         return turn
 
     def _reader(self, state: State) -> Callable[[BinaryIO], dict[str, Vector]]:
@@ -244,23 +250,31 @@ class DeviceTurns:
 
     # After a turn
 
-    def follow_up(self, run: str, rollout: Rollout | None) -> None:
-        """Export the personal model and add a row of metrics, after the update is reported."""
-        finished, self.finished = self.finished, None
-        if finished is None:
-            return
-        state = finished.state
-        self.promotion.run, self.promotion.rollout = run, rollout
+    def hand_over(self) -> PersonalModel | None:
+        """Leave the personal model of the last turn to the exporter."""
+        turn = self.finished
+        if turn is None:
+            return None
         with device_errors(torch.device(self.hardware.device), "the export"):
-            self.exporting.publish(finished.answer, state)
-            measured = turn_metrics(self._ready, finished.received, finished.answer)
-        turn = {
-            "round": state.round,
-            "version": state.version,
-            "seconds": round(finished.seconds, 3),
-        }
-        self.diary.add({**turn, **measured})
+            return self.handover.give(turn.number, turn.answer, turn.state)
 
-    def score(self, number: int) -> float | None:
-        """The accuracy of an exported model on the data that is held out now."""
-        return self.exporting.score(number)
+    def measure(self) -> None:
+        """Add a row of metrics for the last turn; what a waiting turn cuts short is NaN."""
+        turn, self.finished = self.finished, None
+        if turn is None:
+            return
+        ends = time.process_time() + MEASURED
+
+        def go_on() -> None:
+            if self.expected.is_set() and time.process_time() > ends:
+                raise StoppedError
+
+        try:
+            with device_errors(torch.device(self.hardware.device), "the metrics"):
+                measured = turn_metrics(self._ready, turn.received, turn.answer, go_on)
+        except StoppedError:
+            measured = unmeasured(turn.answer)
+        state, seconds = turn.state, round(turn.seconds, 3)
+        self.diary.add(
+            {"round": state.round, "version": state.version, "seconds": seconds, **measured}
+        )

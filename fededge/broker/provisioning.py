@@ -27,7 +27,7 @@ TLS_PORT, PLAIN_PORT = 8883, 1883
 
 @dataclass(frozen=True)
 class BrokerPlan:
-    """What an operator asks for.
+    """An operator's request for a broker's folder.
 
     Args:
         folder: the broker's folder.

@@ -78,6 +78,10 @@ class ExportConfig(Section, frozen=True):
         described("points of accuracy that a new model may lose to the current", ge=0, le=100),
     ] = 0.0
     keep: Annotated[int, described("number of last models kept on disk", ge=1, le=1000)] = 3
+    interval: Annotated[
+        float,
+        described("seconds after which a device that is always busy exports", ge=0, le=86400),
+    ] = 10.0
     signing_key: Annotated[str, described("file of the key that signs manifests; empty: none")] = ""
 
     @property

@@ -1,4 +1,4 @@
-"""What a certificate file says: whose it is, and until when it is valid."""
+"""Reads a certificate file: its subject, and the end of its validity."""
 
 from __future__ import annotations
 

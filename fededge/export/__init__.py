@@ -19,28 +19,47 @@ __all__ = [
     "ModelRegistry",
     "Origin",
     "Parity",
+    "Reference",
     "RegistryIndex",
     "Samples",
     "Template",
     "Variant",
     "check",
+    "fill_candidate",
     "make_candidate",
     "predict",
     "predict_all",
+    "probabilities",
+    "reference",
     "session",
 ]
 
 if TYPE_CHECKING:
-    from fededge.export.candidate import VARIANTS, Candidate, Samples, make_candidate
-    from fededge.export.parity import Parity, check, predict, predict_all, session
+    from fededge.export.candidate import (
+        VARIANTS,
+        Candidate,
+        Samples,
+        fill_candidate,
+        make_candidate,
+    )
+    from fededge.export.parity import (
+        Parity,
+        Reference,
+        check,
+        predict,
+        predict_all,
+        probabilities,
+        reference,
+        session,
+    )
     from fededge.export.template import Template
 else:
-    # Lazy imports: these modules need torch. An agent's own process needs the registry alone.
+    # Lazy imports: an agent's own process needs the registry alone.
     __getattr__ = lazy_names(
         __name__,
         {
-            "candidate": "VARIANTS Candidate Samples make_candidate",
-            "parity": "Parity check predict predict_all session",
+            "candidate": "VARIANTS Candidate Samples fill_candidate make_candidate",
+            "parity": "Parity Reference check predict predict_all probabilities reference session",
             "template": "Template",
         },
     )

@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import importlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 import msgspec
-import torch
-from torch import Tensor
+import numpy as np
 
+from fededge._internal.lazy_torch import Tensor
 from fededge.errors import ExportError
 from fededge.export.float16 import to_float16
 from fededge.export.manifest import ModelFacts, ModelManifest, Origin, Variant, as_text
-from fededge.export.parity import Parity, check, predict_all
+from fededge.export.parity import (
+    Array,
+    Parity,
+    Reference,
+    as_array,
+    compare,
+    probabilities,
+    reference,
+)
 from fededge.export.quantisation import to_int8
 from fededge.export.template import Template
-from fededge.flat import FlatModel
+from fededge.flat import FlatModel, Vector
 from fededge.predictor.manifest import MODEL
 from fededge.predictor.signature import signed_bytes
 
-__all__ = ["VARIANTS", "Candidate", "Samples", "make_candidate"]
+__all__ = ["VARIANTS", "Candidate", "Samples", "fill_candidate", "import_tools", "make_candidate"]
 
 log = logging.getLogger(__name__)
 
@@ -40,9 +50,9 @@ class Signer(Protocol):
 class Samples:
     """A device's own samples: training samples to calibrate on, held-out ones to measure on."""
 
-    training: Tensor
-    held_x: Tensor
-    held_y: Tensor
+    training: Tensor | Array
+    held_x: Tensor | Array
+    held_y: Tensor | Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,11 +81,11 @@ class Candidate:
         self, names: Sequence[str], weights: Sequence[str], samples: Samples
     ) -> Candidate:
         """Add these variants; log a warning for one that cannot be made or does not run."""
-        candidate, reference = self, _probabilities(self.files[MODEL], samples)
+        candidate, float32 = self, _probabilities(self.files[MODEL], samples)
         for name in names:
             try:
-                data = _make_variant(name, self.files[MODEL], weights, samples.training)
-                candidate = candidate._with_variant(name, data, reference, samples)
+                data = _make_variant(name, self.files[MODEL], weights, as_array(samples.training))
+                candidate = candidate._with_variant(name, data, float32, samples)
             except ExportError as error:
                 log.warning("this model gets no %s variant: %s", name, error)
         return candidate
@@ -101,14 +111,12 @@ class Candidate:
         manifest = msgspec.structs.replace(self.manifest, signature=signature)
         return replace(self, manifest=manifest)
 
-    def _with_variant(
-        self, name: str, data: bytes, reference: Tensor, samples: Samples
-    ) -> Candidate:
-        probabilities = _probabilities(data, samples)
-        difference = (probabilities - reference).abs().max().item()
+    def _with_variant(self, name: str, data: bytes, float32: Array, samples: Samples) -> Candidate:
+        found = _probabilities(data, samples)
+        difference = float(np.abs(found - float32).max())
         if not difference <= 1:
             raise ExportError("its probabilities are not finite")
-        accuracy = _accuracy(probabilities, samples.held_y)
+        accuracy = _accuracy(found, as_array(samples.held_y))
         data = _with_metadata(data, "accuracy", as_text(accuracy))
         about = Variant(
             file=f"model.{name}.onnx",
@@ -122,16 +130,33 @@ class Candidate:
         return Candidate(manifest, {**self.files, about.file: data})
 
 
+def import_tools(variants: Sequence[str]) -> None:
+    """Import ONNX Runtime, and the tools for these variants, if they are installed."""
+    tools = ["onnxruntime", *(["onnx"] if variants else [])]
+    tools += ["onnxruntime.quantization"] if "int8" in variants else []
+    for name in tools:
+        with contextlib.suppress(ImportError):  # the export says so
+            importlib.import_module(name)
+
+
 def make_candidate(
     flat: FlatModel, template: Template, origin: Origin, inputs: Tensor
 ) -> Candidate:
     """Export a float32 model; raise ExportError if it differs from torch on these inputs."""
-    facts = ModelFacts.of(origin, template.spec, template.layout, flat.vector)
-    model = template.fill(flat.vector, facts.metadata())
-    return Candidate.of(model, check(model, flat.module, template.spec, inputs), facts)
+    expected = reference(flat.module, template.spec, inputs)
+    return fill_candidate(template, flat.vector, origin, expected)
 
 
-def _make_variant(name: str, model: bytes, weights: Sequence[str], training: Tensor) -> bytes:
+def fill_candidate(
+    template: Template, vector: Tensor | Vector, origin: Origin, expected: Reference
+) -> Candidate:
+    """Export a float32 model without torch; raise ExportError if it does not give `expected`."""
+    facts = ModelFacts.of(origin, template.spec, template.layout, vector)
+    model = template.fill(vector, facts.metadata())
+    return Candidate.of(model, compare(model, expected), facts)
+
+
+def _make_variant(name: str, model: bytes, weights: Sequence[str], training: Array) -> bytes:
     import onnx
 
     data = to_float16(model, weights) if name == "fp16" else to_int8(model, training)
@@ -142,9 +167,10 @@ def _make_variant(name: str, model: bytes, weights: Sequence[str], training: Ten
     return data
 
 
-def _probabilities(model: bytes, samples: Samples) -> Tensor:
+def _probabilities(model: bytes, samples: Samples) -> Array:
     """Return a file's probabilities for the held-out data, or else the training data."""
-    return predict_all(model, samples.held_x if len(samples.held_x) else samples.training)
+    inputs = samples.held_x if len(samples.held_x) else samples.training
+    return probabilities(model, as_array(inputs))
 
 
 def _with_metadata(model: bytes, key: str, text: str) -> bytes:
@@ -159,7 +185,5 @@ def _with_metadata(model: bytes, key: str, text: str) -> bytes:
     return data
 
 
-def _accuracy(probabilities: Tensor, labels: Tensor) -> float | None:
-    if not len(labels):
-        return None
-    return float((probabilities.argmax(1) == labels.to(torch.int64)).double().mean())
+def _accuracy(found: Array, labels: Array) -> float | None:
+    return float((found.argmax(1) == labels).mean()) if len(labels) else None

@@ -10,17 +10,19 @@ import msgspec
 from msgspec import Meta, Struct
 
 from fededge import __version__
-from fededge._internal.lazy_torch import Tensor
 from fededge.errors import StoreError
 from fededge.model_spec import ModelSpec
 from fededge.predictor.manifest import FILE_NAME, LARGEST_MANIFEST
 from fededge.storage.files import read_bounded
 
 if TYPE_CHECKING:
-    from fededge.flat import Layout
+    from torch import Tensor
+
+    from fededge.flat import Layout, Vector
 
 __all__ = [
     "INPUT",
+    "OUTPUT",
     "TOKENS",
     "InputSpec",
     "ModelFacts",
@@ -33,6 +35,9 @@ __all__ = [
 
 INPUT, TOKENS = "image", "tokens"
 """Names of the ONNX file's input."""
+
+OUTPUT = "probabilities"
+"""Name of the ONNX file's output."""
 
 Count = Annotated[int, Meta(ge=0)]
 Share = Annotated[float, Meta(ge=0, le=1)]
@@ -87,7 +92,9 @@ class ModelFacts(Origin, frozen=True, kw_only=True, forbid_unknown_fields=True):
     fededge: str
 
     @classmethod
-    def of(cls, origin: Origin, spec: ModelSpec, layout: Layout, vector: Tensor) -> ModelFacts:
+    def of(
+        cls, origin: Origin, spec: ModelSpec, layout: Layout, vector: Tensor | Vector
+    ) -> ModelFacts:
         return cls(
             **msgspec.structs.asdict(origin),
             labels=spec.labels,

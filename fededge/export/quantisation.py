@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from torch import Tensor
 
+from fededge._internal.lazy_torch import Tensor
 from fededge.errors import ExportError
+from fededge.export.parity import Array, as_array
 from fededge.predictor.providers import first_line
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ OPERATIONS = (
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
-def to_int8(model: bytes, samples: Tensor) -> bytes:
+def to_int8(model: bytes, samples: Tensor | Array) -> bytes:
     """Return the model with int8 weights and activations.
 
     Args:
@@ -56,7 +57,7 @@ def to_int8(model: bytes, samples: Tensor) -> bytes:
         with tempfile.TemporaryDirectory(prefix="fededge-") as name, _quiet():
             folder = Path(name)
             _fold(model, folder / "folded.onnx")
-            _quantise(folder / "folded.onnx", folder / "int8.onnx", samples)
+            _quantise(folder / "folded.onnx", folder / "int8.onnx", as_array(samples))
             result = onnx.load_model(folder / "int8.onnx")
     except Exception as error:  # ONNX Runtime's exceptions have no common base
         raise ExportError(f"the model cannot be quantised ({first_line(error)})") from error
@@ -77,7 +78,7 @@ def _fold(model: bytes, target: Path) -> None:
     onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
-def _quantise(source: Path, target: Path, samples: Tensor) -> None:
+def _quantise(source: Path, target: Path, samples: Array) -> None:
     from onnxruntime import quantization as q
 
     q.quantize_static(
@@ -99,11 +100,12 @@ def _quantise(source: Path, target: Path, samples: Tensor) -> None:
 class _Samples:
     """ONNX Runtime's calibration data reader."""
 
-    def __init__(self, samples: Tensor, model: Path) -> None:
+    def __init__(self, samples: Array, model: Path) -> None:
         import onnx
 
         name = onnx.load_model(model).graph.input[0].name
-        self.batches = ({name: part.numpy()} for part in samples.cpu().split(BATCH))
+        starts = range(0, len(samples), BATCH)
+        self.batches = ({name: samples[start : start + BATCH]} for start in starts)
 
     def get_next(self) -> dict[str, np.ndarray] | None:
         return next(self.batches, None)

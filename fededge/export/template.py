@@ -7,20 +7,22 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
-import torch
-from torch import Tensor, nn
 
-from fededge.errors import ExportError, StoreError
+from fededge._internal.lazy_torch import Tensor, nn
+from fededge.errors import ExportError, LayoutError, StoreError
 from fededge.export.parity import check
 from fededge.export.protobuf import header, integer, message
-from fededge.export.tracing import EXPORTERS, Exporter, dry_run, examples, trace_without_weights
-from fededge.flat import Entry, Layout
+from fededge.flat import Entry, Layout, Vector, as_numpy
 from fededge.model_spec import ModelSpec
 from fededge.predictor.manifest import LARGEST_MODEL
 from fededge.storage.files import replace_file
+
+if TYPE_CHECKING:
+    from fededge.export.tracing import Exporter
 
 __all__ = ["Template"]
 
@@ -55,18 +57,20 @@ class Template:
 
     @classmethod
     def trace(
-        cls, module: nn.Module, spec: ModelSpec, exporters: Sequence[Exporter] = EXPORTERS
+        cls, module: nn.Module, spec: ModelSpec, exporters: Sequence[Exporter] | None = None
     ) -> Template:
         """Trace a network with the first exporter whose result agrees with torch.
 
         Args:
             module: the network; it is neither changed nor moved.
             spec: the network's inputs and labels.
-            exporters: torch's exporters to try, in order.
+            exporters: torch's exporters to try, in order; by default all of them.
         """
+        from fededge.export.tracing import EXPORTERS, dry_run
+
         dry_run(module, spec)
         errors = []
-        for exporter in exporters:
+        for exporter in EXPORTERS if exporters is None else exporters:
             try:
                 return cls._trace(module, spec, exporter)
             except ExportError as error:
@@ -75,6 +79,8 @@ class Template:
 
     @classmethod
     def _trace(cls, module: nn.Module, spec: ModelSpec, exporter: Exporter) -> Template:
+        from fededge.export.tracing import trace_without_weights
+
         model = trace_without_weights(module, spec, exporter)
         graph = model.graph.SerializeToString()
         model.ClearField("graph")
@@ -83,11 +89,14 @@ class Template:
         template._check_format(module)
         return template
 
-    def fill(self, vector: Tensor, metadata: Mapping[str, str]) -> bytes:
+    def fill(self, vector: Tensor | Vector, metadata: Mapping[str, str]) -> bytes:
         """Return the ONNX file with these weights, and these entries in its `metadata_props`."""
-        self.layout.views(vector)
-        numbers = vector.detach().to("cpu", torch.float32).contiguous().numpy()
-        raw = numbers.astype("<f4", copy=False).view(np.uint8)
+        numbers = np.ascontiguousarray(as_numpy(vector), "<f4")
+        if numbers.shape != (self.layout.size,):
+            raise LayoutError(
+                f"the vector must have {self.layout.size} numbers, got shape {numbers.shape}"
+            )
+        raw = numbers.view(np.uint8)
         weights = [part for entry in self.layout.entries for part in _initializer(entry, raw)]
         start = header(MODEL_GRAPH, len(self.graph) + sum(map(len, weights)))
         parts = [self.head, start, self.graph, *weights, *map(_entry, metadata.items())]
@@ -98,6 +107,8 @@ class Template:
 
     def verify(self, module: nn.Module) -> None:
         """Check on random inputs that the filled template agrees with this module."""
+        from fededge.export.tracing import examples
+
         check(self.fill(_vector(module), {}), module, self.spec, examples(self.spec, 4))
 
     def _check_format(self, module: nn.Module) -> None:
@@ -141,7 +152,7 @@ class Template:
         be written (a full disk), the next run traces again.
         """
         layout = Layout.of(module)
-        path = folder / f"{layout.hash}.template"
+        path = _path(folder, layout)
         if path.exists():
             try:
                 return cls._fitting(path, layout, module, spec)
@@ -155,12 +166,37 @@ class Template:
         return template
 
     @classmethod
+    def kept(cls, folder: Path, module: nn.Module, spec: ModelSpec) -> Path:
+        """Return the file of this network's template; trace the network if there is none.
+
+        Whoever fills a template that was saved earlier compares the result with torch.
+        """
+        layout = Layout.of(module)
+        path = _path(folder, layout)
+        try:
+            cls._of(path, layout, spec)
+        except StoreError as error:
+            if path.exists():
+                log.warning("the network is traced again: %s", error)
+            cls.trace(module, spec).save(path)
+        return path
+
+    @classmethod
     def _fitting(cls, path: Path, layout: Layout, module: nn.Module, spec: ModelSpec) -> Template:
+        template = cls._of(path, layout, spec)
+        template.verify(module)
+        return template
+
+    @classmethod
+    def _of(cls, path: Path, layout: Layout, spec: ModelSpec) -> Template:
         template = cls.load(path)
         if template.spec != spec or template.layout != layout:
             raise StoreError(f"{path}: the template is for another network")
-        template.verify(module)
         return template
+
+
+def _path(folder: Path, layout: Layout) -> Path:
+    return folder / f"{layout.hash}.template"
 
 
 def _vector(module: nn.Module) -> Tensor:

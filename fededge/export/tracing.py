@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fededge import __version__
 from fededge.errors import ExportError
-from fededge.export.manifest import INPUT, TOKENS, input_name
+from fededge.export.manifest import INPUT, OUTPUT, TOKENS, input_name
 from fededge.flat import Layout
 from fededge.model_spec import ModelSpec
 from fededge.models import Preprocess
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EXPORTERS",
-    "OUTPUT",
     "Deployed",
     "Exporter",
     "dry_run",
@@ -34,7 +33,7 @@ __all__ = [
     "trace_without_weights",
 ]
 
-OUTPUT, BATCH = "probabilities", "batch"
+BATCH = "batch"
 
 # 17 is the last opset that TensorRT 8.5 and 8.6 read (JetPack 5.1 and 6.0), and IR 8 belongs to
 # it: ONNX Runtime has read both since 2022. Nothing here needs a later one.

@@ -57,6 +57,11 @@ class WorkerProcess:
         return sum(batch.work for _, batch in self.sent)
 
     @property
+    def pid(self) -> int | None:
+        """The process id; None if it has not started."""
+        return None if self.pipe is None else self._process.pid
+
+    @property
     def file(self) -> int:
         """The file that is readable when answers have come."""
         assert self.pipe is not None

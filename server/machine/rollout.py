@@ -20,6 +20,9 @@ __all__ = ["Plan", "PlanKept", "Planned", "RoundsDone", "Staging"]
 
 FAILED = frozenset({"rejected", "bad", "rolled-back"})
 
+UNANSWERED = 120.0
+"""Seconds beyond the soak for devices without an answer: they may still export their models."""
+
 
 class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The rollout as the journal keeps it: what devices were told, and the stage (-1: none)."""
@@ -120,7 +123,8 @@ class Staging:
         if now - self.since < self.config.soak:
             return []
         if "promoted" not in answers:
-            return self._drop()
+            patient = "" in answers and now - self.since < self.config.soak + UNANSWERED
+            return [] if patient else self._drop()
         if self.plan.stage + 1 < len(self.config.stages):
             return self._enter(self.plan.stage + 1)
         return self._complete()

@@ -1,4 +1,4 @@
-"""What tests ask the accelerator: its counts, a memory limit, and failures in chosen places."""
+"""Controls of the accelerator for tests: its counts, a memory limit, and injected failures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Counts", "counting", "counts", "fail_allocation", "fail_launch", "li
 
 @dataclass
 class Counts:
-    """What was done with the device.
+    """Counts of operations on the device.
 
     A synchronisation is every place where a GPU would make the host wait: a copy that blocks or
     whose host side is not pinned, a value that is read, an op whose output size depends on values.

@@ -15,7 +15,7 @@ __all__ = ["extension", "register"]
 NAME = "emulated"
 LIBRARY = "emulated_accelerator"
 OWNER = os.getpid()
-# What a test tells a child process.
+# Environment variables for child processes of a test, and the control that each calls.
 ORDERS = {
     "EMULATED_MEMORY": "limit_memory",
     "EMULATED_FAIL_ALLOCATION": "fail_allocation",

@@ -109,7 +109,7 @@ def test_whatever_the_host_learns_is_a_synchronisation(
         lambda x: x.new_zeros(3).scatter_(0, x.long()[:1], 2.0),
     ],
 )
-def test_what_stays_on_the_device_is_none(
+def test_work_on_the_device_needs_no_synchronisation(
     device: torch.device, run: Callable[[Tensor], object]
 ) -> None:
     x = torch.ones(4, device=device)

@@ -111,7 +111,7 @@ def test_new_memory_holds_no_zeros(device: torch.device) -> None:
     assert torch.empty(100, device=device).isnan().all()
 
 
-def test_what_is_freed_is_used_again(device: torch.device) -> None:
+def test_freed_memory_is_reused(device: torch.device) -> None:
     module = torch.get_device_module("emulated")
     before = module.memory_allocated()
     kept = [torch.empty(1000, device=device) for _ in range(5)]

@@ -180,7 +180,7 @@ def test_a_held_model_that_was_damaged_meanwhile_is_passed_over(device: Device) 
     assert device.round == 1
 
 
-def test_what_the_rollout_is_about_survives_many_later_models(device: Device) -> None:
+def test_the_candidate_of_a_rollout_survives_many_later_models(device: Device) -> None:
     """The candidate of a slow rollout, and the model to go back to, are not pruned."""
     device.offer(0, 0.8)
     device.told(cut=0.0, released=1, after=1, until=2)

@@ -146,7 +146,7 @@ def test_a_memory_that_was_put_back_is_noticed(config: AgentConfig, tmp_path: Pa
     assert opened(config).newest == 2000
 
 
-def test_that_a_key_was_trusted_is_known_from_the_first_state_on(
+def test_a_trusted_key_is_recorded_with_the_first_state(
     config: AgentConfig, tmp_path: Path
 ) -> None:
     opened(config).check(signed(tmp_path, 1000))

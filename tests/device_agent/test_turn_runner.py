@@ -21,12 +21,13 @@ from fededge.models import build_for, meta_network
 from fededge.wire import chunks, tensors
 from fededge.wire.messages import Manifest, State, Status, Training, decode, encode
 from fededge_agent.agent import Agent, Surroundings
+from fededge_agent.exporter.exports import DeviceExports
 from fededge_agent.machine.events import Abandoned, Prepared, Trained, TurnFailed, Unable
 from fededge_agent.trainer.turns import DeviceTurns
 from fededge_agent.worker import UNFIT
 from tests.pages import write_example
 
-HERE = Surroundings(trainer=lambda config, store: DeviceTurns(config))
+HERE = Surroundings(trainer=lambda config, store: DeviceTurns(config), exporter=DeviceExports)
 """Torch is in this process already."""
 
 ONE_THREAD = HardwareConfig(threads=1)

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import onnx
 import pytest
 import torch
@@ -133,6 +134,18 @@ def test_a_kept_template_is_the_one_that_was_saved(
     loaded = Template.load(tmp_path / "a.template")
     assert loaded == template
     assert loaded.layout.hash == template.layout.hash
+
+
+def test_a_network_is_traced_once_and_again_for_other_labels(
+    network: nn.Module, spec: ModelSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = Template.kept(tmp_path, network, spec)
+    other = msgspec.structs.replace(spec, labels=tuple("xyz"))
+    assert Template.load(path).spec == spec
+    assert Template.kept(tmp_path, network, other) == path
+    assert Template.load(path).spec == other
+    monkeypatch.setattr(Template, "trace", None)
+    assert Template.kept(tmp_path, network, other) == path
 
 
 def test_a_kept_template_has_no_weights(spec: ModelSpec, tmp_path: Path) -> None:

@@ -263,7 +263,7 @@ from fededge.export import Candidate, ModelRegistry, Origin, Samples, Template, 
 from fededge.flat import FlatModel
 from fededge.models import build_for
 from fededge.model_spec import ModelSpec
-from fededge_agent.trainer.export_loop import Exporting
+from fededge_agent.trainer.handover import Handover
 spec, origin = msgspec.json.decode(sys.stdin.buffer.read(), type=tuple[ModelSpec, Origin])
 flat = FlatModel(build_for(spec, seed=3))
 images = torch.randint(0, 256, (16, *spec.shape), dtype=torch.uint8)

@@ -23,8 +23,9 @@ from fededge.methods import Private
 from fededge.storage import pieces
 from fededge.transport.session import Incoming, Will
 from fededge.wire.encoding import Encoding
-from fededge.wire.messages import Manifest, Report, Rollout, State
+from fededge.wire.messages import Manifest, Report, State
 from fededge_agent.agent import Agent, Surroundings
+from fededge_agent.export_worker import ExportWorker
 from fededge_agent.machine import commands as agent_commands
 from fededge_agent.machine import events as agent_events
 from fededge_agent.requests import PreparedJob
@@ -449,7 +450,8 @@ class AgentService(Service):
             session=lambda broker, name, inbox, will, keep: self.link_with(will),
             claim=unclaimed,
             trainer=lambda config, store: SimulatedTurns(self, config),
-            worker=lambda runner, inbox: SimulatedWorker(self, runner, inbox),
+            worker=lambda runner, exports, inbox: SimulatedWorker(self, runner, exports, inbox),
+            exports=SimulatedExports,
             gate=lambda config: SimulatedGate(process),
             watch=self.watch,
         )
@@ -517,8 +519,10 @@ class SimulatedGate(Gate):
 class SimulatedWorker(Worker):
     """The agent's worker; the world decides when it runs."""
 
-    def __init__(self, service: AgentService, runner: TurnRunner, inbox: Any) -> None:
-        super().__init__(runner, inbox)
+    def __init__(
+        self, service: AgentService, runner: TurnRunner, exports: ExportWorker, inbox: Any
+    ) -> None:
+        super().__init__(runner, exports, inbox)
         self.service = service
 
     def put(self, job: Callable[[], None]) -> None:
@@ -530,6 +534,13 @@ class SimulatedWorker(Worker):
     def train(self, state: State) -> None:
         self.service.process.begin_turn()
         super().train(state)
+
+
+class SimulatedExports(ExportWorker):
+    """The agent's exports, in the worker's thread."""
+
+    def release(self) -> None:
+        self.release_now()
 
 
 class SimulatedTurns(DeviceTurns):
@@ -557,8 +568,11 @@ class SimulatedTurns(DeviceTurns):
         self.service.trained.append((turn.report, before, after))
         return turn
 
-    def follow_up(self, run: str, rollout: Rollout | None) -> None:
-        """No export, no metrics."""
+    def hand_over(self) -> None:
+        """No export."""
+
+    def measure(self) -> None:
+        """No metrics."""
 
 
 def digest(private: Private) -> str:

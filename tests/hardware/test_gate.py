@@ -154,7 +154,7 @@ def test_a_power_mode(tmp_path: Path) -> None:
 
 
 def load(box: Box, seconds: float, busy: int, own: int, training: bool = False) -> str:
-    """Of 1000 more ticks so many were busy, and so many of these our own."""
+    """Let 1000 ticks pass, with this many busy ones and this many of our own."""
     stat = (box.root / "proc/stat").read_text().split("\n")[0].split()[1:]
     times = [int(field) for field in stat]
     before = int((box.root / f"proc/{AGENT}/stat").read_text().rpartition(")")[2].split()[11])

@@ -1,4 +1,4 @@
-"""What a probe reads of a machine."""
+"""A probe reads the machine's cores, limits, memory and driver."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def test_an_nvidia_card_is_hot_though_the_kernel_does_not_show_it(tmp_path: Path
 
 
 def test_the_load_of_others_is_all_but_that_of_our_own_processes(tmp_path: Path) -> None:
-    """Of 1000 ticks 600 were busy; our trainer and its child took 350: others had a quarter."""
+    """600 of 1000 ticks were busy; our trainer and its child took 350, so others took a quarter."""
     box = sensors(tmp_path)
     processors(tmp_path, busy=1000, idle=9000)
     process(tmp_path, 1, 0, ticks=500)

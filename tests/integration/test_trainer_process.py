@@ -11,7 +11,7 @@ import pytest
 
 from tests.integration.conftest import Federation
 from tests.integration.test_federation import rounds_done, versions
-from tests.trainers import maps_torch, soon, trainer_of
+from tests.trainers import children_of, maps_torch, soon, trainer_of
 
 pytestmark = pytest.mark.slow
 
@@ -35,11 +35,12 @@ def test_an_agent_never_has_torch_and_is_small_when_it_is_idle(federation: Feder
         assert not maps_torch(pid)
         soon(lambda: coordinator.exit_code is not None, 0.2)
     assert federation.ended(coordinator) == 0
-    federation.wait_for(lambda: trainer_of(pid) is None, "the trainer process to end")
+    current = federation.state("box") / "models" / "current" / "model.onnx"
+    federation.wait_for(current.exists, "the export")
+    federation.wait_for(lambda: not children_of(pid), "trainer and exporter to end")
     assert not maps_torch(pid)
     assert b"onnxruntime" not in Path(f"/proc/{pid}/maps").read_bytes()
     assert resident_mb(pid) <= IDLE_MB
-    assert (federation.state("box") / "models" / "current" / "model.onnx").exists()
 
 
 def trained(federation: Federation, device: str) -> int:

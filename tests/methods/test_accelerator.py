@@ -151,7 +151,7 @@ def test_two_rounds_agree_with_the_cpu(name: str, hardware: Hardware) -> None:
 
 
 def counted_turns(name: str, hardware: Hardware) -> Iterator[list[accelerator.Counts]]:
-    """What each step of three turns does; all private state exists after the second."""
+    """Count the operations of each step of three turns; the third has all private state."""
     one = trainer(name, TRAINING.batch_size * BATCHES, hardware)
     hyper = dataclasses.replace(TRAINING, epochs=2 * phases_of(name))
     private = Private()

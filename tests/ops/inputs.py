@@ -1,4 +1,4 @@
-"""What the tests of the flat-vector ops draw: sizes around a thread's share, and seeded vectors."""
+"""Inputs of the flat-vector ops' tests: sizes around a thread's share, and seeded vectors."""
 
 from __future__ import annotations
 

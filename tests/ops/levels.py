@@ -7,7 +7,7 @@ from collections.abc import Iterator
 __all__ = ["UNFUSED", "each_level"]
 
 UNFUSED = ("sse2", "baseline")
-"""Those that do not multiply and add at once, and round twice where the others do once."""
+"""Levels without fused multiply-add, which round twice where the others round once."""
 
 
 def each_level() -> Iterator[str]:

@@ -70,7 +70,9 @@ def test_a_missing_module_is_one_warning_that_names_the_error() -> None:
         ({"FEDEDGE_REQUIRE_EXT": "1"}, "FEDEDGE_REQUIRE_EXT=1, but .*no such file"),
     ],
 )
-def test_what_cannot_be_had_is_a_configuration_error(environ: dict[str, str], message: str) -> None:
+def test_an_unavailable_implementation_is_a_configuration_error(
+    environ: dict[str, str], message: str
+) -> None:
     with pytest.raises(ConfigError, match=message):
         choose(environ, fails)
 
@@ -163,7 +165,7 @@ def test_a_wish_for_the_cpu_leaves_a_gpu_to_pure_torch(wish: str) -> None:
         (Choice("reference", "no compiler"), True, loads, "no compiler"),
     ],
 )
-def test_what_keeps_the_cuda_kernels_from_serving_is_said(
+def test_the_reason_why_the_cuda_kernels_are_not_used_is_given(
     cpu: Choice, gpu: bool, load: Any, reason: str
 ) -> None:
     choice = choose_cuda({}, cpu, gpu, load)

@@ -188,7 +188,7 @@ class Marked(Tensor):
     pass
 
 
-def test_what_a_mode_watches_and_other_kinds_of_tensors_are_torchs() -> None:
+def test_calls_under_a_mode_and_with_other_tensors_go_to_torch() -> None:
     class Watching(TorchFunctionMode):
         def __torch_function__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None

@@ -60,7 +60,7 @@ def test_pythons_own_buffers_will_do() -> None:
     assert total.tolist() == [3.0, 6.0]
 
 
-def test_what_does_not_fit_is_named() -> None:
+def test_arguments_that_do_not_fit_are_named() -> None:
     five, q = np.zeros(5, dtype=np.float32), np.zeros(5, dtype=np.int8)
     with pytest.raises(ValueError, match="x has 4 elements, expected 5"):
         _sums.accumulate_buffer(five, np.zeros(4, dtype=np.float32), 1.0)
@@ -72,6 +72,6 @@ def test_what_does_not_fit_is_named() -> None:
         _sums.accumulate_buffer(five[1:], five[:-1], 1.0)
 
 
-def test_what_cannot_be_written_is_refused() -> None:
+def test_a_read_only_buffer_is_refused() -> None:
     with pytest.raises((BufferError, ValueError), match=r"read-only|not writable|writable"):
         _sums.accumulate_buffer(bytes(8), np.zeros(8, dtype=np.float32), 1.0)

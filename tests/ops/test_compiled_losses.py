@@ -1,4 +1,4 @@
-"""What the compiled losses promise beyond their formulas: to torch, and to the last bit."""
+"""Properties of the compiled losses beyond their formulas: torch integration, and exact bits."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ WRONG: list[tuple[Arguments, str]] = [
 
 
 @pytest.mark.parametrize(("change", "message"), WRONG, ids=[message for _, message in WRONG])
-def test_what_does_not_fit_is_named(change: Arguments, message: str) -> None:
+def test_arguments_that_do_not_fit_are_named(change: Arguments, message: str) -> None:
     k = {"z": torch.zeros(2, 3), "labels": [torch.zeros(2).long()], "shares": [1.0], **change}
     with pytest.raises(ValueError, match=f"^label_loss: {message}"):
         ops.label_loss(**k)

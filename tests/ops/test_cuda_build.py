@@ -1,4 +1,4 @@
-"""Whether and for what the CUDA kernels are built, and that they compile, link and load."""
+"""The CUDA build: when and for which GPUs it is made; the kernels compile, link and load."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def nvcc_like(folder: Path, script: str) -> str:
 
 
 def test_nvcc_is_asked_what_it_knows_and_where_it_lives(build: ModuleType, tmp_path: Path) -> None:
-    """What is on the path may be a script or a link: only nvcc itself knows its toolkit."""
+    """The nvcc on the path may be a script or a link: only nvcc itself knows its toolkit."""
     nvcc = nvcc_like(tmp_path, "printf 'compute_75\\ncompute_87\\n#$ TOP=/opt/cuda/bin/..\\n'")
     assert build.known_architectures(nvcc) == [75, 87]
     assert build.cuda_home(nvcc) == "/opt/cuda"
@@ -142,7 +142,7 @@ print("sum:", acc.sum().item())
 
 
 def python(*arguments: str, cwd: Path) -> str:
-    """What the command prints; its PATH begins with this Python's tools, ninja among them."""
+    """The command's output; its PATH begins with this Python's tools, such as ninja."""
     environ = {k: v for k, v in os.environ.items() if k != "TORCH_CUDA_ARCH_LIST"}
     environ |= {"FEDEDGE_CUDA": "1", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     result = subprocess.run(

@@ -92,7 +92,7 @@ def same(found: list[Tensor | None], expected: list[Tensor | None]) -> bool:
 
 
 def sizes_of_sums(given: Inputs, slopes: Tensor) -> list[Tensor]:
-    """What the rounding of each gradient is measured by: its terms without their signs."""
+    """The scale of each gradient's rounding error: the sum of its absolute terms."""
     x, weight, bias, padding = given
     leaf = torch.nn.functional.conv2d(x, weight, bias, padding=padding).requires_grad_()
     torch.nn.functional.max_pool2d(leaf, 2).relu().backward(slopes)
@@ -169,7 +169,7 @@ def test_zeros_of_either_sign_come_out_alike() -> None:
 
 
 @pytest.mark.usefixtures("implementation")
-def test_of_equals_the_first_has_the_gradient_and_where_none_is_above_zero_none_has() -> None:
+def test_the_first_of_equal_maxima_has_the_gradient_and_without_a_positive_one_none_has() -> None:
     """A 1x1 kernel of 1: the map is the image, and so is the place of its gradient."""
     x = torch.tensor([[5.0, 5, 1, 2, 0, -1], [5, 5, 2, 1, -1, 0]])[None, None].requires_grad_()
     weight, bias = torch.ones(1, 1, 1, 1, requires_grad=True), torch.zeros(1, requires_grad=True)
@@ -190,7 +190,7 @@ def test_a_map_below_zero_has_no_gradient() -> None:
 
 @pytest.mark.usefixtures("implementation")
 @pytest.mark.parametrize("at", [(0, 0, 0, 0), (1, 3, 5, 6), (2, 15, 11, 11)])
-def test_what_is_not_a_number_has_the_gradient_that_torch_gives_it(at: tuple[int, ...]) -> None:
+def test_nan_has_the_gradient_that_torch_computes(at: tuple[int, ...]) -> None:
     """By the image it is one, as the weights are numbers; by the weights it is none."""
     given = inputs(SECOND)
     given.x[at] = math.nan
@@ -292,7 +292,7 @@ def test_a_derivative_by_forward_mode_is_refused() -> None:
 
 @compiled
 @pytest.mark.parametrize("changed", [0, 1])
-def test_what_was_changed_since_is_noticed(changed: int) -> None:
+def test_a_tensor_that_was_changed_in_place_is_noticed(changed: int) -> None:
     leaves = inputs(PADDED).leaves()
     out = ops.pooled_convolution(*leaves).sum()
     with torch.no_grad():
@@ -325,7 +325,9 @@ def test_a_graph_can_be_kept_or_is_gone() -> None:
         ({"padding": -1}, "the padding is -1, it must be at least 0"),
     ],
 )
-def test_what_does_not_fit_is_refused(change: dict[str, Tensor | int], message: str) -> None:
+def test_arguments_that_do_not_fit_are_refused(
+    change: dict[str, Tensor | int], message: str
+) -> None:
     fitting = {
         "gradient": torch.zeros(2, 4, 3, 3),
         "where": torch.zeros(2, 4, 3, 3, dtype=torch.uint8),

@@ -22,7 +22,7 @@ compiled = pytest.mark.skipif(_backend.CHOICE.name != "cpu", reason=_backend.CHO
 
 
 def sizes_of_sums(x: Tensor, weight: Tensor, bias: Tensor | None, padding: int) -> Tensor:
-    """What the rounding of a sum is measured by."""
+    """The scale of a sum's rounding error: the sum of its absolute terms."""
     return layers(x.abs(), weight.abs(), None if bias is None else bias.abs(), padding)
 
 
@@ -131,7 +131,9 @@ def test_without_fused_arithmetic_torch_computes_it(monkeypatch: pytest.MonkeyPa
         ({"padding": 1 << 40}, "the padding is 1099511627776, it must be"),
     ],
 )
-def test_what_does_not_fit_is_refused(change: dict[str, Tensor | int], message: str) -> None:
+def test_arguments_that_do_not_fit_are_refused(
+    change: dict[str, Tensor | int], message: str
+) -> None:
     fitting = {
         "x": torch.zeros(2, 3, 9, 9),
         "weight": torch.zeros(4, 3, 3, 3),

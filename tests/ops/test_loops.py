@@ -28,7 +28,7 @@ pytestmark = pytest.mark.timeout(1200)  # what is watched takes the compiler min
 def printed(
     name: str, folder: Path, register: int, *compiler: str, under: tuple[str, ...] = ()
 ) -> list[str]:
-    """What the program prints when it is compiled for registers of so many bytes."""
+    """The output of the program, compiled for registers of this many bytes."""
     program = folder / f"{name}{register}"
     sized = f"-DFEDEDGE_REGISTER={register}"
     # Python must load the sanitizers first; a compiler and a program of their own need not.

@@ -294,7 +294,7 @@ def test_no_rows_have_no_mean_and_no_gradient() -> None:
 
 
 @pytest.mark.parametrize("classes", [4, 50])
-def test_what_is_not_a_number_stays_in_its_row(classes: int) -> None:
+def test_nan_stays_in_its_row(classes: int) -> None:
     """A NaN spoils the loss and its own row's gradient, and nothing else."""
     z, y = draw(1, 40, classes).float(), labels(1, 40, classes)
     z[7, 2] = math.nan

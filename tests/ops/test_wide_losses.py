@@ -91,7 +91,7 @@ def divergence(z: Tensor, teacher: Tensor, T: float) -> Tensor:
 
 
 class Wide:
-    """What the losses take at a shape of thousands; a table is rows that lie across each other."""
+    """Arguments of the losses with thousands of classes; the rows of a table overlap."""
 
     def __init__(self, seed: int, shape: tuple[int, int], dtype: torch.dtype) -> None:
         rows, classes = shape
@@ -183,7 +183,7 @@ def test_every_loss_of_long_and_wide_inputs(
 def test_probability_sums_of_long_and_wide_inputs(
     dtype: torch.dtype, shape: tuple[int, int], seed: int
 ) -> None:
-    """Of a large table only the labels' rows are looked at; that no other changed, by its sum."""
+    """Compare only the labels' rows of a large table; its sum shows that no other row changed."""
     z, classes = draw(seed, *shape, size=10.0).to(dtype), shape[1]
     ys, shares = [labels(seed + i, *shape) for i in range(2)], (0.3, 0.7)
     num = torch.zeros(classes, classes, dtype=torch.float64)

@@ -142,7 +142,7 @@ def shut_out_by_comment(folder: Path) -> None:
         (shut_out_by_comment, "its line is commented out"),
     ],
 )
-def test_who_was_shut_out_stays_out_while_others_are_added(
+def test_a_locked_out_device_stays_out_while_others_are_added(
     folder: Path,
     shut_out: Callable[[Path], None],
     why: str,

@@ -65,7 +65,7 @@ def test_whatever_a_merge_raises_is_named() -> None:
 
 
 @pytest.mark.parametrize("error", [DiskFullError("full"), StoreError("damaged"), MemoryError()])
-def test_what_is_our_own_fault_is_blamed_on_nobody(error: Exception) -> None:
+def test_an_error_of_our_own_is_blamed_on_no_device(error: Exception) -> None:
     def merge(devices: Sequence[str]) -> int:
         raise error
 

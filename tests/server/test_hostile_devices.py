@@ -1,4 +1,4 @@
-"""What an enrolled device can do to the rounds: nothing but send bad updates in its own name."""
+"""An enrolled hostile device can only send bad updates in its own name."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ def third(driven: Driven) -> Driven:
     return driven
 
 
-# Who may be merged, and for which version
+# Which updates may be merged
 
 
-def test_an_older_version_is_late_for_who_was_asked_for_it_and_for_who_was_not() -> None:
+def test_an_older_version_is_late_whether_the_device_was_asked_or_not() -> None:
     driven = third(opened("a", "b", "c", participants=2, quorum=1, min_devices=3, count=9))
     for device in "abc":
         assert driven.replies(report(device, V1)) in ([(device, "late")], [(device, "accepted")])
         assert driven.sending == []
 
 
-def test_who_was_never_asked_for_an_old_version_is_refused_though_late_ones_are_folded() -> None:
+def test_a_device_that_was_not_asked_for_an_old_version_is_refused_even_with_folding() -> None:
     driven = opened("a", "b", min_devices=2, late="fold", count=9)
     driven.deliver("a")
     driven.deliver("b")
@@ -76,7 +76,7 @@ def test_the_journal_says_who_was_asked_when_the_coordinator_starts_again() -> N
     assert driven.replies(report("b", V1)) == [("b", "refused")]
 
 
-# What its word weighs
+# The weight of its claims
 
 
 def test_more_examples_than_the_device_announced_are_refused() -> None:
@@ -188,7 +188,7 @@ def test_hostile_devices_that_are_heard_first_do_not_make_others_outliers() -> N
 # Silence
 
 
-def test_who_keeps_silent_is_not_waited_for_to_the_deadline() -> None:
+def test_a_round_does_not_wait_for_a_silent_device_until_the_deadline() -> None:
     """Two thirds have answered after 4 s: the third has five times that."""
     driven = opened("a", "b", "c", deadline=600.0, slack=5.0)
     driven(Tick(), at=4.0)
@@ -217,8 +217,8 @@ def test_it_loses_its_place_and_each_time_for_longer() -> None:
     assert len(silences) <= 3, "of 39 rounds it holds up three"
 
 
-def test_who_keeps_silent_until_a_deadline_without_a_quorum_loses_its_place_too() -> None:
-    """Of three that are asked two are silent: the round is extended, and the others end it."""
+def test_a_silent_device_loses_its_place_at_a_deadline_without_a_quorum_too() -> None:
+    """Two of the three asked devices are silent: the round is extended, and others end it."""
     some = {"participants": 3, "quorum": 2, "selection": "recency"}
     driven = opened(*"abcde", deadline=60.0, count=9, **some)
     honest, *silent = driven.invited
@@ -249,7 +249,7 @@ def test_a_retained_status_alone_is_a_lease_that_runs_out() -> None:
     assert "c" not in driven.present
 
 
-def test_who_left_is_waited_for_as_long_as_its_lease_and_comes_back_into_the_round() -> None:
+def test_a_round_waits_for_a_device_that_left_as_long_as_its_lease() -> None:
     driven = opened("a", "b", deadline=600.0, lease=90.0, quorum=2)
     driven.deliver("a")
     driven(gone("b"), Tick(), at=100.0)
@@ -257,7 +257,7 @@ def test_who_left_is_waited_for_as_long_as_its_lease_and_comes_back_into_the_rou
     assert asked(driven(status("b"), at=101.0)) == ["b"]
 
 
-def test_who_answers_late_each_time_is_still_heard_in_the_round_if_it_is_in_time() -> None:
+def test_a_slow_device_is_still_accepted_before_the_cutoff() -> None:
     driven = opened("a", "b", "c", deadline=600.0, slack=5.0)
     driven.deliver("a")
     driven.deliver("b")
@@ -286,7 +286,7 @@ def test_a_round_says_how_many_could_train_from_its_version() -> None:
     assert judge == Judge(V0, 3, 1, {})
 
 
-def test_who_rests_after_a_failure_is_not_silent_and_is_asked_again() -> None:
+def test_a_device_in_backoff_is_not_silent_and_is_asked_again() -> None:
     """Else each deadline without a quorum would make its rest longer than the next one."""
     driven = opened("a", "b", deadline=60.0, quorum=2, backoff=100.0, retries=5, lease=1e6)
     driven.deliver("a")

@@ -139,7 +139,7 @@ def test_one_of_four_that_claims_everything_has_half_of_the_say() -> None:
 def test_a_version_whose_vectors_no_device_could_read_does_not_come_to_be(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What a method sends along is made of what it remembers, after its step."""
+    """The vectors that a method sends are computed from its state after the step."""
     monkeypatch.setattr("fededge.methods.scaffold.Scaffold.send", _overflowing)
     both = {f"box-{index}": honest(index) for index in range(3)}
     vectors = {device: model for device, (model, _) in both.items()}
@@ -153,7 +153,9 @@ def _overflowing(self: object, state: Any) -> Any:
 
 
 @pytest.mark.parametrize("method", ["fednova", "fednova(tau_eff=steps)", "fednova(gmf=0.9)"])
-def test_who_claims_everything_does_not_make_the_step_of_all_others_longer(method: str) -> None:
+def test_a_device_that_claims_everything_does_not_lengthen_the_step_of_the_others(
+    method: str,
+) -> None:
     """FedNova's step is a mean of a_k, which may be large where there are many examples."""
     both = {f"box-{index}": honest(index) for index in range(3)}
     vectors = {device: model for device, (model, _) in both.items()}

@@ -150,7 +150,7 @@ def test_a_long_change_is_clipped_and_a_short_one_is_left(store: Store, late: bo
 
 @pytest.mark.parametrize("encoding", ["float32", "int8+delta+zstd"])
 def test_the_middle_of_the_updates(store: Store, encoding: str) -> None:
-    """Of three, the median is what is neither the least nor the largest."""
+    """The median of three is neither the smallest nor the largest."""
     round_ = Round(store, encoding, RobustConfig(combine="median"), late=False)
     found = [
         round_.encoding.unpack(LAYOUT, store._update(r.version, d).read_bytes(), round_.new)
@@ -169,7 +169,7 @@ def test_an_old_version_that_was_damaged_is_not_added_to(store: Store) -> None:
         round_.merged()
 
 
-def test_what_a_merge_that_was_cut_short_decompressed_is_swept(store: Store) -> None:
+def test_decompressed_files_of_an_interrupted_merge_are_removed(store: Store) -> None:
     round_ = Round(store, "float32+zstd", RobustConfig(), late=False)
     round_.merging._expand(round_.reports)
     assert len(list(store.spool.glob("*/*.plain"))) == 3

@@ -23,7 +23,7 @@ from fededge_server.network import ON_CPU, Network
 NONE, EMBEDDED = DataConfig(source="none"), DataConfig(source="embedded")
 MODEL = ModelConfig(labels=("a", "b"), shape=(1, 28, 28), mean=(0.5,), std=(0.5,))
 
-# What a coordinator does with its network, in a process that has not imported torch.
+# A coordinator's use of its network, in a process that has not imported torch.
 SCRIPT = """
 import json, os, pathlib, signal, sys, time
 from fededge.config import DataConfig, ModelConfig
@@ -53,7 +53,7 @@ def program(folder: Path, body: str) -> list[str]:
 
 
 def told(folder: Path, body: str) -> dict[str, Any]:
-    """What a process without torch says at its end."""
+    """The output of a process without torch."""
     done = subprocess.run(
         program(folder, body), capture_output=True, text=True, timeout=300, cwd=folder
     )

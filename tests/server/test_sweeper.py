@@ -22,7 +22,7 @@ LASTING = [TOPICS.state, TOPICS.device("a", "status"), f"{TOPICS.coordinator}/st
 
 
 class Recorder:
-    """What a sweeper asks of its session."""
+    """The part of a session that a sweeper uses."""
 
     def __init__(self) -> None:
         self.said: list[tuple[str, bytes, bool]] = []
@@ -51,7 +51,7 @@ def message(topic: str, retained: bool, payload: bytes = b"x") -> tuple[Any, Inc
 
 
 @pytest.mark.parametrize("topic", FLEETING)
-def test_what_is_retained_there_is_cleared_and_refused(
+def test_a_retained_message_is_cleared_and_refused(
     sweeper: Sweeper, recorder: Recorder, topic: str
 ) -> None:
     with pytest.raises(WireError, match="it was retained, where nothing may be"):

@@ -56,7 +56,9 @@ def resumed(config: CoordinatorConfig, store: Store) -> Versions:
     return Versions.resume(config, store, network, network.start())
 
 
-def test_what_travels_is_the_file_of_the_model_if_there_is_nothing_else(store: Store) -> None:
+def test_the_payload_is_the_model_file_without_further_vectors_and_compression(
+    store: Store,
+) -> None:
     versions = made(store)
     path = versions.payload()
     assert path == FileSource(store.model(versions.progress.version))
@@ -66,7 +68,7 @@ def test_what_travels_is_the_file_of_the_model_if_there_is_nothing_else(store: S
 @pytest.mark.parametrize(
     ("method", "encoding"), [("scaffold", "float32"), ("fedavg", "float32+zstd")]
 )
-def test_what_travels_has_a_file_of_its_own_or_is_in_memory_if_the_disk_is_full(
+def test_another_payload_has_its_own_file_or_is_in_memory_on_a_full_disk(
     store: Store, monkeypatch: pytest.MonkeyPatch, method: str, encoding: str
 ) -> None:
     versions = made(store, method, encoding)

@@ -56,7 +56,7 @@ def test_a_holder_is_not_alarmed_by_itself_by_the_gone_or_by_leftovers() -> None
         pytest.param(lambda: b"garbage", id="garbage"),
     ],
 )
-def test_what_others_say_in_our_name_is_contradicted_at_a_bounded_rate(
+def test_a_foreign_presence_is_contradicted_at_a_bounded_rate(
     word: Callable[[], bytes],
 ) -> None:
     holder = holding(now=100.0)
@@ -85,7 +85,7 @@ def test_a_rival_is_named_until_it_falls_silent() -> None:
     assert (holder.rival, holder.due(161.0)) == ("", False)
 
 
-def test_who_has_no_connection_repeats_nothing() -> None:
+def test_a_presence_is_not_repeated_without_a_connection() -> None:
     holder = holding()
     heard(holder, said_by(OTHER), 101.0)
     holder.lost()

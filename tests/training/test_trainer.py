@@ -178,7 +178,7 @@ def test_a_long_gradient_is_clipped_as_torch_does_it(clip: float, clipped: bool)
     assert torch.equal(without.upload, answer.upload) != clipped
 
 
-def test_what_a_coordinator_configures_is_what_travels_and_what_a_device_trains_by() -> None:
+def test_configuration_message_and_hyper_parameters_have_the_same_fields() -> None:
     names = [field.name for field in dataclasses.fields(Hyper)]
     assert [field.name for field in msgspec.structs.fields(TrainingConfig)] == names
     assert [field.name for field in msgspec.structs.fields(Training)] == names
@@ -281,7 +281,7 @@ def test_dropout_is_reproducible_and_on() -> None:
     assert not torch.equal(without.upload, uploads[0])
 
 
-def test_what_a_start_draws_does_not_change_the_dropout() -> None:
+def test_random_numbers_of_a_start_do_not_change_the_dropout() -> None:
     """Else a layer with a start of its own could not be compared with FedAvg."""
 
     def begin(self: Method, r: TurnView, w: Tensor) -> Tensor:
@@ -339,7 +339,7 @@ def test_progress_counts_the_steps_of_all_phases() -> None:
     assert answer.scalars["steps"] == 4.0
 
 
-# What goes wrong
+# Failures
 
 
 def test_a_training_that_diverges_is_one_sentence() -> None:

@@ -342,7 +342,7 @@ def test_the_largest_chunk_passes(broker: Broker, opened: list[Session]) -> None
     assert len(next_event(reader, Incoming).payload) == chunks.HEADER.size + 16 * 1024 * 1024
 
 
-def test_what_is_larger_than_any_message_does_not_come(
+def test_a_packet_larger_than_any_message_is_not_delivered(
     broker: Broker, opened: list[Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever limit the broker has: the reader has announced its own."""

@@ -70,7 +70,7 @@ def test_float32_arrives_bit_by_bit(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", EVERY)
-def test_what_arrives_and_what_is_left_make_the_update(text: str) -> None:
+def test_the_received_update_and_the_residue_add_up_to_the_update(text: str) -> None:
     """Up to the rounding of one float32 addition: nothing is lost for good."""
     arrived, left = sent(text)
     np.testing.assert_allclose(arrived + left, MODEL, rtol=0, atol=3e-7)
@@ -204,7 +204,7 @@ def test_a_scale_that_leads_out_of_all_numbers_is_refused_without_a_warning(scal
 
 
 @pytest.mark.parametrize("text", ["bfloat16", "bfloat16+delta"])
-def test_what_bfloat16_rounds_to_infinity_is_refused_without_a_warning(text: str) -> None:
+def test_numbers_that_bfloat16_rounds_to_infinity_are_refused_without_a_warning(text: str) -> None:
     """The largest float32 is nearer to bfloat16's infinity than to its largest number."""
     way, large = Encoding.parse(text), np.full_like(BASE, np.finfo(np.float32).max)
     payload, _ = way.pack(LAYOUT, large, np.zeros_like(BASE))

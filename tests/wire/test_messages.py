@@ -184,7 +184,7 @@ def test_a_number_that_is_none_is_refused(number: str) -> None:
     "data",
     [b"", b" ", b"\0", b"null", b"[]", b"1", b"{", b'{"nonce":"i"} {}', b'{"nonce":"\xff"}'],
 )
-def test_what_is_no_message_is_refused(data: bytes) -> None:
+def test_bytes_that_are_not_a_message_are_refused(data: bytes) -> None:
     refused(data, Claim)
 
 

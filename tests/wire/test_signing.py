@@ -95,7 +95,7 @@ def test_every_field_of_every_signed_kind_is_tried() -> None:
 
 
 @pytest.mark.parametrize("message", [message for message, _ in SIGNED], ids=KINDS)
-def test_what_was_signed_is_believed_on_the_other_side(message: Any) -> None:
+def test_a_signed_message_is_verified_on_the_other_side(message: Any) -> None:
     verify(decode(encode(sign(message, KEY)), type(message)), TRUSTED)
 
 

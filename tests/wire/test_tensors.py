@@ -197,7 +197,7 @@ def test_a_vector_that_is_not_expected_is_refused() -> None:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_what_is_no_vector_of_the_layout_does_not_get_out(value: Any) -> None:
+def test_a_value_that_is_not_a_vector_of_the_layout_is_not_sent(value: Any) -> None:
     with pytest.raises(EgressError, match="must not be sent"):
         tensors.encode(LAYOUT, {"model": value})
 
@@ -272,7 +272,7 @@ def test_another_shape_or_name_is_refused() -> None:
         b"\x80\x04\x95" + GOOD,
     ],
 )
-def test_what_is_no_safetensors_is_refused(data: bytes) -> None:
+def test_bytes_that_are_not_safetensors_are_refused(data: bytes) -> None:
     with pytest.raises(WireError):
         tensors.decode(LAYOUT, data)
 

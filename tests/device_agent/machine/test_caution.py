@@ -67,7 +67,7 @@ def test_a_new_run_goes_on_while_it_is_weighed() -> None:
     assert caution.tick(10.0 + STANDS) == later, "its newest state, at the time of its first"
 
 
-def test_who_has_nothing_to_lose_believes_the_first_state() -> None:
+def test_an_agent_without_a_run_accepts_the_first_state() -> None:
     assert Caution("").weigh(STATE, 0.0)
     assert Caution(STATE.run).weigh(STATE, 0.0)
 

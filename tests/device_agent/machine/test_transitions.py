@@ -15,6 +15,7 @@ from fededge_agent.machine import commands, events
 from fededge_agent.machine.agent import AgentMachine
 from fededge_agent.machine.download import DOWNLOAD, DownloadState
 from fededge_agent.machine.events import Pending
+from fededge_agent.machine.export_schedule import EXPORT, ExportState
 from fededge_agent.machine.preparation import PREPARATION, PreparationState
 from fededge_agent.machine.rest import REST, RestState
 from fededge_agent.machine.tables import transitions_table
@@ -145,6 +146,7 @@ def test_random_runs_use_every_transition_and_need_no_other(
         (PREPARATION, PreparationState),
         (DOWNLOAD, DownloadState),
         (TURN, TurnState),
+        (EXPORT, ExportState),
     ],
 )
 def test_every_state_can_be_left_and_no_row_comes_twice(rows: Any, states: Any) -> None:
@@ -161,5 +163,6 @@ def test_a_move_that_is_not_in_the_table_is_a_bug() -> None:
 def test_the_tables_are_written_as_markdown() -> None:
     text = transitions_table()
     assert text.startswith("| rest | cause | next state |\n|---|---|---|\n| awake |")
-    assert text.count("\n| ") == len(REST) + len(PREPARATION) + len(DOWNLOAD) + len(TURN) + 3
+    tables = (REST, PREPARATION, DOWNLOAD, TURN, EXPORT)
+    assert text.count("\n| ") == sum(map(len, tables)) + len(tables) - 1
     assert "| settling | Unsettled | awaiting answer |" in text

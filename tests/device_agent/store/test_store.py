@@ -112,7 +112,7 @@ def test_a_folder_that_is_in_use_is_refused_until_it_is_free(
     store.open()
 
 
-def test_who_we_are_does_not_change(store: AgentStore) -> None:
+def test_the_instance_does_not_change(store: AgentStore) -> None:
     instance = store.index.instance
     assert len(instance) == 32
     assert reopened(store).index.instance == instance
@@ -239,7 +239,7 @@ def test_a_held_model_that_is_gone_or_damaged_is_not_held(
 # Turns
 
 
-def test_what_follows_the_training_is_kept_at_once_and_the_rest_when_accepted(
+def test_private_state_is_saved_after_the_training_or_once_the_update_is_accepted(
     store: AgentStore,
 ) -> None:
     save(store, now=1.0, later=2.0)

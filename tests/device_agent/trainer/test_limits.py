@@ -77,7 +77,7 @@ def resident() -> int:
     return 4096 * int(Path("/proc/self/statm").read_text().split()[1])
 
 
-def test_what_is_too_large_is_refused_without_its_memory() -> None:
+def test_a_network_that_is_too_large_is_refused_before_its_memory_is_allocated() -> None:
     """1.3 GB of words, five times; and pictures that the first layer makes 4 GB of, each."""
     before = resident()
     with pytest.raises(ConfigError, match="max_memory_bytes"):

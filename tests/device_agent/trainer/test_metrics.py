@@ -15,8 +15,9 @@ from fededge.flat import FlatModel
 from fededge.methods import Hyper, Private, method
 from fededge.models.base import Classifier
 from fededge.training import Examples, Task, Trainer
+from fededge_agent.requests import StoppedError
 from fededge_agent.trainer import metrics
-from fededge_agent.trainer.metrics import Diary, turn_metrics
+from fededge_agent.trainer.metrics import Diary, turn_metrics, unmeasured
 
 
 @pytest.fixture
@@ -53,6 +54,25 @@ def test_a_turn_is_described_by_the_devices_own_data(trainer: Trainer) -> None:
     q = torch.full((2, 3), (1 - tau) / 2, dtype=torch.float64)
     q[0, 0] = q[1, 1] = tau
     assert row["kl"] == pytest.approx(float((p * (p / q).log()).sum()), rel=1e-5)
+
+
+def test_metrics_stop_before_the_next_batch_and_keep_their_columns(trainer: Trainer) -> None:
+    received = trainer.net.vector.clone()
+    answer = trainer.turn(Task(0, 0, Hyper(epochs=1, lr=0.5), received, {}), Private())
+    asked = iter((True, False))
+
+    def go_on() -> None:
+        if not next(asked):
+            raise StoppedError
+
+    before = trainer.net.vector.clone()
+    with pytest.raises(StoppedError):
+        turn_metrics(trainer, received, answer, go_on)
+    assert torch.equal(trainer.net.vector, before)
+    row = unmeasured(answer)
+    assert list(row) == list(turn_metrics(trainer, received, answer))
+    assert row["personal_accuracy"] == answer.personal_accuracy
+    assert math.isnan(row["local_accuracy"])
 
 
 def test_without_held_out_data_accuracies_are_unknown(trainer: Trainer) -> None:

@@ -144,7 +144,7 @@ def test_a_record_changes_its_group_when_its_time_comes_and_not_before() -> None
     assert len(census.times) <= 1, "no time is left but the one that was given up"
 
 
-def test_what_the_journal_has_not_confirmed_is_written_again() -> None:
+def test_an_entry_that_the_journal_has_not_confirmed_is_written_again() -> None:
     driven = Driven(min_devices=2)
     first = only(driven(status("a"), status("b")), Remember)
     again = only(driven(status("c")), Remember)

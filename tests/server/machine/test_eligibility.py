@@ -1,4 +1,4 @@
-"""Who may be asked: backoffs that grow, and a quarantine that rare good updates do not avert."""
+"""Eligibility: growing backoffs, and a quarantine that rare good updates do not avert."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_turn_that_is_given_up_late_is_a_silence() -> None:
     assert (a.backoff_until, a.silences, a.given_up) == (150.0, 1, 1)
 
 
-def test_who_keeps_silent_rests_twice_as_long_each_time_and_at_least_what_it_has_cost() -> None:
+def test_a_silent_device_backs_off_twice_as_long_each_time_and_at_least_its_round() -> None:
     eligibility = Eligibility(RoundsConfig(backoff=30.0))
     a = Participant("a")
     pauses = [eligibility.missed(a, took=100.0, now=0.0) for _ in range(12)]

@@ -13,7 +13,14 @@ from fededge.errors import ConfigError, StoreError
 from fededge.federated.rollout import may_use, place
 from fededge.wire.messages import Rollout, Status
 from fededge_server.machine.events import Note, PublishState, StatusCame, Tick
-from fededge_server.machine.rollout import Plan, PlanKept, Planned, RoundsDone, Staging
+from fededge_server.machine.rollout import (
+    UNANSWERED,
+    Plan,
+    PlanKept,
+    Planned,
+    RoundsDone,
+    Staging,
+)
 from fededge_server.store import Store
 
 CONFIG = RolloutConfig(stages=(0.1, 0.5, 1.0), soak=60.0, abort=0.2)
@@ -267,3 +274,14 @@ def test_stages_that_make_no_sense_are_refused(tmp_path: Path, stages: str) -> N
     path.write_text(f'federation = "f"\nstate = "s"\n[rollout]\nstages = {stages}\n')
     with pytest.raises(ConfigError, match=r"rollout\.stages is .*the last must be 1\.0"):
         load(path, CoordinatorConfig)
+
+
+def test_devices_that_still_export_have_time_to_answer_and_silent_ones_do_not_stall_it() -> None:
+    fleet = Fleet()
+    fleet.handle(RoundsDone(1))
+    fleet.now += CONFIG.soak
+    assert fleet.handle(Tick()) == []  # nobody has answered
+    fleet.now += UNANSWERED
+    assert fleet.handle(Tick()) == [
+        "rollout 1: dropped: no device that it reached has used a new model"
+    ]

@@ -1,34 +1,23 @@
-"""The samples on which an export is compared and calibrated."""
+"""The samples on which an export is compared, calibrated and measured."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, cast
 
+import numpy as np
 import torch
 
 from fededge.config import AgentConfig, DataConfig, ModelConfig
 from fededge.data.local import model_spec
-from fededge.export import Candidate, ModelRegistry, Samples
+from fededge.export.parity import as_array
 from fededge.flat import FlatModel
 from fededge.methods import method
 from fededge.models import Preprocess, build_for
 from fededge.training import Examples, Trainer
-from fededge_agent.promotion import Promotion
-from fededge_agent.trainer.export_loop import Exporting, spread
+from fededge_agent.handover_files import read_samples
+from fededge_agent.trainer.handover import Handover, spread
 
 CLASSES, EACH = 10, 100
-
-
-class Asked:
-    """Stands for a candidate, and keeps the samples that it is given."""
-
-    def with_variants(self, names: Any, weights: Any, samples: Samples) -> Asked:
-        self.samples = samples
-        return self
-
-    def preferring(self, name: str, max_drop: float) -> Asked:
-        return self
 
 
 def test_int8_is_calibrated_on_all_classes_though_a_folder_is_read_class_after_class(
@@ -44,13 +33,14 @@ def test_int8_is_calibrated_on_all_classes_though_a_folder_is_read_class_after_c
     )
     net = FlatModel(build_for(spec, 0))
     trainer = Trainer("box", net, Preprocess(spec), data, method("fedavg"))
-    promotion = Promotion(ModelRegistry(tmp_path / "models"), "box", 0.0, lambda _: None)
-    exporting, asked = Exporting(config, spec, trainer, promotion), Asked()
-    exporting._complete(cast(Candidate, asked))
-    counts = asked.samples.training[:, 0, 0, 0].long().bincount(minlength=CLASSES)
+    handover = Handover(config, spec, trainer)
+    handover.prepare()
+    samples = read_samples(handover.folder)
+    counts = np.bincount(as_array(samples.training)[:, 0, 0, 0], minlength=CLASSES)
     assert counts.sum() == 256
     assert counts.min() >= 25
-    assert torch.equal(asked.samples.held_x, data.held_x)  # measured on all of them
+    np.testing.assert_array_equal(samples.held_x, data.held_x)  # measured on all of them
+    np.testing.assert_array_equal(samples.held_y, data.held_y)
 
 
 def test_samples_are_taken_evenly_each_at_most_once() -> None:

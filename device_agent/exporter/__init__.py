@@ -1,0 +1,1 @@
+"""The exporter process: personal models become ONNX files, without torch."""
