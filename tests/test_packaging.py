@@ -106,7 +106,9 @@ def test_a_wheel_without_kernels_has_everything_else(checkout: Path) -> None:
         "fededge/py.typed",
         "fededge/ops/reference.py",
         "fededge_agent/__init__.py",
+        "fededge_agent/units/fededge-agent.service",
         "fededge_server/__init__.py",
+        "fededge_server/units/fededge-coordinator.service",
     ):
         assert name in names
     assert [name for name in names if name.startswith("fededge/data/embedded/")]

@@ -206,8 +206,8 @@ FEDERATION = {
         "the retained state is an old one; no round goes on", "systemctl start fededge-coordinator"
     ),
     "name-in-use": _error(
-        "two agents with one id disturb each other",
-        "fededge status --config {config}; give one of the devices another id",
+        "two services under one name disturb each other",
+        "fededge status --config {config}; stop one of them, or rename it",
     ),
     "model-too-large": _error(
         "the agent refuses the federation's model", "set max_model_bytes = {bytes} in {config}"

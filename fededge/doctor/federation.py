@@ -42,6 +42,8 @@ def retained(subject: Subject) -> Iterator[Diagnosis]:
     yield from _read(subject, heard)
     if isinstance(config, AgentConfig):
         yield from _as_agent(subject, config, heard)
+    else:
+        yield from _rival(subject, subject.presence, "a coordinator of this federation")
     if subject.state is not None and subject.state.problem:
         yield found("federation-problem", plain(subject.state.problem), **subject.values)
 
@@ -74,8 +76,13 @@ def _as_agent(
         if subject.presence is None or not subject.presence.online:
             what = f"the coordinator is offline; its state is of round {state.round}"
             yield found("coordinator-offline", what, **subject.values)
-    if subject.status is not None and subject.status.online and not runs(subject.folder):
-        what = f"an agent '{config.device}' is online, and none runs with this state folder"
+    yield from _rival(subject, subject.status, f"an agent '{config.device}'")
+
+
+def _rival(subject: Subject, holder: Presence | Status | None, who: str) -> Iterator[Diagnosis]:
+    """Whoever is online under our name, while no service runs with our state folder."""
+    if holder is not None and holder.online and not runs(subject.folder):
+        what = f"{who} is online, and none runs with this state folder"
         yield found("name-in-use", what, **subject.values)
 
 

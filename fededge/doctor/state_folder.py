@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from fededge.config import AgentConfig
 from fededge.doctor.catalogue import Diagnosis, found
 from fededge.doctor.disk import existing
 from fededge.doctor.subject import Subject
-from fededge.errors import StoreError
 from fededge.storage.sealed import read_sealed
 
 __all__ = ["intact", "readable_by_others", "usable"]
@@ -34,7 +34,9 @@ def usable(subject: Subject) -> Iterator[Diagnosis]:
 def _foreign(subject: Subject, folder: Path) -> Iterator[Diagnosis]:
     """Files of another user than the folder's: a service was once run as somebody else."""
     owner = folder.stat().st_uid
-    foreign = [path for path in sorted(folder.rglob("*")) if path.lstat().st_uid != owner]
+    foreign: list[Path] = []
+    with contextlib.suppress(OSError):  # a file that a running service removes meanwhile
+        foreign += [path for path in folder.rglob("*") if path.lstat().st_uid != owner]
     if foreign:
         names = ", ".join(str(path) for path in foreign[:MOST_LISTED])
         what = f"{len(foreign)} files are not {_user(owner)}'s, as the folder is: {names}"
@@ -60,8 +62,9 @@ def readable_by_others(subject: Subject) -> Iterator[Diagnosis]:
 
 def intact(subject: Subject) -> Iterator[Diagnosis]:
     """Read what the service would read at its start, and change nothing."""
-    if not Path(subject.config.state).is_dir():
-        return
+    folder = Path(subject.config.state)
+    if not folder.is_dir() or not os.access(folder, os.R_OK | os.X_OK):
+        return  # `usable` says so
     try:
         if isinstance(subject.config, AgentConfig):
             yield from _agent(subject)
@@ -72,31 +75,21 @@ def intact(subject: Subject) -> Iterator[Diagnosis]:
 
 
 def _coordinator(subject: Subject) -> Iterator[Diagnosis]:
-    from fededge_server.store import Store
+    from fededge_server.store.checking import damage
 
-    store = Store(subject.folder)
-    try:
-        store.verify()
-        newest = store.history()[-1:] if store.path.exists() else []
-    except StoreError as error:
-        yield found("state-damaged", str(error), **subject.values)
-        return
-    for progress in newest:
-        if not store.model(progress.version).exists():
-            what = f"{store.model(progress.version)}: the newest version has no model file"
-            yield found("state-damaged", what, **subject.values)
-    missing = [path.name for path in store.marks if newest and not path.exists()]
-    if missing:
-        what = f"{subject.folder}: {', '.join(missing)} is missing beside the journal"
-        yield found("state-repairable", what, **subject.values)
+    yield from _damaged(subject, damage(subject.folder))
+
+
+def _damaged(subject: Subject, damage: Iterable[tuple[str, bool]]) -> Iterator[Diagnosis]:
+    for what, repairable in damage:
+        name = "state-repairable" if repairable else "state-damaged"
+        yield found(name, what, **subject.values)
 
 
 def _agent(subject: Subject) -> Iterator[Diagnosis]:
     from fededge_agent.store.checking import damage
 
-    for what, repairable in damage(Path(subject.config.state)):
-        name = "state-repairable" if repairable else "state-damaged"
-        yield found(name, what, **subject.values)
+    yield from _damaged(subject, damage(Path(subject.config.state)))
     ledger = Path(subject.config.state) / "ledger.json"
     if ledger.exists() and read_sealed(ledger, dict[str, int]) is None:
         yield found("state-damaged", f"{ledger}: unreadable or damaged", **subject.values)

@@ -254,6 +254,12 @@ def name_in_use(it: Patient) -> None:
     it.site.publish_openly(Topics("crowded").device("gate-7", "status"), encode(status))
 
 
+def two_coordinators(it: Patient) -> None:
+    """The one that is online does not run with this state folder."""
+    it.become_coordinator()
+    it.values["federation"] = "gates"
+
+
 def large_model(it: Patient) -> None:
     it.use_open(federation="large", manifest=Manifest(1, 256 * 1024, 10**9, 64 * "0"))
     it.values["max_model_bytes"] = 10**6
@@ -314,6 +320,7 @@ BOX_FAULTS: dict[Callable[[Patient], None], set[str]] = {
     another_signer: {"signature-refused", OPEN},
     unsigned_state: {"signature-refused"},
     name_in_use: {"name-in-use", OPEN},
+    two_coordinators: {"name-in-use"},
     large_model: {"model-too-large", OPEN},
     method_not_allowed: {"method-not-allowed", OPEN},
     trouble_at_the_coordinator: {"federation-problem", OPEN},

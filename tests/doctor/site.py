@@ -114,6 +114,8 @@ def _provision(broker: Path, pki: Path, ports: Mapping[str, int]) -> None:
     words = ["init", "broker", "--out", str(broker), "--federation", "gates"]
     devices, tls = ["--devices", *DEVICES], ["--certificates", str(pki)]
     assert main([*words, *devices, "--port", str(ports["plain"])]) == 0
+    quiet = ["init", "broker", "--out", str(broker), "--federation", "quiet"]
+    assert main(quiet) == 0  # has a coordinator that was never started
     assert main([*words, *devices, *tls, "--port", str(ports["tls"])]) == 0
     assert main([*words, *tls, "--port", str(ports["mutual"])]) == 0
     acl, conf = broker / "acl", broker / "mosquitto.conf"
@@ -210,6 +212,7 @@ class Patient:
     def become_coordinator(self) -> None:
         del self.values["device"]
         self.values |= {"broker": self.login("coordinator"), "data": {"source": "none"}}
+        self.values["federation"] = "quiet"
         self.values["model"] = {"labels": ["car", "truck"], "shape": [1, 28, 28]}
 
     def write(self) -> Path:

@@ -17,7 +17,14 @@ from fededge.doctor import FINDINGS, Severity
 from fededge.doctor.running import runs
 from fededge.transport.probing import Probing
 from fededge_agent.store import AgentStore
-from tests.doctor.box_faults import BOX_FAULTS, CONFIGURATION_FAULTS, begun, files_of_another_user
+from fededge_server.store import Store
+from tests.doctor.box_faults import (
+    BOX_FAULTS,
+    CONFIGURATION_FAULTS,
+    begun,
+    files_of_another_user,
+    journal,
+)
 from tests.doctor.broker_faults import BROKER_FAULTS, PLUGIN, subscriptions_denied
 from tests.doctor.site import HOST, Patient, Site
 
@@ -121,6 +128,23 @@ def test_nothing_changes(patient: Patient, site: Site) -> None:
     before = everything()
     assert {each.name for each in patient.examined()} == {"broker-open"}
     assert everything() == before
+
+
+def test_a_journal_that_nobody_uses_gains_no_files(patient: Patient) -> None:
+    """SQLite itself would leave its two files beside it."""
+    store = journal(patient)
+    before = sorted(path.name for path in store.folder.iterdir())
+    assert patient.examined() == []
+    assert sorted(path.name for path in store.folder.iterdir()) == before
+
+
+def test_a_coordinator_that_runs_is_healthy(patient: Patient) -> None:
+    patient.become_coordinator()
+    patient.values["federation"] = "gates"  # where one is online
+    store = Store(patient.state)
+    store.open()
+    patient.stack.callback(store.close)
+    assert patient.examined() == []
 
 
 def test_the_lock_is_asked_for_without_being_taken(patient: Patient) -> None:

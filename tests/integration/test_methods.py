@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -10,8 +11,10 @@ import pytest
 from fededge.config import DataConfig, ModelConfig, TrainingConfig
 from fededge.data.local import experiment_data, share_examples
 from fededge.export import ModelRegistry
+from fededge.hardware import CPU, Hardware
 from fededge.methods import Hyper
 from fededge.simulation import Setup, Simulation
+from fededge.training import prepare_threads
 from fededge_server.store import Store
 
 if TYPE_CHECKING:
@@ -32,15 +35,23 @@ CASES = [
 ]
 
 
-def simulated(federation: Federation, method: str, head: str, encoding: str) -> str:
+def simulated(
+    federation: Federation,
+    method: str,
+    encoding: str,
+    model: ModelConfig,
+    hardware: Hardware = CPU,
+    rounds: int = ROUNDS,
+) -> str:
     data = DataConfig(
         source="npz", root=str(federation.images), split="dirichlet:0.5", devices=2, seed=0
     )
-    spec, train, test = experiment_data(ModelConfig(head=head), data)
+    spec, train, test = experiment_data(model, data)
     devices = {f"box-{i}": part for i, part in enumerate(share_examples(train, data))}
     hyper = Hyper(**msgspec.structs.asdict(TrainingConfig()))
-    simulation = Simulation(Setup(method, spec, hyper, 0, devices, test.x, test.y, encoding))
-    *_, last = simulation.rounds(ROUNDS)
+    setup = Setup(method, spec, hyper, 0, devices, test.x, test.y, encoding, hardware=hardware)
+    simulation = Simulation(setup)
+    *_, last = simulation.rounds(rounds)
     return simulation.layout.sha256(last.model)
 
 
@@ -63,6 +74,35 @@ def test_simulated_and_deployed_weights_are_the_same_bits(
     assert [federation.ended(agent) for agent in agents] == [0, 0]
     last = Store(federation.state("coordinator")).history()[-1]
     assert last.rounds_done == ROUNDS
-    assert last.sha256 == simulated(federation, method, head, encoding)
+    assert last.sha256 == simulated(federation, method, encoding, ModelConfig(head=head))
     for i in range(2):
         assert ModelRegistry(federation.state(f"box-{i}") / "models").current() is not None
+
+
+@pytest.fixture
+def one_thread_afterwards() -> Iterator[None]:
+    yield
+    prepare_threads()
+
+
+@pytest.mark.usefixtures("one_thread_afterwards")
+def test_two_threads_give_the_same_bits_where_the_simulation_has_two(
+    federation: Federation,
+) -> None:
+    """ResNet-8, whose bits depend on the number of threads."""
+    coordinator = federation.coordinator(
+        method="fedavg",
+        model={"name": "resnet8"},
+        rounds={"count": 1, "min_devices": 2},
+    )
+    for i in range(2):
+        federation.agent(f"box-{i}", index=i, hardware={"threads": 2})
+    assert federation.ended(coordinator) == 0, coordinator.said(20)
+    last = Store(federation.state("coordinator")).history()[-1]
+    network = ModelConfig(name="resnet8")
+    found = [
+        simulated(federation, "fedavg", "float32", network, Hardware(threads=threads), 1)
+        for threads in (2, 1)
+    ]
+    assert last.sha256 == found[0]
+    assert found[0] != found[1]

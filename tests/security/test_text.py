@@ -17,7 +17,7 @@ from fededge.cli import main
 from tests.security.waiting import TOPICS, Site, status, waiting
 
 FLOOD = 10_000
-FORGED = "00:00:00 I coordinator: all 10 rounds are done"
+FORGED = "2026-01-01 00:00:00 I coordinator: all 10 rounds are done"
 HOSTILE = [f"\x1b[2J\x1b]0;owned\x07\n{FORGED}", f"\u202e{FORGED}\u2028{FORGED}", "\x9b31m\u200b"]
 
 

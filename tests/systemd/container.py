@@ -37,9 +37,8 @@ SITE = f"{VENV}/lib/python{sys.version_info.major}.{sys.version_info.minor}/site
 FOLDERS = {"fededge": "fededge", "fededge_server": "server", "fededge_agent": "device_agent"}
 
 COMMAND = f"""#!{VENV}/bin/python
-import sys
-from fededge.cli import main
-sys.exit(main())
+from fededge.__main__ import start
+start()
 """
 
 
@@ -57,7 +56,7 @@ def prepared_root() -> Path:
     Raises:
         RuntimeError: debootstrap failed; there may be no network.
     """
-    text = " ".join((SUITE, *PACKAGES, COMMAND, VENV, PYTHON, SITE))
+    text = " ".join((SUITE, *PACKAGES))
     place = CHECKOUT / "build" / "systemd" / hashlib.sha256(text.encode()).hexdigest()[:16]
     if not place.exists():
         new = place.with_name(f"{place.name}.{os.getpid()}")
@@ -84,7 +83,6 @@ def _make_root(root: Path) -> None:
     for folder in ("var/cache/apt", "var/lib/apt/lists", "usr/share/doc", "usr/share/locale"):
         shutil.rmtree(root / folder, ignore_errors=True)
     (root / "etc/hosts").write_text("127.0.0.1 localhost\n")
-    _make_venv(root)
 
 
 def _make_venv(root: Path) -> None:
@@ -114,8 +112,9 @@ class Container:
         self._nspawn: subprocess.Popen[bytes] | None = None
 
     def copy_from(self, base: Path) -> None:
-        """Make the root, as a copy."""
+        """Make the root, as a copy with a virtual environment in it."""
         subprocess.run(["cp", "-a", "--reflink=auto", str(base), str(self.root)], check=True)
+        _make_venv(self.root)
         lines = [f"/opt/packages/{number}" for number, _ in enumerate(_site_packages())]
         (self.root / SITE.lstrip("/") / "packages.pth").write_text("\n".join(lines) + "\n")
         for library in Path(sys.base_prefix, "lib").glob("libpython*.so*"):

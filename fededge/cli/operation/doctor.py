@@ -80,6 +80,8 @@ def run(options: argparse.Namespace) -> int:
     if options.config is not None:
         wish, diagnoses = _examine(options.config, options.deep)
     facts = gather(wish, PROBE)
+    if options.config is None:  # an examination imports only what its configuration needs
+        facts |= {module: _optional(module, why) for module, why in OPTIONAL.items()}
     if options.json:
         parts = {} if options.config is None else {"examination": [*map(_as_json, diagnoses)]}
         print(json.dumps({**facts, **parts}, indent=2))
@@ -158,7 +160,7 @@ def gather(wish: EvaluationHardwareConfig, probe: Probe) -> dict[str, str]:
 
     kernels = ops.facts()
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
-    facts = {
+    return {
         "fededge": f"{__version__} on Python {platform.python_version()}, {platform.machine()}",
         "torch": f"{torch.__version__}, {gpu}, {torch.get_num_threads()} threads",
         **_hardware(wish, kernels["cuda"], probe),
@@ -168,7 +170,6 @@ def gather(wish: EvaluationHardwareConfig, probe: Probe) -> dict[str, str]:
         "onnxruntime": _onnxruntime(),
         "mosquitto": _mosquitto(),
     }
-    return facts | {module: _optional(module, purpose) for module, purpose in OPTIONAL.items()}
 
 
 def _hardware(
