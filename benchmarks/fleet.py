@@ -1,13 +1,13 @@
 """The coordinator's cost of a fleet: seconds per round, memory and CPU time.
 
-python benchmarks/fleet.py [--devices 10 100 1000] [--participants 100] [--rounds 10]
+python benchmarks/fleet.py [--devices 10 100 1000 10000] [--participants 1000] [--rounds 5]
                            [--model lenet] [--json FILE]
 
-One Mosquitto, one real coordinator process, and real agents, each with its own connection, state
-on disk and ledger, but without training: an agent sends back the model that it received. Agents
-share a few processes, so that one machine can run a thousand. The first rounds are left out of the
-seconds: the agents are still joining. Memory backed by files (torch's libraries, mostly) is shared
-and can be reclaimed; the rest is anonymous. `base` is a process that only imports the coordinator.
+One Mosquitto, one real coordinator process, and light agents (`light_agents.py`), each with its own
+connection, but without training: an agent sends back the model that it received. They share one
+process, so that one machine can hold ten thousand. `joined` is the time from the first connection
+to the first round, which waits for all. Memory backed by files (libraries, mostly) is shared and
+can be reclaimed; the rest is anonymous. `base` is a process that only imports the coordinator.
 """
 
 from __future__ import annotations
@@ -16,43 +16,26 @@ import argparse
 import json
 import multiprocessing
 import os
+import resource
 import sqlite3
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from fededge import methods
+from light_agents import LightFleet
+
 from fededge._internal.processes import Child
 from fededge.broker.local import Broker
-from fededge.config import AgentConfig, BrokerConfig, CoordinatorConfig, template
-from fededge.flat import FlatModel
-from fededge.methods import Private
-from fededge.models import build_for
-from fededge.storage.source import FileSource
-from fededge.wire import chunks, tensors
-from fededge.wire.messages import Report, State
-from fededge_agent.agent import Agent, Surroundings
-from fededge_agent.requests import PreparedJob
-from fededge_agent.store import Index, TrainedTurn
-from fededge_agent.trainer.turn_files import TurnFiles
-from fededge_agent.trainer.turns import DeviceTurns
+from fededge.config import BrokerConfig, CoordinatorConfig, template
 
-MOST_IN_A_PROCESS = 200
-"""Agents per process: each has four open files, and paho's select takes none above 1023."""
-
-EXAMPLES = 100
-APART = 0.1
-"""Seconds between the starts of two agents: all at once would measure this machine's start-up."""
-
-STACK = 2 << 20
-"""Bytes of a thread's stack: an agent has several threads, and 8 MB each would be too much."""
+SPARE_FILES = 200
+"""Open files that a process needs beside its connections."""
 
 PATIENCE = 1800.0
 
@@ -77,70 +60,34 @@ class Row:
     base_anonymous_mb: float
 
 
-class EchoTurns(DeviceTurns):
-    """A device without training: it sends back the model; all agents share one network."""
-
-    shared: FlatModel | None = None
-    lock = threading.Lock()
-
-    def start(self) -> None:
-        """Torch is here already."""
-
-    def prepare(self, state: State, export: bool = True) -> PreparedJob:
-        method = methods.announced(state.method, state.files, [])
-        with EchoTurns.lock:
-            if EchoTurns.shared is None:
-                EchoTurns.shared = FlatModel(build_for(state.model, seed=0))
-        self.job = PreparedJob(EchoTurns.shared.layout, (), method.scalars, EXAMPLES)
-        return self.job
-
-    def train(self, state: State, index: Index) -> TrainedTurn:
-        assert self.job is not None, "not prepared"
-        layout, files = self.job.layout, TurnFiles(self.folder, index)
-        vectors = files.model(state.version, lambda file: tensors.decode(layout, file))
-        update, path = files.write_update(lambda file: tensors.write(file, layout, vectors))
-        report = Report(
-            device=self.config.device,
-            run=state.run,
-            version=state.version,
-            layout=layout.hash,
-            manifest=chunks.manifest(FileSource(path), state.manifest.chunk_bytes),
-            scalars=dict.fromkeys(self.job.scalars, 1.0) | {"examples": float(EXAMPLES)},
+def allow_files(devices: int) -> None:
+    """Allow so many connections to this process's children, the broker and the fleet."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = devices + SPARE_FILES
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise SystemExit(
+            f"{devices} devices need {needed} open files, and this machine allows {hard}: raise "
+            "the limit (`ulimit -Hn` as root, or LimitNOFILE), or give fewer --devices"
         )
-        now, accepted = files.write_private(Private()), files.write_accepted(Private())
-        return TrainedTurn(report, update, now, accepted)
-
-    def hand_over(self) -> None:
-        """No personal model."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, needed), hard))
 
 
-def host(folder: Path, broker: BrokerConfig, names: Sequence[str]) -> None:
-    """Run some of the agents in threads of this process, until it is terminated."""
-    threading.stack_size(STACK)
-    for name in names:
-        config = AgentConfig(
-            federation="fleet", device=name, state=str(folder / name), broker=broker
-        )
-        agent = Agent(config, Surroundings(trainer=lambda config, store: EchoTurns(config)))
-        threading.Thread(target=agent.run, name=name, daemon=True).start()
-        time.sleep(APART)
-    threading.Event().wait()
+def host(names: Sequence[str], address: tuple[str, int]) -> None:
+    """Run the agents in this process, until it is terminated."""
+    LightFleet("fleet", names, address).run()
 
 
 def measure(devices: int, participants: int, rounds: int, model: str) -> Row:
     """Run one federation from the first agent to the last round."""
+    allow_files(devices)
     with tempfile.TemporaryDirectory() as name, Broker(Path(name) / "broker", "mosquitto") as it:
         folder = Path(name)
         broker = BrokerConfig(host=it.host, port=it.port, wait=600.0)
         wanted = min(participants, devices)
         coordinator = _coordinator(folder, broker, devices, wanted, rounds, model)
-        fleet = [f"box-{index:04d}" for index in range(devices)]
-        count = max(2, -(-devices // MOST_IN_A_PROCESS))
+        names = [f"box-{index:05d}" for index in range(devices)]
         spawn = multiprocessing.get_context("spawn")
-        hosts = [
-            spawn.Process(target=host, args=(folder, broker, fleet[index::count]), daemon=True)
-            for index in range(count)
-        ]
+        hosts = [spawn.Process(target=host, args=(names, (it.host, it.port)), daemon=True)]
         began = time.monotonic()
         for process in hosts:
             process.start()
@@ -252,9 +199,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--devices", type=int, nargs="+", default=[10, 100, 1000])
-    parser.add_argument("--participants", type=int, default=100)
-    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--devices", type=int, nargs="+", default=[10, 100, 1000, 10000])
+    parser.add_argument("--participants", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--model", default="lenet")
     parser.add_argument("--json", type=Path, metavar="FILE")
     flags = parser.parse_args()

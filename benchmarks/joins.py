@@ -81,7 +81,7 @@ class Driver:
 
 
 def status(device: str, activity: Literal["ready", "training"] = "ready") -> StatusCame:
-    values: dict[str, Any] = {"instance": "i", "online": True, "device": device}
+    values: dict[str, Any] = {"instance": "ab" * 16, "online": True, "device": device}
     return StatusCame(device, Status(**values, activity=activity, layout=LAYOUT, examples=5))
 
 

@@ -38,7 +38,9 @@ def raw(job: SimulatedJob) -> SimulatedRounds:
     model = PlainTorch(job).model.share_memory_()
     trained = torch.zeros(len(job.setup.devices), len(model)).share_memory_()
     asked, done = spawn.SimpleQueue(), spawn.SimpleQueue()
-    arguments = (job, model, trained, asked, done)
+    # Each loads the shards itself: malloc then keeps the memory that a step frees.
+    unloaded = SimulatedJob(job.experiment, job.workers)
+    arguments = (unloaded, model, trained, asked, done)
     workers = [
         spawn.Process(target=_raw_worker, args=arguments, daemon=True) for _ in range(job.workers)
     ]

@@ -18,6 +18,7 @@ __all__ = [
     "Digesting",
     "check_private",
     "disk_error",
+    "fsync_file",
     "fsync_folder",
     "lock_folder",
     "make_folder",
@@ -89,13 +90,18 @@ class Digesting:
         return self._digest.hexdigest()
 
 
-def fsync_folder(folder: Path) -> None:
-    """Make a rename in this folder durable."""
-    handle = os.open(folder, os.O_RDONLY)
+def fsync_file(path: Path) -> None:
+    """Make the content of a file durable; its name needs `fsync_folder`."""
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def fsync_folder(folder: Path) -> None:
+    """Make a rename in this folder durable."""
+    fsync_file(folder)
 
 
 def make_folder(path: Path) -> None:

@@ -63,6 +63,7 @@ class Census(Generic[R]):
         changed: records that are to be filed anew; they put themselves down.
         now: the time of the census.
         filed: the groups in which each record was found last.
+        sorts: the combinations of groups that have occurred, so that records share them.
         members: the records of each group.
         due: the next time at which each record is looked at; `times` has them in a heap.
     """
@@ -72,6 +73,7 @@ class Census(Generic[R]):
     changed: dict[str, R] = field(default_factory=dict)
     now: float = -math.inf
     filed: dict[str, frozenset[Key]] = field(default_factory=dict)
+    sorts: dict[frozenset[Key], frozenset[Key]] = field(default_factory=dict)
     members: dict[Key, dict[str, R]] = field(default_factory=dict)
     due: dict[str, float] = field(default_factory=dict)
     times: list[tuple[float, str, R]] = field(default_factory=list)
@@ -109,7 +111,7 @@ class Census(Generic[R]):
             del self.members[group][device]
         for group in after - before:
             self.members.setdefault(group, {})[device] = record
-        self.filed[device] = after
+        self.filed[device] = self.sorts.setdefault(after, after)
 
     def _put_down(self, device: str, record: R) -> None:
         """Look at a record again when its next time comes, if not before."""

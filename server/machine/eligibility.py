@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -139,7 +138,7 @@ class Eligibility:
         return True
 
     def quarantine(self, one: Participant, now: float) -> None:
-        one.verdicts.clear()
+        one.verdicts = ()
         one.quarantined_until = now + self.config.quarantine_seconds
 
     def well(self, one: Participant) -> None:
@@ -152,4 +151,4 @@ class Eligibility:
 
     def _record(self, one: Participant, refused: bool) -> None:
         last = 2 * self.config.quarantine_after
-        one.verdicts = deque([*one.verdicts, refused], maxlen=last)
+        one.verdicts = (*one.verdicts, refused)[-last:]

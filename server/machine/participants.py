@@ -8,7 +8,6 @@ not states: they outlast a round. The census files a record anew after every cha
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -80,7 +79,7 @@ class Participant:
     failures: int = 0
     silences: int = 0
     given_up: int = 0
-    verdicts: deque[bool] = field(default_factory=deque)
+    verdicts: tuple[bool, ...] = ()
     backoff_until: float | None = None
     quarantined_until: float = -math.inf
 
