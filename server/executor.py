@@ -16,8 +16,9 @@ from fededge.errors import WireError
 from fededge.wire.messages import Reply, TaskMessage, encode
 from fededge_server.machine import coordinator, events, rollout
 from fededge_server.parts import CoordinatorParts
+from fededge_server.store import CheckedUpdate
 
-__all__ = ["Command", "CommandExecutor", "FulfilRequest"]
+__all__ = ["Command", "CommandExecutor", "CommitGroup", "FulfilRequest"]
 
 log = logging.getLogger("coordinator")
 
@@ -30,29 +31,52 @@ class FulfilRequest:
     """A command of the shell's own: do what an operator asked for with `fededge rollback`."""
 
 
+@dataclass(frozen=True)
+class CommitGroup:
+    """A command of the shell's own: make all checked updates durable, and answer with Stored."""
+
+
 Event = coordinator.Event
-Command = coordinator.Command | FulfilRequest
+Command = coordinator.Command | FulfilRequest | CommitGroup
+
+GROUPED = (
+    events.Check
+    | events.ExpectUpdate
+    | events.KeepUpdateChunk
+    | events.Invite
+    | events.SendReply
+    | events.Note
+    | CommitGroup
+)
+"""Commands that change nothing which an update of the group relies on; others commit it first."""
 
 
 class CommandExecutor:
-    """`opened` says when each round was opened, to tell how long it took."""
+    """`opened` says when each round was opened, to tell how long it took.
+
+    Group commit: updates that passed their checks wait in `group`, until one sync and one entry
+    of the journal make all of them durable.
+    """
 
     def __init__(self, parts: CoordinatorParts) -> None:
         self.parts = parts
         self.opened: dict[int, float] = {}
+        self.group: list[CheckedUpdate] = []
 
     def do(self, command: Command) -> list[Event]:
         """Carry a command out; the events that come of it, to be handled after its batch."""
         parts = self.parts
         match command:
             case events.Check():
-                return [self._check(command)]
+                return self._check(command)
             case events.Judge():
                 return parts.judge.hear(command)
             case events.Evaluate(version):
                 return parts.judge.evaluate(version)
             case FulfilRequest():
                 return parts.judge.requested()
+            case CommitGroup():
+                return self.commit()
             case events.Merge():
                 return self._merge(command)
             case events.Refuse():
@@ -93,7 +117,8 @@ class CommandExecutor:
                 store.discard(version, device)
         return []
 
-    def _check(self, command: events.Check) -> Event:
+    def _check(self, command: events.Check) -> list[Event]:
+        """Put an update that passes its check into the group; Bad if it does not."""
         device, report = command.device, command.report
         parts, versions = self.parts, self.parts.versions
         number = parts.view.round
@@ -103,9 +128,20 @@ class CommandExecutor:
         try:
             norm = parts.merging.check(device, report, current, limit)
         except WireError as error:
-            return events.Bad(device, str(error), report.version)
-        parts.store.accept(device, report, number, norm)
-        return events.Stored(device, report, norm)
+            return [events.Bad(device, str(error), report.version)]
+        self.group.append(CheckedUpdate(device, report, number, norm))
+        return []
+
+    def commit_before(self, command: Command) -> list[Event]:
+        """Take the group, if this command must not run while it is open."""
+        return [] if isinstance(command, GROUPED) else self.commit()
+
+    def commit(self) -> list[Event]:
+        """Take the group. If the disk is full, nothing of it counts: the rounds ask again."""
+        group, self.group = self.group, []
+        if group:
+            self.parts.store.accept(*group)
+        return [events.Stored(one.device, one.report, one.norm) for one in group]
 
     def _refuse(self, command: events.Refuse, number: int) -> Event:
         self.parts.store.refuse(number, command)

@@ -12,7 +12,7 @@ from fededge.wire import reports
 from fededge.wire.messages import Claim, Presence, Status, decode, encode
 from fededge.wire.topics import Address
 from fededge_server.challenge import Challenge
-from fededge_server.executor import Command, CommandExecutor, FulfilRequest
+from fededge_server.executor import Command, CommandExecutor, CommitGroup, FulfilRequest
 from fededge_server.machine import events
 from fededge_server.machine.coordinator import CoordinatorMachine, Event
 from fededge_server.parts import CoordinatorParts
@@ -44,6 +44,7 @@ class RunningCoordinator(ServiceShell[Event, Command, Presence]):
         self.executor = CommandExecutor(parts)
         self.challenge = Challenge(parts.identity)
         self.sweeper = Sweeper(parts.session, parts.identity.topics)
+        self._unacknowledged: list[Incoming] = []
 
     @property
     def progress(self) -> Progress:
@@ -157,9 +158,28 @@ class RunningCoordinator(ServiceShell[Event, Command, Presence]):
             case "update":
                 self.handle(events.UpdateChunkCame(device, address.version, payload))
 
+    def acknowledge(self, message: Incoming) -> None:
+        """Acknowledge once all that the message led to is durable: the broker repeats others."""
+        self._unacknowledged.append(message)
+        if not self.executor.group:
+            self._acknowledge_all()
+
+    def _acknowledge_all(self) -> None:
+        messages, self._unacknowledged = self._unacknowledged, []
+        for message in messages:
+            message.ack()
+
+    def on_pause(self) -> None:
+        """Commit the updates that came together, and answer for them."""
+        if self.executor.group:
+            self.do(CommitGroup())
+        self._acknowledge_all()
+
     # Commands
 
     def carry_out(self, command: Command) -> None:
+        for event in self.executor.commit_before(command):
+            self.handle(event)
         for event in self.executor.do(command):
             self.handle(event)
             if isinstance(event, events.RolledBack):

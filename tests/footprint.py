@@ -338,6 +338,7 @@ class Alone:
 
     def hear(self, running: RunningCoordinator, topic: str, message: bytes) -> None:
         running.take(Incoming(topic, message, False, lambda: None))
+        running.pause()
 
     def arrive(self, running: RunningCoordinator) -> None:
         while self.wire.arrived:

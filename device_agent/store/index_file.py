@@ -60,6 +60,10 @@ class IndexFile:
             self.change()
 
     def _write(self, index: Index) -> None:
+        """Replace both files; each time the folder is synced.
+
+        So the files that the new index names are in the folder before the index is.
+        """
         _replace(self.before, self.current)
         _replace(self.path, index)
         self.current = index

@@ -23,6 +23,7 @@ from fededge.errors import StoreError, WireError
 from fededge.storage import pieces
 from fededge.storage.files import (
     disk_error,
+    fsync_file,
     fsync_folder,
     lock_folder,
     make_folder,
@@ -175,6 +176,7 @@ class AgentStore:
             pieces.forget(part)
             raise
         try:
+            fsync_file(part)
             os.replace(part, self._model(version))
             fsync_folder(self.folder)
         except OSError as error:

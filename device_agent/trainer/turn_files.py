@@ -56,7 +56,7 @@ class TurnFiles:
 
     def _write(self, kind: str, write: Callable[[Sink], object]) -> StoredFile:
         path = self.folder / f"{self.index.count + 1}.{kind}"
-        with replacing(path) as file:
+        with replacing(path, named=False) as file:  # the index syncs the folder before it names it
             write(file)
         path.chmod(0o600)  # until then the mode of the folder keeps others out
         return StoredFile(path.name, file.sha256)

@@ -94,6 +94,13 @@ class ServiceShell(ABC, Generic[E, C, P]):
     def on_tick(self) -> None:
         """Called at every tick, before the machine hears of it."""
 
+    def on_pause(self) -> None:
+        """No more events wait, or many have been handled: finish what was put off."""
+
+    def acknowledge(self, message: Incoming) -> None:
+        """The message was handled: the broker need not send it again."""
+        message.ack()
+
     def on_lost(self) -> None:
         """The connection is gone; the session is reconnecting."""
 
@@ -163,14 +170,19 @@ class ServiceShell(ABC, Generic[E, C, P]):
             self.on_message(message)
         except WireError as error:
             self.lines.drop(message.topic, self.device_of(message.topic), error)
-        message.ack()
+        self.acknowledge(message)
 
     def device_of(self, topic: str) -> str:
         """The device that a message is from, for the log; empty if that says nothing."""
         return ""
 
+    def pause(self) -> None:
+        """Finish what was put off while events waited."""
+        self.on_pause()
+
     def tick(self) -> None:
         """Do what is due by time."""
+        self.on_pause()
         self.lines.tick()
         self.on_tick()
         self._keep_name()

@@ -18,6 +18,7 @@ __all__ = [
     "Digesting",
     "check_private",
     "disk_error",
+    "fsync_file",
     "fsync_folder",
     "lock_folder",
     "make_folder",
@@ -41,12 +42,14 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 @contextlib.contextmanager
-def replacing(path: Path, synced: bool = True) -> Iterator[Digesting]:
+def replacing(path: Path, synced: bool = True, named: bool = True) -> Iterator[Digesting]:
     """Open a temporary file that replaces `path` atomically at the end of the block.
 
     Args:
         path: always holds either the complete old file or the complete new one.
         synced: make the new file durable (fsync) before returning.
+        named: sync the folder as well. A caller that replaces several files of a folder may sync
+            it once, with the last of them.
     """
     temporary = _temporary(path)
     try:
@@ -57,7 +60,7 @@ def replacing(path: Path, synced: bool = True) -> Iterator[Digesting]:
             if synced:
                 os.fsync(file.fileno())
         os.replace(temporary, path)
-        if synced:
+        if synced and named:
             fsync_folder(path.parent)
     except (OSError, FedEdgeError) as error:
         with contextlib.suppress(OSError):  # leave no partial file on a full disk
@@ -87,13 +90,18 @@ class Digesting:
         return self._digest.hexdigest()
 
 
-def fsync_folder(folder: Path) -> None:
-    """Make a rename in this folder durable."""
-    handle = os.open(folder, os.O_RDONLY)
+def fsync_file(path: Path) -> None:
+    """Make the content of a file durable; its name needs `fsync_folder`."""
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def fsync_folder(folder: Path) -> None:
+    """Make a rename in this folder durable."""
+    fsync_file(folder)
 
 
 def make_folder(path: Path) -> None:

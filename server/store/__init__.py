@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from fededge_server.store.store import Progress, Store
+from fededge_server.store.store import CheckedUpdate, Progress, Store
 
-__all__ = ["Progress", "Store"]
+__all__ = ["CheckedUpdate", "Progress", "Store"]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from fededge.errors import StoreError, WireError
 from fededge.flat import Vector
 from fededge.storage import pieces
-from fededge.storage.files import disk_error, fsync_folder, replacing
+from fededge.storage.files import disk_error, fsync_file, fsync_folder, replacing
 from fededge.wire.container import Sink
 from fededge.wire.messages import Manifest, Report
 
@@ -69,17 +69,26 @@ class Spool:
         return found
 
     def check(self, version: str, device: str, facts: Manifest, read: Reader) -> Vector:
-        """Make a complete update durable, if it is what its report says; the model in it."""
+        """The model in a complete update; WireError if it is not what its report says."""
         path = self._update(version, device)
         pieces.check_whole(path, facts)
         try:
             with path.open("rb") as file:
-                model = read(file)
-            fsync_folder(path.parent)
-            fsync_folder(self.spool)
+                return read(file)
         except OSError as error:
             raise disk_error(path, error) from None
-        return model
+
+    def sync(self, places: Iterable[Path]) -> None:
+        """Make the files of updates durable; folders are synced once for all of them."""
+        paths = [*places]
+        try:
+            for path in paths:
+                fsync_file(path)
+            for folder in {path.parent: None for path in paths}:
+                fsync_folder(folder)
+            fsync_folder(self.spool)
+        except OSError as error:
+            raise disk_error(self.spool, error) from None
 
     def expand(self, version: str, device: str, read: Callable[[BinaryIO, Sink], None]) -> None:
         """Keep what `read` makes of an accepted update beside it, until `shrink`."""

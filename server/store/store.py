@@ -26,13 +26,13 @@ from fededge.storage.files import (
     stream_sha256,
 )
 from fededge.wire import container, tensors
-from fededge.wire.messages import Manifest, Report
+from fededge.wire.messages import Manifest
 from fededge_server.machine.facts import Recalled
 from fededge_server.store.journal import Connect
 from fededge_server.store.spool import Spool
-from fededge_server.store.tables import JournalTables, Progress
+from fededge_server.store.tables import CheckedUpdate, JournalTables, Progress
 
-__all__ = ["Progress", "Store"]
+__all__ = ["CheckedUpdate", "Progress", "Store"]
 
 log = logging.getLogger("coordinator")
 
@@ -137,10 +137,16 @@ class Store(JournalTables, Spool):
 
     # The round that is open
 
-    def accept(self, device: str, report: Report, number: int, norm: float) -> None:
-        """Take an update, which `check` has made durable; its pieces are counted no more."""
-        super().accept(device, report, number, norm)
-        pieces.complete(self._update(report.version, device))
+    def accept(self, *updates: CheckedUpdate) -> None:
+        """Make updates durable that passed their checks, then take them; a group costs one commit.
+
+        Their pieces are counted no more.
+        """
+        places = [self._update(update.report.version, update.device) for update in updates]
+        self.sync(places)
+        super().accept(*updates)
+        for path in places:
+            pieces.complete(path)
 
     def recall(self) -> Recalled:
         return replace(super().recall(), coming=self.coming())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 
@@ -15,7 +16,7 @@ from fededge_server.machine.facts import Recalled
 from fededge_server.machine.rollout import Plan
 from fededge_server.store.journal import Journal
 
-__all__ = ["JournalTables", "Progress"]
+__all__ = ["CheckedUpdate", "JournalTables", "Progress"]
 
 ASKED_VERSIONS = 1000
 """Number of versions for which the journal keeps who was asked."""
@@ -45,6 +46,15 @@ class Progress:
     sha256: str
     accuracy: float | None
     restored: str = ""
+
+
+class CheckedUpdate(NamedTuple):
+    """An update that passed its check: the round that takes it, and the norm of its change."""
+
+    device: str
+    report: Report
+    round: int
+    norm: float
 
 
 class JournalTables(Journal):
@@ -164,15 +174,13 @@ class JournalTables(Journal):
                     self._add("known", device)
         self._pruned = number
 
-    def accept(self, device: str, report: Report, number: int, norm: float) -> None:
-        """Write down that an update, which is on disk, is taken in this round.
-
-        `norm` is that of the change that it makes.
-        """
-        text = msgspec.json.encode(report).decode()
+    def accept(self, *updates: CheckedUpdate) -> None:
+        """Write down that these updates, which are on disk, are taken: all in one transaction."""
         with self._transaction():
-            self._put("accepted", "device", device, report.version, text, number, norm)
-            self._remove("quarantined", "device = ?", device)
+            for device, report, number, norm in updates:
+                text = msgspec.json.encode(report).decode()
+                self._put("accepted", "device", device, report.version, text, number, norm)
+                self._remove("quarantined", "device = ?", device)
 
     def unaccept(self, device: str) -> None:
         """Forget the last accepted update of a device."""

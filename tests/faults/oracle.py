@@ -147,6 +147,10 @@ class Oracle:
             f"{turn} was acknowledged, and is not durable",
         )
 
+    def entered(self, turn: Turn, known: bool) -> None:
+        """The coordinator is about to acknowledge an update that its journal has, or has not."""
+        _require(known, f"{turn} is acknowledged, and the journal lacks it")
+
     def announced(self, version: str, missing: int) -> None:
         """Check a published state: the broker has all chunks of its version but `missing`."""
         _require(not missing, f"{version} is announced, and the broker lacks {missing} chunks")

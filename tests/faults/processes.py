@@ -173,11 +173,13 @@ class Process:
         self.service.take(event)
 
     def hear(self, packet: Packet) -> bool:
-        """Deliver a message; return True if it was handled completely: otherwise it comes again."""
-        done: list[bool] = []
-        message = Incoming(packet.topic, packet.payload, packet.retained, lambda: done.append(True))
-        self.guarded(lambda: self.hand(message))
-        return bool(done)
+        """Deliver a message; return True if it was handled: otherwise it comes again.
+
+        One that waits for its group to be durable counts as handled: if the process is killed
+        before, the message is lost here, which is worse than what a broker does.
+        """
+        message = Incoming(packet.topic, packet.payload, packet.retained, lambda: None)
+        return self.guarded(lambda: self.hand(message))
 
     @property
     def jobs(self) -> list[Callable[[], None]]:
@@ -283,6 +285,10 @@ class CoordinatorService(Service):
     def take(self, event: Any) -> None:
         assert self.running is not None
         self.running.take(event)
+        if self.process.world.chance(self.process.world.faults.crowd):
+            self.process.world.grouped(len(self.running.executor.group))
+        else:
+            self.running.pause()
         self.process.done = self.running.rounds_done
 
     def tick(self) -> None:
@@ -302,6 +308,10 @@ class CoordinatorService(Service):
                 world.oracle.chose(seen.version, seen.asked)
             case rounds.Invite():
                 world.oracle.asked(seen.device, store.recall().quarantined)
+            case rounds.SendReply(device, reply) if reply.kind == "accepted":
+                taken = store.recall().accepted.get(device)
+                entered = taken is not None and taken.version == reply.version
+                world.oracle.entered((device, reply.version), entered)
             case rounds.SendReply(device, reply) if reply.kind == "resend":
                 path = self.process.spooled(device, reply.version)
                 report = pieces.expected(path, Report)

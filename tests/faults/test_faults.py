@@ -53,6 +53,8 @@ def test_the_faults_really_happen() -> None:
         "clock leap",
         "rest",
         "folded",
+        "an update waits for its group",
+        "a group of several",
     }
 
 

@@ -12,7 +12,6 @@ import pytest
 
 from fededge.config import AgentConfig
 from fededge.errors import FedEdgeError
-from fededge.flat import Vector
 from fededge.methods import Private
 from fededge.service.commands import CommandQueue
 from fededge.storage import pieces
@@ -20,12 +19,13 @@ from fededge.wire.encoding import RESIDUE
 from fededge.wire.messages import Manifest, Reply, Report
 from fededge_agent.trainer.turn_files import TurnFiles
 from fededge_agent.trainer.turns import DeviceTurns
+from fededge_server.executor import CommandExecutor
 from fededge_server.machine import events
 from fededge_server.machine.coordinator import CoordinatorMachine
 from fededge_server.machine.participants import Participant
 from fededge_server.machine.updates import Updates
-from fededge_server.store import Store
-from fededge_server.store.spool import Reader
+from fededge_server.store import CheckedUpdate, Store, spool
+from fededge_server.store.tables import JournalTables
 from tests.faults.oracle import BrokenError
 from tests.faults.schedules import FAULTS, KINDS, first_break
 from tests.faults.world import World
@@ -34,12 +34,32 @@ SEEDS = 20
 
 
 def acknowledge_before_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
-    def check(self: Store, version: str, device: str, facts: Manifest, read: Reader) -> Vector:
-        """The update is read and accepted; to make it durable is left for later."""
-        with self._update(version, device).open("rb") as file:
-            return read(file)
+    """The update is read and accepted; to make it durable is left for later."""
+    monkeypatch.setattr(Store, "sync", lambda self, places: None)
 
-    monkeypatch.setattr(Store, "check", check)
+
+def sync_files_without_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spool, "fsync_folder", lambda folder: None)
+
+
+def acknowledge_before_the_group_is_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = CommandExecutor._check
+
+    def check(self: CommandExecutor, command: events.Check) -> list[Any]:
+        before = len(self.group)
+        found = real(self, command)
+        return [*found, *(events.Stored(u.device, u.report, u.norm) for u in self.group[before:])]
+
+    monkeypatch.setattr(CommandExecutor, "_check", check)
+
+
+def take_all_but_the_last_of_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = JournalTables.accept
+
+    def accept(self: JournalTables, *updates: CheckedUpdate) -> None:
+        real(self, *(updates[:-1] if len(updates) > 1 else updates))
+
+    monkeypatch.setattr(JournalTables, "accept", accept)
 
 
 def forget_a_chunk_on_reconnect(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,6 +163,9 @@ def run_with_full_disks() -> None:
     ("plant", "finding"),
     [
         (acknowledge_before_fsync, "acknowledged, and is not durable"),
+        (sync_files_without_their_names, "acknowledged, and is not durable"),
+        (acknowledge_before_the_group_is_committed, "acknowledged, and the journal lacks it"),
+        (take_all_but_the_last_of_a_group, "acknowledged, and the journal lacks it"),
         (forget_a_chunk_on_reconnect, "put together wrongly"),
         (count_a_duplicate, "counts .*, it reported"),
         (accept_a_stale_version, "acknowledged after a merge without it"),

@@ -48,7 +48,10 @@ PATIENCE = 20_000
 
 @dataclass(frozen=True)
 class Faults:
-    """The probability of each fault at a step, and the number of steps."""
+    """The probability of each fault at a step, and the number of steps.
+
+    `crowd`: another event waits in the inbox, so the coordinator's group stays open.
+    """
 
     steps: int = 400
     lose: float = 0.0
@@ -65,9 +68,10 @@ class Faults:
     slow: float = 0.0
     rot: float = 0.0
     rest: float = 0.0
+    crowd: float = 0.8
 
 
-NONE = Faults(steps=0)
+NONE = Faults(steps=0, crowd=0.0)
 FORGETS = "broker restart without memory"
 
 
@@ -223,6 +227,12 @@ class World:
     def count(self, what: str, whose: str = "") -> None:
         self.counts[what] += 1
         self.tell(f"*** {what} {whose}")
+
+    def grouped(self, updates: int) -> None:
+        """The coordinator's group stays open with so many updates in it."""
+        if updates:
+            self.count("an update waits for its group", f"({updates})")
+        self.counts["a group of several"] += updates > 1
 
     # With faults
 

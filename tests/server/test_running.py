@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -25,7 +26,11 @@ from tests.faults.world import World
 @pytest.fixture
 def world() -> Iterator[World]:
     """A federation whose first round is open, with all four devices invited."""
-    made = World(0, KINDS["all"])
+    yield from opened_world("all")
+
+
+def opened_world(kind: str) -> Iterator[World]:
+    made = World(0, KINDS[kind])
     with made.disk.mounted():
         made.populate()
         while not invited(made):
@@ -79,6 +84,59 @@ def test_nobody_is_asked_for_chunks_of_an_update_that_found_the_disk_full(world:
     coordinator.tick()
     coordinator.take(message)
     assert [reply.kind for reply in replies(world)[before:]] == ["resend"]
+
+
+@pytest.fixture
+def small() -> Iterator[World]:
+    """A federation whose updates travel with their reports, its first round open."""
+    yield from opened_world("all, the nearest of them, updates with their reports")
+
+
+def two_updates(world: World, acked: list[str]) -> list[Incoming]:
+    """Reports with their updates, of two devices."""
+    found = [a_report(world), a_report(world)]
+    return [Incoming(m.topic, m.payload, False, partial(acked.append, m.topic)) for m in found]
+
+
+def test_updates_that_came_together_are_answered_after_one_commit(small: World) -> None:
+    coordinator, acked = running(small), list[str]()
+    messages = two_updates(small, acked)
+    before, entries = len(replies(small)), coordinator.parts.store._seal.entries
+    for message in messages:
+        coordinator.take(message)
+    assert (len(replies(small)), acked) == (before, [])
+    assert coordinator.parts.store._seal.entries == entries
+    coordinator.pause()
+    assert [reply.kind for reply in replies(small)[before:]] == ["accepted"] * 2
+    assert acked == [message.topic for message in messages]
+    assert coordinator.parts.store._seal.entries == entries + 1
+
+
+def test_a_group_that_finds_the_disk_full_is_not_taken_and_asked_for_again(small: World) -> None:
+    coordinator, acked = running(small), list[str]()
+    messages = two_updates(small, acked)
+    before = len(replies(small))
+    for message in messages:
+        coordinator.take(message)
+    small.disk.full.add("coordinator")
+    coordinator.pause()
+    assert (len(replies(small)), len(acked)) == (before, 2)
+    assert coordinator.parts.view.full
+    assert coordinator.parts.store.recall().accepted == {}
+    small.disk.full.clear()
+    coordinator.tick()
+    for message in messages:
+        coordinator.take(message)
+    coordinator.pause()
+    assert [reply.kind for reply in replies(small)[before:]] == ["accepted"] * 2
+
+
+def test_a_tick_commits_what_waits(small: World) -> None:
+    coordinator = running(small)
+    before = len(replies(small))
+    coordinator.take(a_report(small))
+    coordinator.tick()
+    assert [reply.kind for reply in replies(small)[before:]] == ["accepted"]
 
 
 def test_a_merge_that_found_the_disk_full_is_asked_for_again(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from fededge.service.inbox import TICK, InboxLoop
+from fededge.service.inbox import MOST_TOGETHER, TICK, InboxLoop
 
 
 class Served:
@@ -16,6 +16,7 @@ class Served:
         self.most = most
         self.events: list[Any] = []
         self.ticks = 0
+        self.pauses: list[int] = []
 
     @property
     def done(self) -> bool:
@@ -23,6 +24,9 @@ class Served:
 
     def take(self, event: Any) -> None:
         self.events.append(event)
+
+    def pause(self) -> None:
+        self.pauses.append(len(self.events))
 
     def tick(self) -> None:
         self.ticks += 1
@@ -36,6 +40,24 @@ def test_the_loop_ends_when_what_it_serves_is_done() -> None:
     served = Served(loop, 2)
     loop.run(served)
     assert served.events == ["a", "b"]
+
+
+def test_a_pause_comes_when_no_event_waits() -> None:
+    loop = InboxLoop()
+    for event in ("a", "b", "c"):
+        loop.inbox.put(event)
+    served = Served(loop, 3)
+    loop.run(served)
+    assert served.pauses == [3]
+
+
+def test_a_pause_comes_though_the_inbox_is_never_empty() -> None:
+    loop = InboxLoop()
+    for event in range(2 * MOST_TOGETHER + 1):
+        loop.inbox.put(event)
+    served = Served(loop, 2 * MOST_TOGETHER)
+    loop.run(served)
+    assert served.pauses == [MOST_TOGETHER, 2 * MOST_TOGETHER]
 
 
 def test_a_tick_comes_though_the_inbox_is_never_empty() -> None:

@@ -23,8 +23,9 @@ from fededge.wire import chunks
 from fededge.wire.messages import Report
 from fededge_server.machine.events import Refuse
 from fededge_server.machine.rollout import Plan
-from fededge_server.store import Progress, Store
+from fededge_server.store import CheckedUpdate, Progress, Store
 from fededge_server.store import journal as journal_module
+from fededge_server.store.tables import JournalTables
 
 UPDATE = b"an update of a device " * 100
 JOURNAL, WAL = "journal.sqlite", "journal.sqlite-wal"
@@ -49,7 +50,7 @@ def accept(store: Store, device: str, of: Progress) -> None:
     report = report_of(device, of)
     store.keep(of.version, device, 0, UPDATE)
     store.check(of.version, device, report.manifest, lambda file: np.zeros(1, np.float32))
-    store.accept(device, report, of.rounds_done, norm=1.5)
+    store.accept(CheckedUpdate(device, report, of.rounds_done, 1.5))
 
 
 def play(store: Store, first: int, last: int) -> None:
@@ -495,7 +496,7 @@ def test_a_round_costs_two_syncs_for_its_mark(
     store.enter(of, "f" * 64, {}, None)
     assert len(synced) == 2
     store.remember(0, of.version, {"a": 1}, ["a"])
-    store.accept("a", report_of("a", of), 0, 1.0)
+    JournalTables.accept(store, CheckedUpdate("a", report_of("a", of), 0, 1.0))
     store.refuse(0, Refuse("b", of.version, "no", True))
     store.note("issued", "1")
     assert len(synced) == 2

@@ -23,7 +23,7 @@ from fededge.wire import chunks, tensors
 from fededge.wire.messages import Manifest, Report
 from fededge_server.machine.events import Refuse
 from fededge_server.machine.facts import Recalled
-from fededge_server.store import Progress, Store
+from fededge_server.store import CheckedUpdate, Progress, Store
 
 LAYOUT = Layout.of(nn.Linear(20, 30))
 
@@ -65,7 +65,7 @@ def receive(store: Store, device: str, of: Progress) -> Report:
     for offset in (1024, 0, 2048):
         store.keep(of.version, device, offset, data[offset : offset + 1024])
     store.check(of.version, device, report.manifest, READ)
-    store.accept(device, report, of.rounds_done, norm=0.25)
+    store.accept(CheckedUpdate(device, report, of.rounds_done, 0.25))
     return report
 
 
@@ -304,7 +304,7 @@ def test_which_chunks_of_an_update_have_come_survives_a_kill(store: Store) -> No
     store.keep(of.version, "b", 2048, data[2048:])
     store.keep(of.version, "b", 1024, data[1024:2048])
     store.check(of.version, "b", report.manifest, READ)
-    store.accept("b", report, 0, 0.5)
+    store.accept(CheckedUpdate("b", report, 0, 0.5))
     assert reopened(store).recall().coming == {}
     (store.spool / of.version / "b.coming").write_bytes(b"torn")
     assert store.recall().coming == {}
@@ -402,13 +402,44 @@ def counted(real: Any, left: list[int]) -> Any:
     return call
 
 
+def test_a_group_of_updates_costs_one_entry_and_syncs_each_folder_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of = advance(store, 0)
+    group = [CheckedUpdate(d, report_of(d, of), 0, 0.25) for d in "abc"]
+    for device in "abc":
+        store.keep_whole(of.version, device, memoryview(update_of(device)))
+    synced: list[str] = []
+    real = os.fsync
+
+    def fsync(handle: int) -> None:
+        synced.append(Path(os.readlink(f"/proc/self/fd/{handle}")).name)
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    before = store._seal.entries
+    store.accept(*group)
+    names = [f"{device}.safetensors" for device in "abc"]
+    assert synced == [*names, of.version, "spool"]
+    assert store._seal.entries == before + 1
+    assert reopened(store).recall().stored == {"a", "b", "c"}
+
+
+def test_a_group_whose_sync_fails_is_not_taken(store: Store) -> None:
+    of = advance(store, 0)
+    store.keep_whole(of.version, "a", memoryview(update_of("a")))
+    with pytest.raises(StoreError):
+        store.accept(*(CheckedUpdate(d, report_of(d, of), 0, 0.25) for d in "ab"))
+    assert reopened(store).recall().accepted == {}
+
+
 def test_a_late_update_is_kept_until_the_round_that_takes_it_is_over(store: Store) -> None:
     first = advance(store, 0)
     advance(store, 1)
     data, report = update_of("a"), report_of("a", first)
     store.keep(first.version, "a", 0, data)
     store.check(first.version, "a", report.manifest, READ)
-    store.accept("a", report, 1, 0.5)
+    store.accept(CheckedUpdate("a", report, 1, 0.5))
     memory = reopened(store).recall()
     assert memory.stored == {"a"}
     assert memory.accepted["a"] == report
