@@ -32,8 +32,8 @@ from torch import Tensor, nn
 
 from fededge import Predictor
 from fededge.export import ModelRegistry, Origin, Samples, Template, make_candidate, session
-from fededge.export.manifest import input_name
-from fededge.export.tracing import OUTPUT, Deployed
+from fededge.export.manifest import OUTPUT, input_name
+from fededge.export.tracing import Deployed
 from fededge.flat import FlatModel
 from fededge.model_spec import ModelSpec
 from fededge.models import build_for, channels_last, names

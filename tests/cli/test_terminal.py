@@ -76,7 +76,8 @@ def test_bash_completes_files_for_flags_that_take_one(
     needs("bash")
     script = script_of("bash", tmp_path, capsys)
     (tmp_path / "agent.toml").touch()
-    command = ["bash", "-c", BASH, "bash", script, "fededge", "agent", "--config", "agen"]
+    words = ("fededge", "agent", "--config", "agen")
+    command = ["bash", "-c", BASH, "bash", str(script), *words]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
     assert done.stdout.split() == ["agent.toml"]
 

@@ -62,14 +62,15 @@ def trained() -> tuple[FlatModel, ModelSpec, Samples]:
 def candidate(trained: tuple[FlatModel, ModelSpec, Samples]) -> Candidate:
     flat, spec, samples = trained
     template = Template.trace(flat.module, spec)
-    score = accuracy(flat.module, Preprocess(spec), samples.held_x, samples.held_y)
+    images, labels = torch.as_tensor(samples.held_x), torch.as_tensor(samples.held_y)
+    score = accuracy(flat.module, Preprocess(spec), images, labels)
     origin = msgspec.convert(
         {"federation": "f", "device": "d", "method": "m", "version": "v", "round": 0}
         | {"accuracy": score, "created": "2025-03-01T12:30:00Z"},
         Origin,
     )
     weights = [entry.name for entry in template.layout.entries]
-    made = make_candidate(flat, template, origin, samples.held_x[:64])
+    made = make_candidate(flat, template, origin, images[:64])
     return made.with_variants(VARIANTS, weights, samples)
 
 
@@ -79,14 +80,15 @@ def test_every_variant_is_described_as_it_is(
     """Hash, size, and an accuracy that is counted here again."""
     _, _, samples = trained
     assert list(candidate.manifest.variants) == ["fp16", "int8"]
-    reference = predict_all(candidate.files["model.onnx"], samples.held_x)
+    images, labels = torch.as_tensor(samples.held_x), torch.as_tensor(samples.held_y)
+    reference = predict_all(candidate.files["model.onnx"], images)
     for name, variant in candidate.manifest.variants.items():
         data = candidate.files[variant.file]
         assert variant.file == f"model.{name}.onnx"
         assert (variant.sha256, variant.size) == (hashlib.sha256(data).hexdigest(), len(data))
-        answers = predict_all(data, samples.held_x)
-        right = int((answers.argmax(1) == samples.held_y).sum())
-        assert variant.accuracy == pytest.approx(right / len(samples.held_y), abs=1e-12)
+        answers = predict_all(data, images)
+        right = int((answers.argmax(1) == labels).sum())
+        assert variant.accuracy == pytest.approx(right / len(labels), abs=1e-12)
         assert variant.difference == pytest.approx((answers - reference).abs().max().item())
 
 
@@ -212,7 +214,7 @@ def test_a_variant_that_cannot_be_made_is_left_out_with_a_sentence(
         },
         Origin,
     )
-    made = make_candidate(big, template, origin, samples.held_x[:8])
+    made = make_candidate(big, template, origin, torch.as_tensor(samples.held_x[:8]))
     weights = [entry.name for entry in template.layout.entries]
     with caplog.at_level(logging.WARNING):
         assert made.with_variants(["fp16"], weights, samples).manifest.variants == {}

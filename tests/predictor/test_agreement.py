@@ -30,7 +30,8 @@ from fededge.model_spec import ModelSpec
 from fededge.models import Preprocess, build
 from fededge.predictor.images import prepare_images
 from tests.browser import Page, browser
-from tests.predictor.conftest import ORIGIN, Maker, bare
+from tests.origin import ORIGIN
+from tests.predictor.conftest import Maker, bare
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 Answers = dict[str, tuple[str, float]]

@@ -19,7 +19,8 @@ from fededge.errors import ConfigError, StoreError
 from fededge.export import Candidate, ModelRegistry, Samples, make_candidate
 from fededge.flat import FlatModel
 from fededge.predictor.manifest import ModelInput, chosen, read
-from tests.predictor.conftest import LABELS, ORIGIN, Maker, network
+from tests.origin import ORIGIN
+from tests.predictor.conftest import LABELS, Maker, network
 
 
 @pytest.fixture

@@ -6,11 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from fededge.cli import main
 from fededge.errors import MethodError
 from fededge.method import plugins as own
-from fededge.simulation import executors
+from fededge.simulation import ProcessExecutor
 from fededge.simulation.experiment import Experiment
 from fededge.simulation.results import result_name
 from fededge.simulation.runs import load_setup, run
@@ -73,15 +74,16 @@ def test_a_path_in_a_file_of_settings_is_relative_to_it(
     assert setting["clip_norm"] == 10.0
 
 
-def test_a_worker_refuses_a_file_that_has_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    text = f"{write_example(tmp_path)}:Keepsake"
-    setup = load_setup(Experiment(method=text, limit=200, devices=2))
-    monkeypatch.setattr(executors, "_setup", (setup, {"keepsake": "ab" * 32}))
-    monkeypatch.setattr(executors, "_executor", None)
-    with pytest.raises(MethodError, match="has changed since the run began"):
-        executors._worker_executor()
+def test_a_worker_refuses_a_file_that_has_changed(tmp_path: Path) -> None:
+    path = write_example(tmp_path)
+    setup = load_setup(Experiment(method=f"{path}:Keepsake", limit=200, devices=2))
+    executor = ProcessExecutor(setup, 1)
+    path.write_text(f"{path.read_text()}\n# another line\n")
+    try:
+        with pytest.raises(MethodError, match="has changed since the run began"):
+            executor.measure([torch.zeros(1)])
+    finally:
+        executor.stop()
 
 
 @pytest.mark.slow
