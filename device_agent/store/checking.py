@@ -15,7 +15,7 @@ __all__ = ["damage"]
 
 
 def damage(state: Path) -> list[tuple[str, bool]]:
-    """What is damaged below a state folder, each with True if the agent repairs it by itself."""
+    """The damage below a state folder, each with True if the agent repairs it by itself."""
     folder = state / PRIVATE
     found = list(_damage(folder))
     # A running agent may have replaced its files after the index was read: look again.

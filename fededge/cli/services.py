@@ -30,7 +30,7 @@ __all__ = [
 log = logging.getLogger("service")
 
 ATTEMPT = 2.0
-"""Longest `[broker] wait` of a service: PatientClaim repeats it, and the watchdog waits for it."""
+"""Longest `[broker] wait` of a service: RepeatedClaim repeats it, and the watchdog waits for it."""
 
 S = TypeVar("S", "AgentConfig", "CoordinatorConfig")
 Claim = Callable[..., None]
@@ -86,17 +86,17 @@ class Supervised:
 
     def __init__(self, make: Callable[[Claim, Progress], Service], claim: Claim) -> None:
         from fededge.service.notify import Notifier
-        from fededge.service.patience import PatientClaim
+        from fededge.service.repeated_claim import RepeatedClaim
         from fededge.service.watchdog import Watchdog
 
         self.signalled = False
         self.notifier = Notifier.from_environment()
         progress = Watchdog(self.notifier).progress
-        self.patient = PatientClaim(claim, self.notifier, progress)
-        self.service = make(self.patient if self.notifier.active else claim, progress)
+        self.waiting = RepeatedClaim(claim, self.notifier, progress)
+        self.service = make(self.waiting if self.notifier.active else claim, progress)
 
     def run(self) -> None:
-        from fededge.service.patience import StopRequestedError
+        from fededge.service.repeated_claim import StopRequestedError
 
         if self.notifier.active:
             faulthandler.enable()  # the watchdog's SIGABRT leaves in the log where each thread hung
@@ -109,7 +109,7 @@ class Supervised:
         """Ask `run` to return; safe from a signal handler, which must not log."""
         self.signalled = True
         self.notifier.stopping()
-        self.patient.stop()
+        self.waiting.stop()
         self.service.stop()
 
 

@@ -75,7 +75,7 @@ def _round(topics: Topics, size: int) -> list[Letter]:
 
 
 def _confined(subject: Subject, size: int) -> list[Letter]:
-    """What one user of a closed broker may write: a device hears its own claims alone."""
+    """Write what one user of a closed broker may write: a device hears its own claims alone."""
     topics, nonce = subject.topics, Claim(uuid.uuid4().hex)
     if isinstance(subject.config, AgentConfig):
         own = subject.config.device

@@ -87,7 +87,7 @@ def _rival(subject: Subject, holder: Presence | Status | None, who: str) -> Iter
 
 
 def _unknown(subject: Subject, heard: dict[str, Heard]) -> str:
-    """What can be said about a name without a state: other names show on an open broker only."""
+    """The findings about a name without a state; other names show on an open broker only."""
     name = subject.config.federation
     others = [topic.split("/")[2] for topic in heard if topic.endswith("/state")]
     close = difflib.get_close_matches(name, others, n=1)

@@ -1,4 +1,4 @@
-"""Whether a service runs with a state folder, asked without taking its lock."""
+"""Find out if a service runs with a state folder, without taking its lock."""
 
 from __future__ import annotations
 

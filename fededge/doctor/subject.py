@@ -19,7 +19,7 @@ __all__ = ["Box", "Subject"]
 
 @dataclass(frozen=True)
 class Box:
-    """What the checks ask the operating system, and how long they wait for any answer."""
+    """The operating system as the checks ask it, and how long they wait for any answer."""
 
     wall: Callable[[], float] = time.time
     clock: Callable[[], float] = time.perf_counter

@@ -20,6 +20,7 @@ from fededge.export.manifest import OUTPUT
 from fededge.model_spec import ModelSpec
 from fededge.predictor.external_data import names_other_files
 from fededge.predictor.providers import first_line
+from fededge.predictor.runtime import import_onnx_runtime
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -86,13 +87,13 @@ def session(model: bytes | Path, threads: int = 1) -> onnxruntime.InferenceSessi
     One thread is fastest for the small networks of an edge device, and keeps it responsive.
     """
     try:
-        import onnxruntime
+        runtime = import_onnx_runtime()
     except ImportError as error:
         raise ExportError(
             f"an export needs ONNX Runtime, which cannot be imported ({error}); "
             "pip install onnxruntime"
         ) from error
-    options = onnxruntime.SessionOptions()
+    options = runtime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 4
@@ -101,7 +102,7 @@ def session(model: bytes | Path, threads: int = 1) -> onnxruntime.InferenceSessi
     if wrong := names_other_files(data):
         raise ExportError(f"{name}: {wrong}")
     try:
-        return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+        return runtime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # ONNX Runtime's exceptions have no common base
         raise ExportError(f"{name}: ONNX Runtime cannot load it ({first_line(error)})") from error
 

@@ -19,6 +19,7 @@ from fededge._internal.lazy_torch import Tensor
 from fededge.errors import ExportError
 from fededge.export.parity import Array, as_array
 from fededge.predictor.providers import first_line
+from fededge.predictor.runtime import import_onnx_runtime
 
 if TYPE_CHECKING:
     import onnx
@@ -68,17 +69,17 @@ def to_int8(model: bytes, samples: Tensor | Array) -> bytes:
 
 def _fold(model: bytes, target: Path) -> None:
     """Let ONNX Runtime fold constants and batch norm, and write the result."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    runtime = import_onnx_runtime()
+    options = runtime.SessionOptions()
+    options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_ENABLE_BASIC
     options.optimized_model_filepath = str(target)
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
-    onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
 def _quantise(source: Path, target: Path, samples: Array) -> None:
+    import_onnx_runtime()  # before its parts: its telemetry stays off
     from onnxruntime import quantization as q
 
     q.quantize_static(

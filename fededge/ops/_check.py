@@ -1,4 +1,4 @@
-"""What the ops demand of their arguments, with messages that print what was given."""
+"""Checks of the ops' arguments, with messages that print what was given."""
 
 from __future__ import annotations
 

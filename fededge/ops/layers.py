@@ -34,6 +34,6 @@ def pooled_convolution(
 
 
 def _fuses() -> bool:
-    """Whether the processor multiplies and adds at once; without that torch is far quicker."""
+    """True if the processor multiplies and adds at once; without that torch is far quicker."""
     build = _backend.CHOICE.build
     return build is not None and build.get("simd") not in ("sse2", "baseline")

@@ -11,6 +11,7 @@ from typing import Any
 from fededge._internal.suggestions import unknown
 from fededge.errors import ConfigError, StoreError
 from fededge.predictor.external_data import names_other_files
+from fededge.predictor.runtime import import_onnx_runtime
 
 __all__ = ["Provider", "first_line", "start"]
 
@@ -78,13 +79,12 @@ def first_line(error: BaseException) -> str:
 
 def _onnxruntime() -> Any:
     try:
-        import onnxruntime
+        return import_onnx_runtime()
     except ImportError as error:
         raise ConfigError(
             f"running a model needs ONNX Runtime, which cannot be imported ({error}); "
             "pip install onnxruntime"
         ) from error
-    return onnxruntime
 
 
 def _named(wanted: str, runtime: Any) -> str:

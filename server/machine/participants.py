@@ -167,11 +167,11 @@ class Participants(dict[str, Participant]):
         return self.census.count(group)
 
     def doing(self, *parts: Part) -> list[Participant]:
-        """Those who have one of these parts, in the order of their ids."""
+        """The records with one of these parts, in the order of their ids."""
         return self.census.of(*parts)
 
     def where(self, group: Group) -> list[Participant]:
-        """Those of a group, in the order of their ids."""
+        """The records of a group, in the order of their ids."""
         return self.census.of(group)
 
     @property

@@ -102,7 +102,7 @@ class RoundEnd:
         return [c for one, why in found for c in self.updates.revoke(one, why, now)]
 
     def missed(self, now: float) -> list[Command]:
-        """Those whom the round has waited for in vain lose their place for a while.
+        """Devices that the round has waited for in vain lose their place for a while.
 
         Not those that back off already, after a failure: they were not asked.
         """

@@ -14,7 +14,7 @@ __all__ = ["damage"]
 
 
 def damage(folder: Path) -> Iterator[tuple[str, bool]]:
-    """What is damaged in a state folder, each with True if the coordinator repairs it by itself."""
+    """The damage in a state folder, each with True if the coordinator repairs it by itself."""
     store = Store(folder)
     try:
         newest = _newest(store)

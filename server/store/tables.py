@@ -239,7 +239,7 @@ class JournalTables(Journal):
 
 
 def _asked(rows: Iterable[tuple[str, str]]) -> dict[str, dict[str, int]]:
-    """Who was asked for each version: a later row adds to the earlier ones."""
+    """The devices that were asked for each version: a later row adds to the earlier ones."""
     found: dict[str, dict[str, int]] = {}
     for version, devices in rows:
         found.setdefault(version, {}).update(msgspec.json.decode(devices, type=dict[str, int]))

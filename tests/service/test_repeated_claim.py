@@ -11,7 +11,7 @@ import pytest
 from fededge.errors import RefusedError, TransportError
 from fededge.service import patience
 from fededge.service.notify import Notifier
-from fededge.service.patience import PatientClaim, StopRequestedError
+from fededge.service.repeated_claim import RepeatedClaim, StopRequestedError
 
 
 class Manager(Notifier):
@@ -43,7 +43,7 @@ def test_it_tries_until_the_broker_is_there_and_logs_each_reason_once(
             raise TransportError(reason)
 
     with caplog.at_level(logging.INFO):
-        PatientClaim(claim, manager, lambda: progress.append(1))("name", 7)
+        RepeatedClaim(claim, manager, lambda: progress.append(1))("name", 7)
     assert calls == [("name", 7)] * 4
     assert len(progress) == 3
     assert [record.getMessage() for record in caplog.records] == [
@@ -57,7 +57,7 @@ def test_it_tries_until_the_broker_is_there_and_logs_each_reason_once(
 def test_no_pause_looks_like_a_hang_to_the_watchdog(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patience, "FIRST_PAUSE", 8.0)
     waited: list[float] = []
-    monkeypatch.setattr(PatientClaim, "_wait", lambda self, seconds: waited.append(seconds))
+    monkeypatch.setattr(RepeatedClaim, "_wait", lambda self, seconds: waited.append(seconds))
     reasons = iter(["no route"] * 4)
 
     def claim() -> None:
@@ -66,7 +66,7 @@ def test_no_pause_looks_like_a_hang_to_the_watchdog(monkeypatch: pytest.MonkeyPa
 
     manager = Manager()
     manager.watchdog = 40.0
-    PatientClaim(claim, manager, lambda: None)()
+    RepeatedClaim(claim, manager, lambda: None)()
     assert waited == [8.0, 10.0, 10.0, 10.0]
 
 
@@ -75,7 +75,7 @@ def test_a_name_that_is_taken_is_not_waited_for() -> None:
         raise RefusedError("taken")
 
     with pytest.raises(RefusedError):
-        PatientClaim(claim, Manager(), lambda: None)()
+        RepeatedClaim(claim, Manager(), lambda: None)()
 
 
 def test_a_stop_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +84,7 @@ def test_a_stop_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     def claim() -> None:
         raise TransportError("no route")
 
-    waits = PatientClaim(claim, Manager(), lambda: None)
+    waits = RepeatedClaim(claim, Manager(), lambda: None)
     threading.Timer(0.1, waits.stop).start()
     with pytest.raises(StopRequestedError):
         waits()

@@ -10,7 +10,7 @@ from fededge.errors import TransportError
 from fededge.service.notify import Notifier
 from fededge.service.watchdog import SIGNS
 
-__all__ = ["PatientClaim", "StopRequestedError"]
+__all__ = ["RepeatedClaim", "StopRequestedError"]
 
 log = logging.getLogger("service")
 
@@ -22,7 +22,7 @@ class StopRequestedError(Exception):
     """The service was asked to stop before its loop began."""
 
 
-class PatientClaim:
+class RepeatedClaim:
     """Claims a name at the broker, again and again until the broker answers.
 
     The service counts as ready before the first attempt: its configuration is valid and its state
