@@ -9,7 +9,6 @@ from collections.abc import Iterator
 import pytest
 
 from fededge.errors import RefusedError, TransportError
-from fededge.service import patience
 from fededge.service.notify import Notifier
 from fededge.service.repeated_claim import RepeatedClaim, StopRequestedError
 
