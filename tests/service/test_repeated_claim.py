@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from fededge.errors import RefusedError, TransportError
+from fededge.service import repeated_claim
 from fededge.service.notify import Notifier
 from fededge.service.repeated_claim import RepeatedClaim, StopRequestedError
 
@@ -24,7 +25,7 @@ class Manager(Notifier):
 
 @pytest.fixture(autouse=True)
 def pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(repeated_claim, "FIRST_PAUSE", 0.001)
 
 
 def failing(*reasons: str) -> tuple[Iterator[str], list[object]]:
@@ -54,7 +55,7 @@ def test_it_tries_until_the_broker_is_there_and_logs_each_reason_once(
 
 
 def test_no_pause_looks_like_a_hang_to_the_watchdog(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "FIRST_PAUSE", 8.0)
+    monkeypatch.setattr(repeated_claim, "FIRST_PAUSE", 8.0)
     waited: list[float] = []
     monkeypatch.setattr(RepeatedClaim, "_wait", lambda self, seconds: waited.append(seconds))
     reasons = iter(["no route"] * 4)
@@ -78,7 +79,7 @@ def test_a_name_that_is_taken_is_not_waited_for() -> None:
 
 
 def test_a_stop_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "FIRST_PAUSE", 600.0)
+    monkeypatch.setattr(repeated_claim, "FIRST_PAUSE", 600.0)
 
     def claim() -> None:
         raise TransportError("no route")
