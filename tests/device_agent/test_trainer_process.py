@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from fededge.config import AgentConfig, HardwareConfig
+from fededge.config import AgentConfig, DataConfig, HardwareConfig
 from fededge.errors import ConfigError, MethodError, StoreError
 from fededge.methods import method
 from fededge.wire.messages import Training
@@ -206,10 +206,15 @@ def test_a_plugin_cannot_confuse_the_protocol(
             device.store.settle(accepted=True)
 
 
+def agent_config(state: Path, **more: Any) -> AgentConfig:
+    data = DataConfig(source="embedded")
+    return AgentConfig(federation="gates", device="box", state=str(state), data=data, **more)
+
+
 def test_a_plugin_that_cannot_be_imported_is_an_error_at_the_start(tmp_path: Path) -> None:
     """With no process left behind, and before the broker is asked for anything."""
     allowed = (f"{tmp_path / 'none.py'}:Gone",)
-    config = AgentConfig(federation="gates", device="box", state=str(tmp_path), methods=allowed)
+    config = agent_config(tmp_path, methods=allowed)
     agent = Agent(config)
     with pytest.raises(MethodError, match=r"none\.py"):
         agent.run()
@@ -219,7 +224,7 @@ def test_a_plugin_that_cannot_be_imported_is_an_error_at_the_start(tmp_path: Pat
 
 def test_a_device_that_is_not_there_is_an_error_at_the_start(tmp_path: Path) -> None:
     hardware = HardwareConfig(device="cuda:99")
-    config = AgentConfig(federation="gates", device="box", state=str(tmp_path), hardware=hardware)
+    config = agent_config(tmp_path, hardware=hardware)
     with pytest.raises(ConfigError, match="cuda:99") as caught:
         Agent(config).run()
     assert caught.value.exit_code == 2
