@@ -23,7 +23,6 @@ from fededge_server.machine.facts import RunFacts
 from fededge_server.machine.participants import Participant
 from fededge_server.machine.report_checks import flaw
 from fededge_server.machine.round_end import RoundEnd
-from fededge_server.machine.round_state import RoundState
 from fededge_server.machine.updates import Updates
 from fededge_server.merging import Current, Merging
 from tests.faults.oracle import BrokenError
@@ -109,14 +108,14 @@ def wait_for_the_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     def cut_off(self: RoundEnd, now: float) -> None:
         """No slack: all have until the deadline."""
 
-    def leased(self: RoundState, one: Participant, now: float) -> bool:
+    def leased(self: Eligibility, one: Participant, now: float) -> bool:
         return True
 
     def missed(self: Eligibility, one: Participant, took: float, now: float) -> float:
         return 0.0
 
     monkeypatch.setattr(RoundEnd, "cut_off", cut_off)
-    monkeypatch.setattr(RoundState, "leased", leased)
+    monkeypatch.setattr(Eligibility, "leased", leased)
     monkeypatch.setattr(Eligibility, "missed", missed)
 
 
