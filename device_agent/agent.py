@@ -23,9 +23,9 @@ from fededge.wire.chunks import Assembly
 from fededge.wire.messages import Status, encode
 from fededge.wire.topics import Topics
 from fededge_agent.egress import Egress
-from fededge_agent.export_requests import ModelExporter
-from fededge_agent.export_worker import ExportWorker
-from fededge_agent.exporter_process import ExporterProcess
+from fededge_agent.exports.export_requests import ModelExporter
+from fededge_agent.exports.export_worker import ExportWorker
+from fededge_agent.exports.exporter_process import ExporterProcess
 from fededge_agent.gating import Gating, gate_of
 from fededge_agent.machine.agent import AgentMachine
 from fededge_agent.machine.caution import Caution

@@ -8,7 +8,7 @@ from typing import Protocol
 from fededge.flat import Layout
 from fededge.wire import tensors
 from fededge.wire.messages import State
-from fededge_agent.export_requests import PersonalModel
+from fededge_agent.exports.export_requests import PersonalModel
 from fededge_agent.store import Index, TrainedTurn
 
 __all__ = [

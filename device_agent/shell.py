@@ -18,7 +18,7 @@ from fededge.wire.chunks import Payload
 from fededge.wire.messages import Claim, Reply, Report, State, Status, TaskMessage, decode
 from fededge.wire.topics import Topics
 from fededge_agent.egress import Egress
-from fededge_agent.export_worker import ExportWorker, StatusChanged
+from fededge_agent.exports.export_worker import ExportWorker, StatusChanged
 from fededge_agent.gating import Gating
 from fededge_agent.machine import commands, events
 from fededge_agent.machine.agent import AgentMachine

@@ -8,9 +8,9 @@ from fededge import __version__
 from fededge._internal.plain_text import plain
 from fededge.service.presence import Holder
 from fededge.wire.messages import Status
+from fededge_agent.exports.promotion import Promotion
 from fededge_agent.machine.agent import AgentMachine
 from fededge_agent.machine.events import Activity
-from fededge_agent.promotion import Promotion
 from fededge_agent.trust import Trust
 from fededge_agent.turn_runner import TurnRunner
 

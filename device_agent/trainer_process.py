@@ -12,7 +12,7 @@ from fededge.config import AgentConfig
 from fededge.errors import FedEdgeError, HardwareError, ProcessDiedError
 from fededge.hardware import with_passive_threads
 from fededge.wire.messages import State
-from fededge_agent.export_requests import PersonalModel
+from fededge_agent.exports.export_requests import PersonalModel
 from fededge_agent.requests import (
     AbandonRequest,
     ExpectRequest,

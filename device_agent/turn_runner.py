@@ -16,7 +16,7 @@ from fededge.errors import FedEdgeError, ProcessDiedError
 from fededge.flat import Vector
 from fededge.wire.encoding import Encoding
 from fededge.wire.messages import Manifest, State
-from fededge_agent.export_requests import PersonalModel
+from fededge_agent.exports.export_requests import PersonalModel
 from fededge_agent.requests import PreparedJob, TurnTrainer
 from fededge_agent.store import AgentStore
 from fededge_agent.versions import read_version

@@ -24,7 +24,7 @@ from fededge.errors import (
     WireError,
 )
 from fededge.wire.messages import State
-from fededge_agent.export_worker import ExportWorker
+from fededge_agent.exports.export_worker import ExportWorker
 from fededge_agent.machine import events
 from fededge_agent.machine.events import Pending
 from fededge_agent.requests import StoppedError

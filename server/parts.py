@@ -13,12 +13,12 @@ from fededge_server.identity import Identity
 from fededge_server.machine.rollout import Staging
 from fededge_server.machine.round_state import RoundsView
 from fededge_server.machine.rounds import Rounds
-from fededge_server.merging import Merging
-from fededge_server.publisher import Publisher
+from fededge_server.model.merging import Merging
+from fededge_server.model.publisher import Publisher
+from fededge_server.model.versions import Versions
 from fededge_server.state_message import StateMessage
 from fededge_server.store import Store
 from fededge_server.version_judge import VersionJudge
-from fededge_server.versions import Versions
 
 __all__ = ["CoordinatorParts"]
 

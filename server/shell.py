@@ -23,23 +23,23 @@ from fededge.service.presence import claim_name, new_claim
 from fededge.transport.session import Session, Will
 from fededge.wire.messages import Presence
 from fededge_server.identity import Identity
-from fededge_server.kept_network import keep_network, kept_network
 from fededge_server.machine import events
 from fededge_server.machine.facts import RunFacts
 from fededge_server.machine.health import Health
 from fededge_server.machine.rollout import Plan, Staging
 from fededge_server.machine.rounds import Rounds
-from fededge_server.merging import Merging
-from fededge_server.network import Founded, Network
+from fededge_server.model.kept_network import keep_network, kept_network
+from fededge_server.model.merging import Merging
+from fededge_server.model.network import Founded, Network
+from fededge_server.model.publisher import Publisher
+from fededge_server.model.rollback import RollbackRequest
+from fededge_server.model.versions import Versions
 from fededge_server.parts import CoordinatorParts
-from fededge_server.publisher import Publisher
-from fededge_server.rollback import RollbackRequest
 from fededge_server.running import RunningCoordinator
 from fededge_server.state_message import StateMessage
 from fededge_server.store import Progress, Store
 from fededge_server.sweeper import Sweeper
 from fededge_server.version_judge import VersionJudge
-from fededge_server.versions import Versions
 
 __all__ = ["Coordinator", "claim"]
 

@@ -12,7 +12,7 @@ from fededge.config import CoordinatorConfig
 from fededge.wire.messages import Manifest, State, Training
 from fededge_server.machine.rollout import Staging
 from fededge_server.machine.rounds import Rounds
-from fededge_server.versions import Versions
+from fededge_server.model.versions import Versions
 
 __all__ = ["StateMessage"]
 

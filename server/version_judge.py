@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from fededge.errors import DiskFullError, StoreError
 from fededge_server.machine import events, rollout
 from fededge_server.machine.health import Health
-from fededge_server.rollback import RollbackRequest
+from fededge_server.model.rollback import RollbackRequest
+from fededge_server.model.versions import Versions
 from fededge_server.state_message import StateMessage
-from fededge_server.versions import Versions
 
 __all__ = ["VersionJudge"]
 

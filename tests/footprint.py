@@ -50,7 +50,7 @@ from fededge.wire.messages import (
     encode,
 )
 from fededge.wire.topics import Topics
-from fededge_server.merging import Current, Merging
+from fededge_server.model.merging import Current, Merging
 from fededge_server.running import RunningCoordinator
 from fededge_server.shell import Coordinator
 from fededge_server.store import Progress, Store

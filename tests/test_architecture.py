@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fededge_agent.machine.tables import transitions_table as agent_table
-from fededge_server.machine.parts import transitions_table as coordinator_table
+from fededge_server.machine.fleet.parts import transitions_table as coordinator_table
 from tests.pages import page, program
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -287,7 +287,7 @@ def test_the_source_keeps_the_rule(rule: Rule) -> None:
         (too_early, "fededge.predictor.images", "import PIL.Image"),
         (forbidden, "fededge.predictor.model", "def f():\n    import torch"),
         (forbidden, "fededge.wire.chunks", "import socket"),
-        (forbidden, "fededge_server.merging", "from torch import Tensor"),
+        (forbidden, "fededge_server.model.merging", "from torch import Tensor"),
         (forbidden, "fededge_agent.worker", "def f():\n    import torch"),
         (forbidden, "fededge_agent.agent", "from fededge_agent.trainer.turns import DeviceTurns"),
         (forbidden, "fededge_server.machine.rounds", "def f():\n    import time"),

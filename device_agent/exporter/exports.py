@@ -11,9 +11,9 @@ from fededge.errors import ExportError
 from fededge.export import Candidate, ModelRegistry, Samples, Template, fill_candidate
 from fededge.export.candidate import import_tools
 from fededge.export.parity import as_array, probabilities
-from fededge_agent.export_requests import ExportRequest, PersonalModel
-from fededge_agent.handover_files import read_personal, read_samples
-from fededge_agent.promotion import Promotion
+from fededge_agent.exports.export_requests import ExportRequest, PersonalModel
+from fededge_agent.exports.handover_files import read_personal, read_samples
+from fededge_agent.exports.promotion import Promotion
 from fededge_agent.store import exports_folder
 
 __all__ = ["DeviceExports"]

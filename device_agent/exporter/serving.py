@@ -13,8 +13,8 @@ from fededge._internal.torch_process import RemoteError
 from fededge.config import AgentConfig
 from fededge.errors import FedEdgeError
 from fededge.hardware.priority import Priority, apply
-from fededge_agent.export_requests import ExportRequest, ScoreRequest
 from fededge_agent.exporter.exports import DeviceExports
+from fededge_agent.exports.export_requests import ExportRequest, ScoreRequest
 
 __all__ = ["serve"]
 

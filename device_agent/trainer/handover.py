@@ -18,8 +18,8 @@ from fededge.flat import FlatModel, as_numpy
 from fededge.model_spec import ModelSpec
 from fededge.training import Answer, Trainer
 from fededge.wire.messages import State
-from fededge_agent.export_requests import PersonalModel
-from fededge_agent.handover_files import write_personal, write_samples
+from fededge_agent.exports.export_requests import PersonalModel
+from fededge_agent.exports.handover_files import write_personal, write_samples
 from fededge_agent.store import exports_folder
 
 __all__ = ["Handover"]

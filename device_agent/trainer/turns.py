@@ -41,7 +41,7 @@ from fededge.wire import chunks
 from fededge.wire.container import Sink
 from fededge.wire.encoding import RESIDUE, Encoding
 from fededge.wire.messages import Report, State
-from fededge_agent.export_requests import PersonalModel
+from fededge_agent.exports.export_requests import PersonalModel
 from fededge_agent.requests import PreparedJob, StoppedError
 from fededge_agent.store import PRIVATE, Index, TrainedTurn
 from fededge_agent.trainer.handover import Handover

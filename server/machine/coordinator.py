@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fededge_server.machine import events, rollout
-from fededge_server.machine.participants import ForbiddenMoveError
+from fededge_server.machine.fleet.participants import ForbiddenMoveError
 from fededge_server.machine.rounds import Rounds
 
 __all__ = ["Command", "CoordinatorMachine", "Event"]

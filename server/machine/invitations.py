@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from fededge.config import RoundsConfig
 from fededge.federated.selection import choose
 from fededge.wire.messages import Status, round_of
-from fededge_server.machine.census import Group
-from fededge_server.machine.eligibility import Eligibility
 from fededge_server.machine.events import Command
-from fededge_server.machine.participants import Participant
-from fededge_server.machine.parts import Part
+from fededge_server.machine.fleet.census import Group
+from fededge_server.machine.fleet.eligibility import Eligibility
+from fededge_server.machine.fleet.participants import Participant
+from fededge_server.machine.fleet.parts import Part
 from fededge_server.machine.round_state import RoundState
 
 __all__ = ["Invitations"]

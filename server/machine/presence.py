@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fededge.wire.messages import Status
-from fededge_server.machine.census import Group
-from fededge_server.machine.eligibility import Eligibility
 from fededge_server.machine.events import Command, Note, StatusCame
+from fededge_server.machine.fleet.census import Group
+from fededge_server.machine.fleet.eligibility import Eligibility
+from fededge_server.machine.fleet.participants import Participant
+from fededge_server.machine.fleet.parts import OUT, Part
 from fededge_server.machine.invitations import Invitations
-from fededge_server.machine.participants import Participant
-from fededge_server.machine.parts import OUT, Part
 from fededge_server.machine.round_state import RoundState
 
 __all__ = ["PresenceTracker"]

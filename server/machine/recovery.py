@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fededge_server.machine.facts import Recalled
-from fededge_server.machine.parts import Part
+from fededge_server.machine.fleet.parts import Part
 from fededge_server.machine.round_state import RoundState
 from fededge_server.machine.updates import Updates
 

@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass
 
 from fededge.federated.bounds import norm_limit, outlier
-from fededge_server.machine.census import Group
-from fededge_server.machine.eligibility import Eligibility
 from fededge_server.machine.events import ACCURACY, Command, Judge, Note
-from fededge_server.machine.parts import OUT, Part
+from fededge_server.machine.fleet.census import Group
+from fededge_server.machine.fleet.eligibility import Eligibility
+from fededge_server.machine.fleet.parts import OUT, Part
 from fededge_server.machine.round_state import RoundState
 from fededge_server.machine.updates import Updates
 

@@ -9,10 +9,10 @@ from typing import Literal
 
 from fededge.config import RoundsConfig
 from fededge.wire.messages import round_of
-from fededge_server.machine.census import Group
 from fededge_server.machine.events import Command, Invite, Refuse, Remember, Remembered
 from fededge_server.machine.facts import RunFacts
-from fededge_server.machine.participants import Participant, Participants
+from fededge_server.machine.fleet.census import Group
+from fededge_server.machine.fleet.participants import Participant, Participants
 
 __all__ = ["RoundState", "RoundsView"]
 

@@ -10,8 +10,6 @@ import math
 from collections.abc import Iterable
 
 from fededge.config import RoundsConfig
-from fededge_server.machine.census import Group
-from fededge_server.machine.eligibility import Eligibility
 from fededge_server.machine.events import (
     Bad,
     Command,
@@ -37,9 +35,11 @@ from fededge_server.machine.events import (
     UpdateChunkCame,
 )
 from fededge_server.machine.facts import Recalled, RunFacts
+from fededge_server.machine.fleet.census import Group
+from fededge_server.machine.fleet.eligibility import Eligibility
+from fededge_server.machine.fleet.participants import Participant, Participants
+from fededge_server.machine.fleet.parts import OUT, Part
 from fededge_server.machine.invitations import Invitations
-from fededge_server.machine.participants import Participant, Participants
-from fededge_server.machine.parts import OUT, Part
 from fededge_server.machine.presence import PresenceTracker
 from fededge_server.machine.recovery import recover
 from fededge_server.machine.round_end import RoundEnd

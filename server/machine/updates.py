@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from fededge.errors import WireError
 from fededge.wire.chunks import whole
 from fededge.wire.messages import Reply, Report
-from fededge_server.machine.eligibility import Eligibility
 from fededge_server.machine.events import (
     Bad,
     Check,
@@ -23,8 +22,9 @@ from fededge_server.machine.events import (
     Stored,
     UpdateChunkCame,
 )
-from fededge_server.machine.participants import Participant
-from fededge_server.machine.parts import Part
+from fededge_server.machine.fleet.eligibility import Eligibility
+from fededge_server.machine.fleet.participants import Participant
+from fededge_server.machine.fleet.parts import Part
 from fededge_server.machine.report_checks import flaw, foreign
 from fededge_server.machine.round_state import RoundState
 from fededge_server.machine.transfers import Transfer

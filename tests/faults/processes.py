@@ -25,7 +25,7 @@ from fededge.transport.session import Incoming, Will
 from fededge.wire.encoding import Encoding
 from fededge.wire.messages import Manifest, Report, State
 from fededge_agent.agent import Agent, Surroundings
-from fededge_agent.export_worker import ExportWorker
+from fededge_agent.exports.export_worker import ExportWorker
 from fededge_agent.machine import commands as agent_commands
 from fededge_agent.machine import events as agent_events
 from fededge_agent.requests import PreparedJob
@@ -38,7 +38,7 @@ from fededge_agent.turn_runner import TurnRunner
 from fededge_agent.worker import Worker
 from fededge_server.executor import Command
 from fededge_server.machine import events as rounds
-from fededge_server.network import Founded, Network
+from fededge_server.model.network import Founded, Network
 from fededge_server.running import RunningCoordinator
 from fededge_server.shell import Coordinator
 from fededge_server.store import Progress, Store

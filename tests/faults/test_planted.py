@@ -22,7 +22,7 @@ from fededge_agent.trainer.turns import DeviceTurns
 from fededge_server.executor import CommandExecutor
 from fededge_server.machine import events
 from fededge_server.machine.coordinator import CoordinatorMachine
-from fededge_server.machine.participants import Participant
+from fededge_server.machine.fleet.participants import Participant
 from fededge_server.machine.updates import Updates
 from fededge_server.store import CheckedUpdate, Store, spool
 from fededge_server.store.tables import JournalTables

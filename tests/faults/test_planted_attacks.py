@@ -14,17 +14,17 @@ import pytest
 from fededge.federated import aggregation
 from fededge.flat import Vector
 from fededge.wire.messages import Reply, Report, round_of
-from fededge_server import merging
-from fededge_server.culprits import Sifted
 from fededge_server.machine import round_end, updates
-from fededge_server.machine.eligibility import Eligibility
 from fededge_server.machine.events import Command
 from fededge_server.machine.facts import RunFacts
-from fededge_server.machine.participants import Participant
+from fededge_server.machine.fleet.eligibility import Eligibility
+from fededge_server.machine.fleet.participants import Participant
 from fededge_server.machine.report_checks import flaw
 from fededge_server.machine.round_end import RoundEnd
 from fededge_server.machine.updates import Updates
-from fededge_server.merging import Current, Merging
+from fededge_server.model import merging
+from fededge_server.model.culprits import Sifted
+from fededge_server.model.merging import Current, Merging
 from tests.faults.oracle import BrokenError
 from tests.faults.schedules import HOSTILE_KINDS, at_peace, first_break, hostile_seeds
 

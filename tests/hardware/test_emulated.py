@@ -7,7 +7,7 @@ import pytest
 from fededge.config import DataConfig, EvaluationHardwareConfig, ModelConfig
 from fededge.errors import ConfigError
 from fededge.hardware import Precision, examine
-from fededge_server.network import Network
+from fededge_server.model.network import Network
 from tests import accelerator
 
 pytestmark = pytest.mark.accelerator

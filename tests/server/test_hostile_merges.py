@@ -18,7 +18,7 @@ from fededge.flat import Layout, Vector
 from fededge.wire import tensors
 from fededge.wire.encoding import Encoding
 from fededge.wire.messages import Manifest, Report
-from fededge_server.merging import Current, MergeResult, Merging
+from fededge_server.model.merging import Current, MergeResult, Merging
 from fededge_server.store import Store
 
 LAYOUT = Layout.of(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)))

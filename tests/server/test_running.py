@@ -14,8 +14,8 @@ from fededge.service.commands import unwatched
 from fededge.transport.session import Incoming
 from fededge.wire.messages import Reply, decode
 from fededge_server.machine.events import Evaluate, Note, RolledBack, SendReply
-from fededge_server.machine.parts import PARTS, Part
-from fededge_server.merging import Merging
+from fededge_server.machine.fleet.parts import PARTS, Part
+from fededge_server.model.merging import Merging
 from fededge_server.running import RunningCoordinator
 from tests.faults.oracle import BrokenError
 from tests.faults.processes import CoordinatorService

@@ -17,8 +17,8 @@ from fededge.wire.messages import Message
 from fededge.wire.topics import DEVICE_KINDS, Topics
 from fededge_agent import agent, egress
 from fededge_agent.machine import turn
-from fededge_server import publisher
 from fededge_server import shell as server
+from fededge_server.model import publisher
 
 PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")
 EXAMPLES = {"<federation>": "gates", "<id>": "gate-7", "<version>": "000003-9f86d081884c7d65"}

@@ -31,7 +31,7 @@ def run(options: argparse.Namespace) -> None:
     from fededge.config import CoordinatorConfig, load
 
     folder = Path(load(options.config, CoordinatorConfig).state)
-    from fededge_server import rollback
+    from fededge_server.model import rollback
 
     if options.list:
         print("\n".join(rollback.versions(folder)))

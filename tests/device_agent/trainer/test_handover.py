@@ -14,7 +14,7 @@ from fededge.flat import FlatModel
 from fededge.methods import method
 from fededge.models import Preprocess, build_for
 from fededge.training import Examples, Trainer
-from fededge_agent.handover_files import read_samples
+from fededge_agent.exports.handover_files import read_samples
 from fededge_agent.trainer.handover import Handover, spread
 
 CLASSES, EACH = 10, 100

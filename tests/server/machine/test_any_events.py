@@ -19,8 +19,8 @@ from fededge_server.machine.events import (
     Tick,
 )
 from fededge_server.machine.facts import Recalled
-from fededge_server.machine.participants import Participant
-from fededge_server.machine.parts import PARTS, Part
+from fededge_server.machine.fleet.participants import Participant
+from fededge_server.machine.fleet.parts import PARTS, Part
 from fededge_server.machine.rounds import Rounds
 from tests.server.machine.test_rounds import (
     FACTS,

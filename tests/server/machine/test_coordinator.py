@@ -9,8 +9,8 @@ import pytest
 from fededge.config import RolloutConfig, RoundsConfig
 from fededge_server.machine.coordinator import Command, CoordinatorMachine
 from fededge_server.machine.events import Event, Full, MergeDone, RolledBack, SetAside, Tick
-from fededge_server.machine.participants import ForbiddenMoveError
-from fededge_server.machine.parts import PARTS, Part
+from fededge_server.machine.fleet.participants import ForbiddenMoveError
+from fededge_server.machine.fleet.parts import PARTS, Part
 from fededge_server.machine.rollout import Plan, PlanKept, Planned, RoundsDone, Staging
 from fededge_server.machine.rounds import Rounds
 from tests.server.machine.test_rounds import FACTS, V0, V1, report, status

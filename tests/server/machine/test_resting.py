@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from fededge_server.machine.eligibility import MOST_GIVEN_UP
 from fededge_server.machine.events import (
     Invite,
     Judge,
@@ -19,7 +18,8 @@ from fededge_server.machine.events import (
     Tick,
 )
 from fededge_server.machine.facts import Recalled
-from fededge_server.machine.parts import Part
+from fededge_server.machine.fleet.eligibility import MOST_GIVEN_UP
+from fededge_server.machine.fleet.parts import Part
 from tests.server.machine.test_rounds import (
     OTHER,
     V0,

@@ -12,7 +12,6 @@ import pytest
 from fededge.config import RoundsConfig
 from fededge.wire import chunks
 from fededge.wire.messages import MAX_RESEND, Manifest, Reply, Report, Status, decode, encode
-from fededge_server.machine.census import Group
 from fededge_server.machine.events import (
     Bad,
     Check,
@@ -41,8 +40,9 @@ from fededge_server.machine.events import (
     UpdateChunkCame,
 )
 from fededge_server.machine.facts import Recalled, RunFacts
-from fededge_server.machine.participants import Participant, Participants
-from fededge_server.machine.parts import Part
+from fededge_server.machine.fleet.census import Group
+from fededge_server.machine.fleet.participants import Participant, Participants
+from fededge_server.machine.fleet.parts import Part
 from fededge_server.machine.round_state import RoundsView
 from fededge_server.machine.rounds import Rounds
 

@@ -8,7 +8,7 @@ import time
 
 from fededge._internal.torch_process import TorchProcess
 from fededge.config import AgentConfig
-from fededge_agent.export_requests import ExportRequest, ScoreRequest
+from fededge_agent.exports.export_requests import ExportRequest, ScoreRequest
 
 __all__ = ["ExporterProcess"]
 

@@ -35,7 +35,7 @@ __all__ = ["Founded", "Network", "NetworkRequest", "serve"]
 
 log = logging.getLogger("coordinator")
 
-PROGRAM = "fededge_server.network:serve"
+PROGRAM = "fededge_server.model.network:serve"
 
 ON_CPU = EvaluationHardwareConfig()
 

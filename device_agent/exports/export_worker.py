@@ -19,9 +19,9 @@ from fededge._internal.torch_process import RemoteError
 from fededge.config import AgentConfig
 from fededge.errors import FedEdgeError
 from fededge.export import ModelRegistry
-from fededge_agent.export_requests import ExportRequest, ModelExporter, PersonalModel
+from fededge_agent.exports.export_requests import ExportRequest, ModelExporter, PersonalModel
+from fededge_agent.exports.promotion import Promotion
 from fededge_agent.machine.export_schedule import ExportSchedule, ExportState
-from fededge_agent.promotion import Promotion
 
 __all__ = ["ExportWorker", "StatusChanged"]
 

@@ -16,10 +16,10 @@ from fededge.errors import DiskFullError
 from fededge.flat import as_numpy
 from fededge.storage.source import FileSource
 from fededge.wire import tensors
-from fededge_server import versions as module
-from fededge_server.network import Network
+from fededge_server.model import versions as module
+from fededge_server.model.network import Network
+from fededge_server.model.versions import Versions
 from fededge_server.store import Store
-from fededge_server.versions import Versions
 
 MODEL = ModelConfig(name="lenet", labels=("a", "b"), shape=(1, 28, 28), mean=(0.5,), std=(0.5,))
 
@@ -109,8 +109,8 @@ ALONE = """
 import msgspec, pathlib, sys
 from fededge.config import CoordinatorConfig
 from fededge_server.store import Store
-from fededge_server.network import Network
-from fededge_server.versions import Versions
+from fededge_server.model.network import Network
+from fededge_server.model.versions import Versions
 
 config = msgspec.json.decode(sys.argv[1], type=CoordinatorConfig)
 store = Store(pathlib.Path(config.state))

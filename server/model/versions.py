@@ -24,8 +24,8 @@ from fededge.wire import chunks, tensors
 from fededge.wire.encoding import Encoding
 from fededge.wire.messages import Manifest
 from fededge.wire.source import Source
-from fededge_server.merging import Current
-from fededge_server.network import Founded, Network
+from fededge_server.model.merging import Current
+from fededge_server.model.network import Founded, Network
 from fededge_server.store import Progress, Store
 
 __all__ = ["Versions"]

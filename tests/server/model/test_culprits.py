@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fededge.errors import DiskFullError, MethodError, StoreError
-from fededge_server.culprits import sift
+from fededge_server.model.culprits import sift
 
 DEVICES = [f"d{index}" for index in range(9)]
 

@@ -13,9 +13,9 @@ import pytest
 
 from fededge.config import CoordinatorConfig, DataConfig, ModelConfig
 from fededge.errors import ConfigError, DiskFullError
-from fededge_server import kept_network as kept
-from fededge_server.kept_network import keep_network, kept_network
-from fededge_server.network import Founded, Network, NetworkRequest
+from fededge_server.model import kept_network as kept
+from fededge_server.model.kept_network import keep_network, kept_network
+from fededge_server.model.network import Founded, Network, NetworkRequest
 from fededge_server.shell import Coordinator
 
 MODEL = ModelConfig(labels=("a", "b"), shape=(1, 28, 28), mean=(0.5,), std=(0.5,))
@@ -163,7 +163,7 @@ def test_a_process_that_builds_meanwhile_evaluates_as_one_that_was_waited_for(
 import sys
 import msgspec
 from fededge.config import DataConfig, ModelConfig
-from fededge_server.network import Founded, Network
+from fededge_server.model.network import Founded, Network
 network = Network(ModelConfig(), DataConfig(source="embedded"), "fedavg", 3)
 founded = network.start()
 expected = network.accuracy(founded.first)

@@ -7,9 +7,9 @@ import itertools
 import pytest
 
 from fededge.config import RoundsConfig
-from fededge_server.machine.eligibility import Eligibility
-from fededge_server.machine.participants import ForbiddenMoveError, Participant, Participants
-from fededge_server.machine.parts import PARTS, Part
+from fededge_server.machine.fleet.eligibility import Eligibility
+from fededge_server.machine.fleet.participants import ForbiddenMoveError, Participant, Participants
+from fededge_server.machine.fleet.parts import PARTS, Part
 
 
 @pytest.mark.parametrize(("before", "after"), [*itertools.permutations(Part, 2)])

@@ -16,7 +16,7 @@ from fededge.transport.session import Delivered, Session
 from fededge.wire.messages import State
 from fededge.wire.signing import sign
 from fededge.wire.topics import Topics
-from fededge_server.publisher import Publisher
+from fededge_server.model.publisher import Publisher
 from fededge_server.store import Store
 from tests.device_agent.machine.test_agent import MODEL, STATE
 

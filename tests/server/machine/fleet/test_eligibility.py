@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from fededge.config import RoundsConfig
-from fededge_server.machine.eligibility import LONGEST_SILENCE, Eligibility
-from fededge_server.machine.participants import Participant
+from fededge_server.machine.fleet.eligibility import LONGEST_SILENCE, Eligibility
+from fededge_server.machine.fleet.participants import Participant
 
 
 def test_bad_bad_good_ends_in_quarantine() -> None:

@@ -18,7 +18,7 @@ import torch
 
 from fededge.config import DataConfig, EvaluationHardwareConfig, ModelConfig
 from fededge.errors import ConfigError, DataError, FedEdgeError, MethodError, ProcessDiedError
-from fededge_server.network import ON_CPU, Network
+from fededge_server.model.network import ON_CPU, Network
 
 NONE, EMBEDDED = DataConfig(source="none"), DataConfig(source="embedded")
 MODEL = ModelConfig(labels=("a", "b"), shape=(1, 28, 28), mean=(0.5,), std=(0.5,))
@@ -27,7 +27,7 @@ MODEL = ModelConfig(labels=("a", "b"), shape=(1, 28, 28), mean=(0.5,), std=(0.5,
 SCRIPT = """
 import json, os, pathlib, signal, sys, time
 from fededge.config import DataConfig, ModelConfig
-from fededge_server.network import Network
+from fededge_server.model.network import Network
 
 def children():
     return [int(pid) for task in pathlib.Path("/proc/self/task").iterdir()

@@ -19,7 +19,7 @@ from fededge.flat import Entry, Layout
 from fededge.model_spec import ModelSpec
 from fededge.storage.files import replace_file
 from fededge.storage.sealed import read_sealed, sealed
-from fededge_server.network import Founded, NetworkRequest
+from fededge_server.model.network import Founded, NetworkRequest
 
 __all__ = ["keep_network", "kept_network"]
 

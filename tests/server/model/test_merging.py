@@ -22,7 +22,7 @@ from fededge.flat import Layout, Vector, as_numpy
 from fededge.wire import chunks
 from fededge.wire.encoding import Encoding
 from fededge.wire.messages import Report, round_of
-from fededge_server.merging import Current, Merging
+from fededge_server.model.merging import Current, Merging
 from fededge_server.store import Progress, Store
 
 LAYOUT = Layout.of(nn.Sequential(nn.Linear(31, 40), nn.BatchNorm1d(40), nn.Linear(40, 3)))

@@ -15,7 +15,7 @@ from fededge.export import Candidate, ModelManifest, ModelRegistry
 from fededge.export.manifest import InputSpec
 from fededge.federated.rollout import place
 from fededge.wire.messages import Rollout, State, Status
-from fededge_agent.promotion import Promotion
+from fededge_agent.exports.promotion import Promotion
 from tests.device_agent.test_turn_runner import STATE
 
 BASE = {

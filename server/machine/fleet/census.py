@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
-from fededge_server.machine.parts import Part
+from fededge_server.machine.fleet.parts import Part
 
 __all__ = ["Census", "Group", "Record"]
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import pytest
 
 from fededge.config import RoundsConfig
-from fededge_server.machine.census import Census, Group
 from fededge_server.machine.events import Remember, Remembered
-from fededge_server.machine.participants import Participant
-from fededge_server.machine.parts import AWAITED, OUT, Attendance, Part
+from fededge_server.machine.fleet.census import Census, Group
+from fededge_server.machine.fleet.participants import Participant
+from fededge_server.machine.fleet.parts import AWAITED, OUT, Attendance, Part
 from fededge_server.machine.rounds import Rounds
 from tests.server.machine.test_any_events import Anything
 from tests.server.machine.test_rounds import Driven, only, status

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fededge.config import RoundsConfig
-from fededge_server.machine.census import Group
-from fededge_server.machine.participants import Participant
-from fededge_server.machine.parts import AWAITED, OUT, Attendance, Part
+from fededge_server.machine.fleet.census import Group
+from fededge_server.machine.fleet.participants import Participant
+from fededge_server.machine.fleet.parts import AWAITED, OUT, Attendance, Part
 
 __all__ = ["Eligibility"]
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from fededge.wire.messages import Report, Status
-from fededge_server.machine.census import Census, Group
-from fededge_server.machine.parts import PARTS, Attendance, Part
+from fededge_server.machine.fleet.census import Census, Group
+from fededge_server.machine.fleet.parts import PARTS, Attendance, Part
 from fededge_server.machine.transfers import Transfer
 
 __all__ = ["ForbiddenMoveError", "Participant", "Participants"]

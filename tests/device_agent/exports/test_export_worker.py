@@ -20,10 +20,10 @@ from fededge.errors import ExportError, ProcessDiedError
 from fededge.export import ModelRegistry, Origin, Template
 from fededge.models import build_for
 from fededge_agent.agent import Surroundings
-from fededge_agent.export_requests import ExportRequest, PersonalModel
-from fededge_agent.export_worker import ExportWorker, StatusChanged
-from fededge_agent.exporter_process import ExporterProcess
-from fededge_agent.promotion import Promotion
+from fededge_agent.exports.export_requests import ExportRequest, PersonalModel
+from fededge_agent.exports.export_worker import ExportWorker, StatusChanged
+from fededge_agent.exports.exporter_process import ExporterProcess
+from fededge_agent.exports.promotion import Promotion
 from fededge_agent.trainer.turns import DeviceTurns
 from fededge_agent.worker import Worker
 from tests.device_agent.test_turn_runner import MODEL, STATE, Device

@@ -6,18 +6,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.server.model.test_merging import LAYOUT, vector
 
 from fededge.errors import RefusedError, StoreError
 from fededge.storage.files import lock_folder
 from fededge.wire.messages import State, decode, encode
-from fededge_server import rollback
-from fededge_server.rollback import RollbackRequest, go_back, versions
+from fededge_server.model import rollback
+from fededge_server.model.rollback import RollbackRequest, go_back, versions
 from fededge_server.running import RunningCoordinator
 from fededge_server.store import Progress, Store
 from tests.faults.processes import CoordinatorService
 from tests.faults.schedules import KINDS
 from tests.faults.world import World
-from tests.server.test_merging import LAYOUT, vector
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_a_refusal_reaches_the_operator(folder: Path, monkeypatch: pytest.Monkey
     def refusing(seconds: float) -> None:
         RollbackRequest(folder).refuse("no version is known to be good")
 
-    monkeypatch.setattr("fededge_server.rollback.time.sleep", refusing)
+    monkeypatch.setattr("fededge_server.model.rollback.time.sleep", refusing)
     with lock_folder(folder, "us"), pytest.raises(RefusedError, match="known to be good"):
         go_back(folder, "")
 

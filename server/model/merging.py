@@ -22,7 +22,7 @@ from fededge.wire import tensors
 from fededge.wire.container import Sink
 from fededge.wire.encoding import Encoding
 from fededge.wire.messages import Report, round_of
-from fededge_server.culprits import sift
+from fededge_server.model.culprits import sift
 from fededge_server.store import Store
 
 __all__ = ["Current", "MergeResult", "Merging"]

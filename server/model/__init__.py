@@ -1,0 +1,1 @@
+"""The global model: the network, merging, versions, publishing, rollback."""
