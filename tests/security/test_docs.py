@@ -55,6 +55,7 @@ def test_a_federation_runs_on_what_the_page_makes(made: Path) -> None:
             text = (made / f"{name}.toml").read_text().replace("port = 8883", f"port = {port}")
             text = text.replace("[rounds]\n", f"[rounds]\n{more}")
             text = text.replace('state = "state"', f'state = "state-{name}"')
+            text = text.replace('source = "none"', 'source = "embedded"')
             path = made / f"{name}-here.toml"
             path.write_text(text)
             program = [sys.executable, "-m", "fededge", name, "--config", str(path)]
