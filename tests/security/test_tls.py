@@ -36,7 +36,8 @@ def port(pki: Path, place: Callable[[str], Path]) -> Iterator[int]:
 
 
 def agent(folder: Path, port: int, **broker: Any) -> list[str]:
-    lines = ['federation = "lab"', 'device = "gate-6"', 'state = "state"', "[broker]"]
+    lines = ['federation = "lab"', 'device = "gate-6"', 'state = "state"']
+    lines += ["[data]", 'source = "embedded"', "[broker]"]
     values = {"host": HOST, "port": port, "wait": 0.5, "tls": True, **broker}
     for key, value in values.items():
         shown = str(value).lower() if isinstance(value, bool) else repr(value)
