@@ -36,7 +36,8 @@ def port(pki: Path, place: Callable[[str], Path]) -> Iterator[int]:
 
 
 def agent(folder: Path, port: int, **broker: Any) -> list[str]:
-    lines = ['federation = "lab"', 'device = "gate-6"', 'state = "state"', "[broker]"]
+    lines = ['federation = "lab"', 'device = "gate-6"', 'state = "state"']
+    lines += ["[data]", 'source = "embedded"', "[broker]"]
     values = {"host": HOST, "port": port, "wait": 0.5, "tls": True, **broker}
     for key, value in values.items():
         shown = str(value).lower() if isinstance(value, bool) else repr(value)
@@ -243,15 +244,15 @@ def test_a_device_cannot_pose_as_the_broker(
 
 
 def test_a_certificate_that_is_refused_later_is_named_while_we_try_again(
-    tmp_path: Path, pki: Path, strangers: Path
+    place: Callable[[str], Path], pki: Path, strangers: Path
 ) -> None:
     """The broker comes back with another CA: the owner hears why it stays away."""
-    number = free_port()
-    start(tmp_path, pki, number)
-    with running(tmp_path, number):
+    number, before, after = free_port(), place("before"), place("after")
+    start(before, pki, number)
+    with running(before, number):
         session = connect(BrokerConfig(host=HOST, port=number, tls=True, **files(pki)))
-    start(tmp_path, strangers, number)
-    with running(tmp_path, number):
+    start(after, strangers, number)
+    with running(after, number):
         said: list[str] = []
         while not any("certificate is refused" in reason for reason in said):
             event = session.inbox.get(timeout=30)
