@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.server.model.test_merging import LAYOUT, vector
-
 from fededge_server.machine.events import Judge
 from fededge_server.machine.health import Health
 from fededge_server.store import Progress, Store
+from tests.server.model.test_merging import LAYOUT, vector
 
 A, B, C = (f"{number:06d}-0123456789abcdef" for number in range(3))
 

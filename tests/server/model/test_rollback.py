@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.server.model.test_merging import LAYOUT, vector
 
 from fededge.errors import RefusedError, StoreError
 from fededge.storage.files import lock_folder
@@ -18,6 +17,7 @@ from fededge_server.store import Progress, Store
 from tests.faults.processes import CoordinatorService
 from tests.faults.schedules import KINDS
 from tests.faults.world import World
+from tests.server.model.test_merging import LAYOUT, vector
 
 
 @pytest.fixture
