@@ -13,8 +13,8 @@ SWITCH = "ORT_DISABLE_TELEMETRY"
 def import_onnx_runtime() -> ModuleType:
     """Import ONNX Runtime; ImportError if it is not there.
 
-    Its builds for Linux report their use to their maker, and keep an id of the device. Only what
-    is set before the import prevents both; `ORT_DISABLE_TELEMETRY=0` is the user's own choice.
+    Its builds for Linux have telemetry on by default, and keep an id of the device. Only what is
+    set before the import prevents that; `ORT_DISABLE_TELEMETRY=0` is the user's own choice.
     """
     os.environ.setdefault(SWITCH, "1")
     import onnxruntime
