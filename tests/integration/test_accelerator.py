@@ -37,17 +37,23 @@ def said(federation: Federation, device: str) -> str:
 
 
 def kill_trainer(federation: Federation, agent: Child, device: str, number: int) -> None:
-    """Kill the trainer process of an agent in its next training."""
+    """Kill the trainer process of an agent in its next training.
+
+    The agent says that it trains before the kernel lists the process, so the kill is tried again.
+    """
     federation.wait_for(
         lambda: said(federation, device).count("training from") > number, "a training"
     )
-    assert agent.pid is not None
-    victim = trainer_of(agent.pid)
-    if victim is not None:
-        os.kill(victim, signal.SIGKILL)
-    federation.wait_for(
-        lambda: said(federation, device).count("was killed by signal 9") > number, "its death"
-    )
+
+    def has_died() -> bool:
+        if said(federation, device).count("was killed by signal 9") > number:
+            return True
+        assert agent.pid is not None
+        if (victim := trainer_of(agent.pid)) is not None:
+            os.kill(victim, signal.SIGKILL)
+        return False
+
+    federation.wait_for(has_died, "its death")
 
 
 @pytest.mark.parametrize("method", FIVE)
