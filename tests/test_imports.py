@@ -33,6 +33,7 @@ method: _internal.plain_text errors _internal hardware flat ops models
 storage: errors wire
 broker: errors _internal wire storage
 credentials: errors storage
+enrolment: errors wire storage credentials
 federated: _sums errors _internal flat wire method storage
 predictor: errors _internal inputs storage
 training: errors _internal hardware flat ops models method
@@ -60,7 +61,7 @@ fededge_server: _internal.plain_text errors model_spec _internal hardware flat m
     storage credentials federated training methods config data transport service
     fededge_server.machine fededge_server.store
 cli: _internal.plain_text errors _internal hardware inputs ops models wire storage broker
-    credentials federated predictor training export methods config data transport service
+    credentials enrolment federated predictor training export methods config data transport service
     simulation fededge_agent fededge_server.store doctor fededge_server
 __main__: cli
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fededge.broker.dynamic_security import ANSWER, CONTROL
 from fededge.wire.topics import ROOT, Topics
 
 __all__ = ["COORDINATOR", "access_list", "denied_users", "missing_rules", "with_rules"]
@@ -30,6 +31,8 @@ def access_list(federation: str) -> str:
         *_rules(
             "topic", "readwrite", f"{topics.coordinator}/status", f"{topics.coordinator}/claim"
         ),
+        *_rules("topic", "write", CONTROL),  # to shut a revoked device out
+        *_rules("topic", "read", ANSWER),
     ]
     own = [topics.device(USER, kind) for kind in ("status", "claim")]
     device = [

@@ -14,6 +14,7 @@ from pathlib import Path
 from fededge.broker import mosquitto as _mosquitto
 from fededge.broker.access_list import COORDINATOR, denied_users, missing_rules, with_rules
 from fededge.broker.conf_file import ConfFile
+from fededge.broker.dynamic_security import FILE, find_plugin, initial_file, plugin_lines
 from fededge.broker.file_owner import hand_over
 from fededge.broker.mosquitto import FleetSize
 from fededge.errors import ConfigError
@@ -63,6 +64,7 @@ def write_broker(plan: BrokerPlan) -> list[str]:
     if plan.users:
         said += _add_users(plan.folder, plan.users)
     (plan.folder / "data").mkdir(mode=0o700, exist_ok=True)
+    said += _add_plugin(conf, plan.folder / "data")
     if not conf.path.exists() or conf.text != conf.path.read_text(encoding="utf-8"):
         replace_file(conf.path, conf.text.encode())
     said += [f"{conf.path.name}: {line}" for line in conf.said]
@@ -167,6 +169,22 @@ def _conf(plan: BrokerPlan) -> ConfFile:
         conf.resize(plan.size)
     conf.add_limits()
     return conf
+
+
+def _add_plugin(conf: ConfFile, data: Path) -> list[str]:
+    """Load the plugin that shuts a revoked device out; keep a file of it that is there."""
+    plugin = find_plugin()
+    if conf.get("plugin") is None and plugin is not None:
+        for key, value in plugin_lines(plugin, data).items():
+            conf.require(key, value)
+    if conf.get("plugin_opt_config_file") == str(data / FILE) and not (data / FILE).exists():
+        write_private(data / FILE, initial_file())
+    if conf.get("plugin") is not None:
+        return []
+    return [
+        "mosquitto.conf: this machine has no dynamic security plugin of Mosquitto: to shut a "
+        "device out, the broker must be restarted"
+    ]
 
 
 def _new_conf(plan: BrokerPlan, path: Path) -> ConfFile:

@@ -27,6 +27,8 @@ COMMANDS = {
     "predict": "classify files and folders with a device's model",
     "serve-model": "serve a device's model over local HTTP, for apps in any language",
     "init": "write configuration files, certificates, a closed broker's files, keys",
+    "enroll": "enrol this box: make its key, ask for a certificate, take the answer",
+    "rotate": "replace passwords, certificates and signing keys while the old ones are valid",
     "partition": "show and plot how a label-skew split partitions a data set among devices",
     "doctor": "show what this installation can do, and what is missing",
     "completion": "print the completion of a shell for this command: bash, zsh or fish",
@@ -38,7 +40,7 @@ FOLDERS = {
     "experiments": ("simulate", "compare", "partition"),
     "operation": (
         *("coordinator", "agent", "install-service", "rollback", "status", "audit", "init"),
-        "doctor",
+        *("doctor", "enroll", "rotate"),
     ),
     "apps": ("export", "predict", "serve-model"),
     "terminal": ("completion", "man"),

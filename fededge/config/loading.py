@@ -43,6 +43,8 @@ T = TypeVar("T", bound=Section)
 
 BROKER_FILES = ("ca", "certificate", "key", "password_file")
 KEY_FILES = ("signing_key", "trusted_key")
+PASSWORDS = 2
+"""Lines of a password file, at most: the new password and the one before it."""
 
 
 def load(path: Path, kind: type[S], environment: Mapping[str, str] = os.environ) -> S:
@@ -131,12 +133,15 @@ def _with_password(broker: BrokerConfig, environment: Mapping[str, str]) -> Brok
     data = read_file("broker.password_file", path)
     check_private("broker.password_file", path)
     try:
-        password = data.decode().rstrip("\r\n")
+        lines = data.decode().splitlines()
     except UnicodeDecodeError:
-        password = ""
-    if not password or "\n" in password:
-        raise ConfigError(f"broker.password_file: '{path}' must hold one line, the password")
-    return msgspec.structs.replace(broker, password=password)
+        lines = []
+    if not 1 <= len(lines) <= PASSWORDS or not all(lines):
+        raise ConfigError(
+            f"broker.password_file: '{path}' must hold one line, the password; during a rotation "
+            "two, the new one first"
+        )
+    return msgspec.structs.replace(broker, password="\n".join(lines))
 
 
 def _check_choices(config: Side) -> None:

@@ -55,6 +55,11 @@ class BrokerConfig(Section, frozen=True):
         10.0
     )
 
+    @property
+    def passwords(self) -> tuple[str, ...]:
+        """The password, and during a rotation the one before it, in the order to try them."""
+        return tuple(self.password.split("\n"))
+
     def __repr__(self) -> str:
         """Leaves the password out, because a repr may end up in a log."""
         return f"BrokerConfig({self.username}@{self.host}:{self.port}, tls={self.tls})"

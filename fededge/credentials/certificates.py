@@ -19,13 +19,24 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from fededge.errors import ConfigError
 from fededge.storage.files import read_file, write_private, write_public
 
-__all__ = ["BROKER", "CA", "add_certificates"]
+__all__ = [
+    "BROKER",
+    "CA",
+    "PublicKey",
+    "add_certificates",
+    "certify",
+    "private_pem",
+    "read_authority",
+]
 
 CA = "ca"
 BROKER = "broker"
 CA_YEARS = 10
 BACKDATED = datetime.timedelta(days=1)
 """Certificates are valid from this long before now, because a box's clock may be behind."""
+
+
+PublicKey = ec.EllipticCurvePublicKey
 
 
 @dataclass(frozen=True)
@@ -50,7 +61,7 @@ def add_certificates(folder: Path, host: str, names: Iterable[str], days: int) -
     if not _exists(folder, CA):
         _write(folder, CA, _authority())
         made.append(CA)
-    authority = _read(folder, CA)
+    authority = read_authority(folder)
     if not _exists(folder, BROKER):
         _write(folder, BROKER, _issued(authority, BROKER, days, host))
         made.append(BROKER)
@@ -64,15 +75,27 @@ def add_certificates(folder: Path, host: str, names: Iterable[str], days: int) -
 def _authority() -> _Pair:
     key = ec.generate_private_key(ec.SECP256R1())
     name = _name("FedEdge fleet CA")
-    builder = _builder(name, name, key, 365 * CA_YEARS)
+    builder = _builder(name, name, key.public_key(), 365 * CA_YEARS)
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     builder = builder.add_extension(_usage(signs_certificates=True), critical=True)
     return _Pair(builder.sign(key, hashes.SHA256()), key)
 
 
+def read_authority(folder: Path) -> _Pair:
+    """The CA of a folder, with its key."""
+    return _read(folder, CA)
+
+
 def _issued(authority: _Pair, name: str, days: int, host: str = "") -> _Pair:
-    """A broker's certificate (with `host`) or a client's; neither is valid as the other."""
+    """A new key with its certificate."""
     key = ec.generate_private_key(ec.SECP256R1())
+    return _Pair(certify(authority, name, key.public_key(), days, host), key)
+
+
+def certify(
+    authority: _Pair, name: str, key: PublicKey, days: int, host: str = ""
+) -> x509.Certificate:
+    """A broker's certificate (with `host`) or a client's; neither is valid as the other."""
     builder = _builder(_name(name), authority.certificate.subject, key, days)
     purpose = ExtendedKeyUsageOID.SERVER_AUTH if host else ExtendedKeyUsageOID.CLIENT_AUTH
     issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key())
@@ -86,19 +109,19 @@ def _issued(authority: _Pair, name: str, days: int, host: str = "") -> _Pair:
         builder = builder.add_extension(
             x509.SubjectAlternativeName([_general(host)]), critical=False
         )
-    return _Pair(builder.sign(authority.key, hashes.SHA256()), key)
+    return builder.sign(authority.key, hashes.SHA256())
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, days: int
+    subject: x509.Name, issuer: x509.Name, key: PublicKey, days: int
 ) -> x509.CertificateBuilder:
     now = datetime.datetime.now(datetime.timezone.utc)
-    identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+    identifier = x509.SubjectKeyIdentifier.from_public_key(key)
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
-        .public_key(key.public_key())
+        .public_key(key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - BACKDATED)
         .not_valid_after(now + datetime.timedelta(days=days))
@@ -137,10 +160,14 @@ def _exists(folder: Path, name: str) -> bool:
 
 def _write(folder: Path, name: str, pair: _Pair) -> None:
     """Write the key first, so that an existing certificate always has its key."""
-    pem = serialization.Encoding.PEM
+    write_private(folder / f"{name}.key", private_pem(pair.key))
+    pem = pair.certificate.public_bytes(serialization.Encoding.PEM)
+    write_public(folder / f"{name}.crt", pem)
+
+
+def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     pkcs8, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    write_private(folder / f"{name}.key", pair.key.private_bytes(pem, pkcs8, plain))
-    write_public(folder / f"{name}.crt", pair.certificate.public_bytes(pem))
+    return key.private_bytes(serialization.Encoding.PEM, pkcs8, plain)
 
 
 def _read(folder: Path, name: str) -> _Pair:

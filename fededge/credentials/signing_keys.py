@@ -12,7 +12,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from fededge.errors import ConfigError
 from fededge.storage.files import check_private, read_file, write_private, write_public
 
-__all__ = ["SigningKey", "make_keys", "read_signing_key", "read_trusted_keys"]
+__all__ = [
+    "SigningKey",
+    "make_keys",
+    "new_key_pem",
+    "public_pem",
+    "read_signing_key",
+    "read_trusted_keys",
+]
 
 SigningKey = Ed25519PrivateKey
 
@@ -32,16 +39,25 @@ def make_keys(private: Path, public: Path) -> dict[Path, bool]:
         )
     made = {private: not private.exists(), public: not public.exists()}
     if made[private]:
-        pkcs8, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        key = Ed25519PrivateKey.generate()
-        write_private(private, key.private_bytes(PEM, pkcs8, plain))
-    own = read_signing_key(private).public_key()
+        write_private(private, new_key_pem())
+    own = read_signing_key(private)
     if made[public]:
-        spki = serialization.PublicFormat.SubjectPublicKeyInfo
-        write_public(public, own.public_bytes(PEM, spki))
-    elif own not in read_trusted_keys(public):
+        write_public(public, public_pem(own))
+    elif own.public_key() not in read_trusted_keys(public):
         raise ConfigError(f"'{public}' is not the public key of '{private}'; move one of them away")
     return made
+
+
+def new_key_pem() -> bytes:
+    """A new signing key."""
+    pkcs8, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    return Ed25519PrivateKey.generate().private_bytes(PEM, pkcs8, plain)
+
+
+def public_pem(key: Ed25519PrivateKey) -> bytes:
+    """The public half of a signing key."""
+    spki = serialization.PublicFormat.SubjectPublicKeyInfo
+    return key.public_key().public_bytes(PEM, spki)
 
 
 def read_signing_key(path: Path) -> Ed25519PrivateKey:

@@ -44,7 +44,7 @@ def make_client(
     if context is not None:
         client.tls_set_context(context)
     if broker.username:
-        client.username_pw_set(broker.username, broker.password)
+        client.username_pw_set(broker.username, broker.passwords[0])
     if will is not None:
         client.will_set(will.topic, will.payload, qos=1, retain=True)
     client.on_socket_open = _no_delay

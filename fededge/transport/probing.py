@@ -74,6 +74,14 @@ class Probing:
 
     def __enter__(self) -> Self:
         """Connect; OSError if the server cannot be reached, `welcome` is None if it is silent."""
+        for password in self.broker.passwords:
+            self._connect(password)
+            if self.welcome is None or self.welcome.accepted:
+                break
+        return self
+
+    def _connect(self, password: str) -> None:
+        self.welcome, self.lost = None, ""
         client_id = f"doctor-{uuid.uuid4().hex[:12]}"
         client = paho_client.make_client(self.broker, client_id, None, 0)
         client.connect_timeout = self.seconds
@@ -81,10 +89,11 @@ class Probing:
             setattr(client, name, getattr(self, f"_{name}"))
         if self.will_topic:
             client.will_set(self.will_topic, b"", qos=0, retain=False)
+        if self.broker.username:
+            client.username_pw_set(self.broker.username, password)
         self._client = client
         paho_client.connect(client, self.broker, 0)
         self._wait(lambda: self.welcome is not None)
-        return self
 
     def __exit__(self, *_: object) -> None:
         if self._client is not None:

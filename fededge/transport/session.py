@@ -65,6 +65,7 @@ class Session:
         self._counting = False
         self._backlog = Backlog()
         self._hung_up = False
+        self._refusals = 0
 
     @property
     def address(self) -> str:
@@ -204,12 +205,14 @@ class Session:
         with self._lock:
             for one in paho_client.subscription_filters(self.broker, self._subscriptions):
                 client.subscribe([one])
-        self._accepted = True
+        self._accepted, self._refusals = True, 0
         self._first_answer.put("")
         self.inbox.put(Connected(bool(flags.session_present)))
 
     def _refused(self, client: mqtt.Client, code: ReasonCode) -> None:
         """Give up on wrong credentials or a wrong protocol; retry any other refusal."""
+        if code.value in NOT_AUTHORISED and self._other_password(client):
+            return
         user = f"user '{self.broker.username}'" if self.broker.username else "an anonymous client"
         remedy = {
             UNKNOWN_PROTOCOL: self._other_protocol,
@@ -221,6 +224,16 @@ class Session:
         reason = f"{self.address}: the broker refuses {user} ({code}); {remedy}"
         self._give_up(client, reason)
         self._first_answer.put(reason)
+
+    def _other_password(self, client: mqtt.Client) -> bool:
+        """Try the other password of a rotation, with paho's next attempt; False if none is left."""
+        self._refusals += 1
+        passwords = self.broker.passwords
+        if self._refusals >= len(passwords):
+            return False
+        turned = [*passwords].index(client.password or "") + 1
+        client.username_pw_set(self.broker.username, passwords[turned % len(passwords)])
+        return True
 
     def _on_disconnect(
         self, client: mqtt.Client, userdata: Any, flags: Any, code: ReasonCode, properties: Any

@@ -102,7 +102,8 @@ def test_the_password_comes_from_a_file(tmp_path: Path, secret: Path) -> None:
     [
         (b"s3cret", 0o604, r"every user can read '.*box.password'; fix: chmod 600 /"),
         (b"", 0o600, "must hold one line, the password"),
-        (b"one\ntwo\n", 0o600, "must hold one line, the password"),
+        (b"one\ntwo\nthree\n", 0o600, "must hold one line, the password; during a rotation two"),
+        (b"one\n\n", 0o600, "must hold one line, the password"),
         (b"\xff\xfe", 0o600, "must hold one line, the password"),
     ],
 )

@@ -14,7 +14,7 @@ from fededge.storage.files import replace_file
 if TYPE_CHECKING:
     from fededge.broker.provisioning import FleetSize
 
-__all__ = ["add_to"]
+__all__ = ["add_to", "data_section"]
 
 TEXT = """\
 Write the first files of a federation.
@@ -157,10 +157,10 @@ def _common(options: argparse.Namespace, name: str) -> dict[str, Any]:
     if options.password_file:
         broker |= {"username": name, "password_file": options.password_file}
     common = {"federation": options.federation, "state": "state", "broker": broker}
-    return {**common, "data": _data(options.data or "none")}
+    return {**common, "data": data_section(options.data or "none")}
 
 
-def _data(text: str) -> dict[str, str]:
+def data_section(text: str) -> dict[str, str]:
     """The keys that `--data SOURCE[:PATH]` sets."""
     source, _, root = text.partition(":")
     known = get_args(get_type_hints(DataConfig)["source"])

@@ -1,0 +1,139 @@
+"""`fededge enroll`: a box makes its own key, asks for a certificate, and takes the answer."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from fededge.cli.operation.init import data_section
+from fededge.config import AgentConfig, template
+from fededge.enrolment.answer import LARGEST_ANSWER, EnrolmentAnswer, TrustedAnswer, read_answer
+from fededge.enrolment.request import (
+    fingerprint,
+    make_request,
+    read_key,
+    read_request,
+    same_fingerprint,
+)
+from fededge.errors import ConfigError
+from fededge.storage.files import make_folder, read_bounded, read_file, replace_file, write_public
+
+__all__ = ["add_to", "read_small"]
+
+TEXT = """\
+Enrol this box in a federation with certificates. Its private key is made here and never leaves it.
+
+  1. on the box        write a request, and read the fingerprint of the box's key
+  2. at the operator   accept the request by this fingerprint: `fededge devices accept`
+  3. on the box        take the answer: certificate, CA, the coordinator's key, agent.toml
+
+Neither the request nor the answer holds a secret. A box that is enrolled asks again, with the same
+key, to renew its certificate; its agent.toml is kept.
+
+examples:
+  fededge enroll --device gate-7 --out /etc/fededge --request gate-7.request
+  fededge enroll --device gate-7 --out /etc/fededge --answer gate-7.answer
+  fededge enroll --device gate-7 --out /etc/fededge --answer gate-7.answer \\
+    --ca-fingerprint 5e2c-81f0-… --data folder:/srv/camera/labelled
+"""
+
+
+def add_to(parser: argparse.ArgumentParser) -> None:
+    parser.description = TEXT
+    parser.add_argument("--device", required=True, metavar="ID", help="id of this box")
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="DIR", help="folder of this box's files"
+    )
+    way = parser.add_mutually_exclusive_group(required=True)
+    way.add_argument("--request", type=Path, metavar="FILE", help="write the request here")
+    way.add_argument("--answer", type=Path, metavar="FILE", help="take the operator's answer")
+    parser.add_argument(
+        "--ca-fingerprint",
+        metavar="FINGERPRINT",
+        help="with --answer: refuse a CA whose key has another one; the operator knows it",
+    )
+    parser.add_argument(
+        "--data",
+        metavar="SOURCE[:PATH]",
+        default="none",
+        help="with --answer: examples of the device, such as folder:images",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> None:
+    folder: Path = options.out.absolute()
+    key = folder / f"{options.device}.key"
+    if options.answer is None:
+        _ask(folder, key, options.device, options.request)
+    else:
+        _take(folder, key, options)
+
+
+def _ask(folder: Path, key: Path, device: str, path: Path) -> None:
+    make_folder(folder)
+    there = key.exists()
+    request = make_request(key, device)
+    write_public(path, request)
+    print(f"{key}: {'kept' if there else 'made'}; it stays on this box")
+    print(f"{path}: the request, for the operator")
+    print(f"fingerprint: {read_request(request).fingerprint}")
+    print(f"the operator accepts it: fededge devices accept {device} --request {path.name} …")
+
+
+def _take(folder: Path, key: Path, options: argparse.Namespace) -> None:
+    own = read_key(key).public_key()
+    data = read_small("--answer", options.answer, LARGEST_ANSWER)
+    answer = read_answer(data, options.device, own)
+    _check_ca(folder, answer, options.ca_fingerprint)
+    facts = answer.facts
+    write_public(folder / "ca.crt", facts.ca.encode())
+    if facts.trusted_key:
+        write_public(folder / "signing.pub", facts.trusted_key.encode())
+    write_public(folder / f"{facts.device}.crt", facts.certificate.encode())
+    config = folder / "agent.toml"
+    kept = config.exists()
+    if not kept:
+        replace_file(config, _configuration(folder, facts, options.data).encode())
+    print(f"{folder / facts.device}.crt: taken, for the key {fingerprint(own)}")
+    print(f"{folder / 'ca.crt'}: the CA's fingerprint is {answer.ca_fingerprint}")
+    print(f"{config}: {'kept as it is' if kept else 'made'}")
+    print(f"next: fededge doctor --config {config}")
+
+
+def _check_ca(folder: Path, answer: TrustedAnswer, wanted: str | None) -> None:
+    """Refuse a CA that is not the one of which the operator, or an earlier answer, told."""
+    if wanted is not None and not same_fingerprint(wanted, answer.ca_fingerprint):
+        raise ConfigError(
+            f"--ca-fingerprint {wanted}: the answer's CA has {answer.ca_fingerprint}; it is not "
+            "the operator's, so nothing was written"
+        )
+    path = folder / "ca.crt"
+    if path.exists() and read_file("--out", path).decode(errors="replace") != answer.facts.ca:
+        raise ConfigError(
+            f"{path}: this box knows another CA than the answer's ({answer.ca_fingerprint}); if "
+            "the operator has a new one, move this file away"
+        )
+
+
+def _configuration(folder: Path, facts: EnrolmentAnswer, data: str) -> str:
+    files = {"ca": "ca.crt", "certificate": f"{facts.device}.crt", "key": f"{facts.device}.key"}
+    broker = {"host": facts.host, "port": facts.port, "tls": True}
+    values = {
+        "federation": facts.federation,
+        "device": facts.device,
+        "state": "state",
+        "broker": {**broker, **{name: str(folder / file) for name, file in files.items()}},
+        "data": data_section(data),
+    }
+    if facts.trusted_key:
+        values["trusted_key"] = str(folder / "signing.pub")
+    return template(AgentConfig, values)
+
+
+def read_small(flag: str, path: Path, most: int) -> bytes:
+    """Read a file that somebody else may have made."""
+    try:
+        return read_bounded(path, most)
+    except OSError as error:
+        raise ConfigError(f"{flag}: '{path}' cannot be read ({error.strerror})") from None
