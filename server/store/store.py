@@ -172,6 +172,7 @@ class Store(JournalTables, Spool):
         """Remove the models of all but the last versions; the journal remembers them all."""
         versions = {*also, *self.last_versions(keep)}
         kept = {path for v in versions for path in (self.model(v), self._state(v))}
+        self._checked &= versions
         for path in self.models.iterdir():
             if path not in kept:
                 path.unlink(missing_ok=True)

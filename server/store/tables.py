@@ -21,7 +21,14 @@ __all__ = ["CheckedUpdate", "JournalTables", "Progress"]
 ASKED_VERSIONS = 1000
 """Number of versions for which the journal keeps who was asked."""
 
-VERSIONS = "SELECT number, version, sha256, accuracy, restored FROM rounds ORDER BY number"
+KEPT_REPORTS = 1000
+"""Number of versions for which the journal keeps each participant's report, and each refusal."""
+
+REPORTS = 5
+"""The column of `rounds` with the reports."""
+
+COLUMNS = "number, version, sha256, accuracy, restored, date"
+VERSIONS = f"SELECT {COLUMNS} FROM rounds ORDER BY number"
 
 RECENT = """
 SELECT version, number FROM rounds
@@ -39,6 +46,7 @@ class Progress:
     """Where a run stands: how many rounds are done, and the version they led to.
 
     `restored` is the earlier version whose model this one repeats, if the run went back to it.
+    `date` is in seconds since 1970; None if an earlier version of FedEdge made it.
     """
 
     rounds_done: int
@@ -46,6 +54,7 @@ class Progress:
     sha256: str
     accuracy: float | None
     restored: str = ""
+    date: float | None = None
 
 
 class CheckedUpdate(NamedTuple):
@@ -127,9 +136,18 @@ class JournalTables(Journal):
             json.dumps(reports),
             state_sha256,
             progress.restored,
+            progress.date,
+            len(reports),
         )
         with self._transaction():
             self._add("rounds", *row)
+            self._compact(progress.rounds_done - KEPT_REPORTS)
+
+    def _compact(self, number: int) -> None:
+        """Forget the reports of an old version; how many there were is kept."""
+        for row in self._rows("rounds", "number = ? AND reports != '{}'", number):
+            self._put("rounds", "number", *row[:REPORTS], "{}", *row[REPORTS + 1 :])
+        self._remove("refused", "number <= ?", number)
 
     def hashes(self, version: str) -> tuple[str, str]:
         """The SHA-256 of a version's model, and of the method's state."""
