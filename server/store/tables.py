@@ -16,7 +16,7 @@ from fededge_server.machine.facts import Recalled
 from fededge_server.machine.rollout import Plan
 from fededge_server.store.journal import Journal
 
-__all__ = ["CheckedUpdate", "JournalTables", "Progress"]
+__all__ = ["Change", "CheckedUpdate", "JournalTables", "Progress"]
 
 ASKED_VERSIONS = 1000
 """Number of versions for which the journal keeps who was asked."""
@@ -27,6 +27,7 @@ KEPT_REPORTS = 1000
 REPORTS = 5
 """The column of `rounds` with the reports."""
 
+CHANGES = "SELECT number, date, kind, what FROM changes ORDER BY entry"
 COLUMNS = "number, version, sha256, accuracy, restored, date"
 VERSIONS = f"SELECT {COLUMNS} FROM rounds ORDER BY number"
 
@@ -55,6 +56,15 @@ class Progress:
     accuracy: float | None
     restored: str = ""
     date: float | None = None
+
+
+class Change(NamedTuple):
+    """Something that an operator changed, from the version after `round` rounds on."""
+
+    round: int
+    date: float
+    kind: str
+    what: str
 
 
 class CheckedUpdate(NamedTuple):
@@ -116,6 +126,22 @@ class JournalTables(Journal):
             asked = [device for (row,) in journal.execute(ASKED) for device in json.loads(row)]
             out = (device for (device,) in journal.execute("SELECT device FROM quarantined"))
             return frozenset(asked), frozenset(out)
+
+    # Changes by an operator
+
+    def note_change(self, change: Change) -> None:
+        """Write down what was changed, when, and from which version on."""
+        with self._transaction():
+            self._add_change(change)
+
+    def _add_change(self, change: Change) -> None:
+        self._add("changes", None, *change)
+
+    def changes(self) -> list[Change]:
+        """Every change of the run, oldest first; read without taking the folder."""
+        with self._reading() as journal:
+            self._check_format(journal)
+            return [Change(*row) for row in journal.execute(CHANGES)]
 
     # Versions
 
