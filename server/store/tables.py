@@ -129,14 +129,6 @@ class JournalTables(Journal):
 
     # Changes by an operator
 
-    def note_change(self, change: Change) -> None:
-        """Write down what was changed, when, and from which version on."""
-        with self._transaction():
-            self._add_change(change)
-
-    def _add_change(self, change: Change) -> None:
-        self._add("changes", None, *change)
-
     def changes(self) -> list[Change]:
         """Every change of the run, oldest first; read without taking the folder."""
         with self._reading() as journal:
@@ -167,6 +159,9 @@ class JournalTables(Journal):
         )
         with self._transaction():
             self._add("rounds", *row)
+            if progress.restored:
+                back = (progress.date or 0.0, "rollback", f"back to {progress.restored}")
+                self._add("changes", None, progress.rounds_done, *back)
             self._compact(progress.rounds_done - KEPT_REPORTS)
 
     def _compact(self, number: int) -> None:

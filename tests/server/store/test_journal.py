@@ -23,7 +23,7 @@ from fededge.wire import chunks
 from fededge.wire.messages import Report
 from fededge_server.machine.events import Refuse
 from fededge_server.machine.rollout import Plan
-from fededge_server.store import Change, CheckedUpdate, Progress, Store
+from fededge_server.store import CheckedUpdate, Progress, Store
 from fededge_server.store import journal as journal_module
 from fededge_server.store.tables import JournalTables
 
@@ -72,7 +72,8 @@ def play(store: Store, first: int, last: int) -> None:
         store.note("issued", str(1000 + number))
         if number % 9 == 0:
             what = ", ".join(f"setting-{i} = {number}" for i in range(40))
-            store.note_change(Change(number, 1e9 + number, "settings", what))
+            with store._transaction():
+                store._add("changes", None, number, 1e9 + number, "settings", what)
 
 
 def content(store: Store) -> object:

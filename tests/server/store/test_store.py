@@ -23,7 +23,7 @@ from fededge.wire import chunks, tensors
 from fededge.wire.messages import Manifest, Report
 from fededge_server.machine.events import Refuse
 from fededge_server.machine.facts import Recalled
-from fededge_server.store import CheckedUpdate, Progress, Store
+from fededge_server.store import Change, CheckedUpdate, Progress, Store
 
 LAYOUT = Layout.of(nn.Linear(20, 30))
 
@@ -500,6 +500,7 @@ def test_a_version_that_repeats_an_earlier_one_says_which(store: Store) -> None:
     store.advance(again, LAYOUT, vector(0), {}, {}, None)
     assert reopened(store).progress() == again
     assert store.history() == [first, again]
+    assert store.changes() == [Change(1, 0.0, "rollback", f"back to {first.version}")]
 
 
 def test_pruning_leaves_the_last_versions_and_the_history(store: Store) -> None:
