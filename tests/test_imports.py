@@ -33,7 +33,7 @@ method: _internal.plain_text errors _internal hardware flat ops models
 storage: errors wire
 broker: errors _internal wire storage
 credentials: errors storage
-enrolment: errors wire storage credentials
+enrolment: errors wire storage broker credentials
 federated: _sums errors _internal flat wire method storage
 predictor: errors _internal inputs storage
 training: errors _internal hardware flat ops models method

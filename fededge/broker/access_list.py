@@ -7,13 +7,18 @@ from collections.abc import Iterator
 from fededge.broker.dynamic_security import ANSWER, CONTROL
 from fededge.wire.topics import ROOT, Topics
 
-__all__ = ["COORDINATOR", "access_list", "denied_users", "missing_rules", "with_rules"]
+__all__ = ["COORDINATOR", "ENROL", "access_list", "denied_users", "missing_rules", "with_rules"]
 
 COORDINATOR = "coordinator"
 """User name of the coordinator, or the common name in its certificate."""
 
+ENROL = "enrol"
+"""User name of boxes that are not enrolled yet: they may ask for a certificate, nothing else."""
+
 USER = "%u"
 """Mosquitto's placeholder for the user name; it denies names that contain '/', '+' or '#'."""
+
+ENROLMENT = ("request", "answer")
 
 EVERYTHING = frozenset({"#", f"{ROOT.split('/')[0]}/#", f"{ROOT}/#"})
 """Topic filters whose denial shuts a user out of every federation."""
@@ -33,6 +38,8 @@ def access_list(federation: str) -> str:
         ),
         *_rules("topic", "write", CONTROL),  # to shut a revoked device out
         *_rules("topic", "read", ANSWER),
+        # Write access to the request lets it be cleared.
+        *_rules("topic", "readwrite", *(topics.enrolment("+", kind) for kind in ENROLMENT)),
     ]
     own = [topics.device(USER, kind) for kind in ("status", "claim")]
     device = [
@@ -41,8 +48,18 @@ def access_list(federation: str) -> str:
         *_rules("pattern", "readwrite", *own),
         *_rules("pattern", "write", topics.device(USER, "report"), topics.update(USER, "+")),
     ]
-    lines = [f"user {COORDINATOR}", *coordinator, "", "# every device, below its own id", *device]
-    return "\n".join(lines) + "\n"
+    lines = [f"user {COORDINATOR}", *coordinator, "", f"user {ENROL}", *_enrolling(topics)]
+    return _joined([*lines, "", "# every device, below its own id", *device])
+
+
+def _enrolling(topics: Topics) -> list[str]:
+    """Boxes that are not enrolled yet: the rules of every device are not theirs."""
+    others = ("state", "model/#", "coordinator/#", "device/#")
+    return [
+        *_rules("topic", "deny", *(f"{topics.root}/{each}" for each in others)),
+        *_rules("topic", "write", topics.enrolment("+", "request")),
+        *_rules("topic", "read", topics.enrolment("+", "answer")),
+    ]
 
 
 def _rules(kind: str, access: str, *filters: str) -> list[str]:
@@ -63,11 +80,10 @@ def with_rules(text: str, federation: str) -> str:
     missing = missing_rules(text, federation)
     if not missing:
         return text
-    coordinator = [rule for user, rule in missing if user]
-    device = [rule for user, rule in missing if not user]
     lines = [f"# federation {federation}"]
-    lines += [f"user {COORDINATOR}", *coordinator] if coordinator else []
-    lines += ["# every device, below its own id", *device] if device else []
+    for user in dict.fromkeys(user for user, _ in missing):
+        lines.append(f"user {user}" if user else "# every device, below its own id")
+        lines += [rule for owner, rule in missing if owner == user]
     head = text if text.endswith("\n") or not text else f"{text}\n"
     return f"{head}\n{_joined(lines)}" if head else _joined(lines)
 

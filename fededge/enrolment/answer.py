@@ -119,7 +119,7 @@ def read_answer(data: bytes, device: str, key: PublicKey) -> TrustedAnswer:
         facts = msgspec.json.decode(data, type=EnrolmentAnswer)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         raise ConfigError("the file holds no answer of `fededge devices accept`") from None
-    check_device(facts.device)
+    check_device("device", facts.device)
     check_name("federation", facts.federation)
     if not HOST.fullmatch(facts.host):
         raise ConfigError("the answer's broker has no valid name")

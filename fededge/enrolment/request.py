@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from fededge.broker.access_list import COORDINATOR, ENROL
 from fededge.credentials.certificates import BROKER, CA, PublicKey, private_pem
 from fededge.errors import ConfigError
 from fededge.storage.files import check_private, read_file, write_private
@@ -36,7 +37,7 @@ __all__ = [
 LARGEST_REQUEST = 4096
 """Bytes of a request; one with a P-256 key has about 400."""
 
-TAKEN = frozenset({CA, BROKER, "coordinator", "enrol"})
+TAKEN = frozenset({CA, BROKER, ENROL, COORDINATOR})
 """Names of the fleet's other certificates: no device may have them."""
 
 GROUPS, DIGITS = 8, 4
@@ -55,11 +56,11 @@ class EnrolmentRequest:
         return fingerprint(self.key)
 
 
-def check_device(name: str) -> str:
+def check_device(what: str, name: str) -> str:
     """Refuse an id that cannot be part of a topic, or that is not for a device."""
-    check_name("device", name)
+    check_name(what, name)
     if name in TAKEN:
-        raise ConfigError(f"device '{name}': this name is taken; give the device another id")
+        raise ConfigError(f"{what} {name}: this name is taken; give the device another id")
     return name
 
 
@@ -80,7 +81,7 @@ def same_fingerprint(typed: str, wanted: str) -> bool:
 
 def make_request(path: Path, device: str) -> bytes:
     """A request in PEM form, for the key in this file; a missing key is made."""
-    check_device(device)
+    check_device("device", device)
     if not path.exists():
         write_private(path, private_pem(ec.generate_private_key(ec.SECP256R1())))
     key = read_key(path)
@@ -123,4 +124,4 @@ def read_request(data: bytes) -> EnrolmentRequest:
         raise ConfigError("the request is not signed with its own key: it was changed on its way")
     if len(names) != 1 or names[0].oid != NameOID.COMMON_NAME:
         raise ConfigError("the request must name its device, and nothing else")
-    return EnrolmentRequest(check_device(str(names[0].value)), key)
+    return EnrolmentRequest(check_device("device", str(names[0].value)), key)

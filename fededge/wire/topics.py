@@ -68,6 +68,10 @@ class Topics:
     def update(self, device: str, version: str, chunk: int | str = "+") -> str:
         return f"{self.root}/device/{device}/update/{version}/{chunk}"
 
+    def enrolment(self, device: str, kind: str) -> str:
+        """The topic of a box's `request` for a certificate, or of the `answer`."""
+        return f"{self.root}/enrol/{device}/{kind}"
+
     def device_of(self, topic: str) -> str:
         """The device that a topic belongs to; empty for any other topic."""
         try:

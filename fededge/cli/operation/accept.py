@@ -25,15 +25,16 @@ from fededge.storage.files import read_file, write_public
 __all__ = ["add_to"]
 
 TEXT = """\
-Accept a box that has written a request with `fededge enroll`: sign a certificate for its key.
+Accept a box that asks with `fededge enroll`: sign a certificate for its key.
 
 Compare the fingerprint with the one that the box shows, by a way that nobody else controls: read it
 on its screen, or have somebody there read it out. Without --fingerprint it is shown, and you are
 asked. The CA's key may be on a machine without network: carry the request there, the answer back.
+Without --request the box has asked over the broker, and the answer goes there.
 
 examples:
-  fededge devices accept gate-7 --request gate-7.request --answer gate-7.answer \\
-    --certificates pki --config coordinator.toml --fingerprint 5e2c-81f0-…
+  fededge devices accept gate-7 --config coordinator.toml --certificates pki \\
+    --fingerprint 5e2c-81f0-…
   fededge devices accept gate-7 --request gate-7.request --answer gate-7.answer \\
     --certificates pki --federation gates --broker broker.example --trusted-key signing.pub
 """
@@ -55,8 +56,8 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     parser.description = TEXT
     parser.add_argument("device", metavar="ID", help="id of the box")
     parser.add_argument("--fingerprint", help="as the box shows it")
-    parser.add_argument("--request", type=Path, required=True, metavar="FILE", help="of the box")
-    parser.add_argument("--answer", type=Path, required=True, metavar="FILE", help="for the box")
+    parser.add_argument("--request", type=Path, metavar="FILE", help="of the box")
+    parser.add_argument("--answer", type=Path, metavar="FILE", help="for the box; with --request")
     parser.add_argument(
         "--certificates",
         type=Path,
@@ -83,8 +84,11 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     if not 1 <= options.days <= 36500:
         raise ConfigError(f"--days {options.days}: must be 1 to 36500")
-    request = read_request(read_small("--request", options.request, LARGEST_REQUEST))
-    site = _site(options)
+    if (options.request is None) != (options.answer is None):
+        raise ConfigError("--request and --answer go together; without both, over the broker")
+    config = None if options.config is None else load(options.config, CoordinatorConfig)
+    site = _site(options, config)
+    request = _request(options, config)
     if request.device != options.device:
         raise ConfigError(f"--request: it is of device '{request.device}', not '{options.device}'")
     _confirm(request, options.fingerprint)
@@ -92,10 +96,35 @@ def run(options: argparse.Namespace) -> None:
     ca = read_file("--certificates", options.certificates / "ca.crt").decode("ascii", "replace")
     facts = (site.federation, site.host, site.port)
     answer = EnrolmentAnswer(request.device, *facts, certificate, ca, site.trusted_key)
-    write_public(options.answer, msgspec.json.encode(answer))
     print(f"{request.device}: accepted, with the key {request.fingerprint}")
-    print(f"{options.answer}: the answer, for the box; the CA is {ca_fingerprint(ca)}")
-    print(f"on the box: fededge enroll --device {request.device} --answer {options.answer.name} …")
+    print(f"the CA is {ca_fingerprint(ca)}")
+    _give(options, config, answer)
+
+
+def _request(options: argparse.Namespace, config: CoordinatorConfig | None) -> EnrolmentRequest:
+    from fededge.cli.operation.enrolment_line import pending_request
+
+    if options.request is not None:
+        return read_request(read_small("--request", options.request, LARGEST_REQUEST))
+    if config is None:
+        raise ConfigError("give --request FILE, or --config for a request at the broker")
+    return pending_request(config.broker, config.federation, options.device)
+
+
+def _give(
+    options: argparse.Namespace, config: CoordinatorConfig | None, answer: EnrolmentAnswer
+) -> None:
+    from fededge.cli.operation.enrolment_line import send_answer
+
+    data, device = msgspec.json.encode(answer), answer.device
+    if options.answer is None:
+        assert config is not None
+        send_answer(config.broker, config.federation, device, data)
+        print("the answer is at the broker; the box takes it by itself")
+        return
+    write_public(options.answer, data)
+    print(f"{options.answer}: the answer, for the box")
+    print(f"on the box: fededge enroll --device {device} --answer {options.answer.name} …")
 
 
 def _confirm(request: EnrolmentRequest, given: str | None) -> None:
@@ -115,9 +144,9 @@ def _confirm(request: EnrolmentRequest, given: str | None) -> None:
         raise RefusedError(f"{request.device} is not accepted: nothing was signed")
 
 
-def _site(options: argparse.Namespace) -> Site:
-    if options.config is not None:
-        return _configured(options, load(options.config, CoordinatorConfig, {}))
+def _site(options: argparse.Namespace, config: CoordinatorConfig | None) -> Site:
+    if config is not None:
+        return _configured(options, config)
     if not options.federation or not options.broker:
         raise ConfigError("give the coordinator's --config, or --federation and --broker")
     return Site(
@@ -129,13 +158,21 @@ def _configured(options: argparse.Namespace, config: CoordinatorConfig) -> Site:
     """The coordinator's own settings; a flag goes before them."""
     key = _trusted_key(options)
     if key is None and config.signing_key:
-        key = public_pem(read_signing_key(Path(config.signing_key))).decode()
+        key = _public_keys(Path(config.signing_key))
     return Site(
         options.federation or config.federation,
         options.broker or config.broker.host,
         options.port or config.broker.port,
         key or "",
     )
+
+
+def _public_keys(private: Path) -> str:
+    """The public key of the coordinator's; during a rotation both, from `signing.pub` beside it."""
+    own, public = read_signing_key(private), private.with_suffix(".pub")
+    if public.exists() and own.public_key() in read_trusted_keys(public):
+        return public.read_text("ascii")
+    return public_pem(own).decode()
 
 
 def _trusted_key(options: argparse.Namespace) -> str | None:

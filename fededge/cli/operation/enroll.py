@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from fededge.cli.operation.init import data_section
-from fededge.config import AgentConfig, template
+from fededge.config import AgentConfig, BrokerConfig, template
 from fededge.enrolment.answer import LARGEST_ANSWER, EnrolmentAnswer, TrustedAnswer, read_answer
 from fededge.enrolment.request import (
     fingerprint,
@@ -27,14 +27,17 @@ Enrol this box in a federation with certificates. Its private key is made here a
   2. at the operator   accept the request by this fingerprint: `fededge devices accept`
   3. on the box        take the answer: certificate, CA, the coordinator's key, agent.toml
 
-Neither the request nor the answer holds a secret. A box that is enrolled asks again, with the same
-key, to renew its certificate; its agent.toml is kept.
+Request and answer are files, or with --broker messages: the box then waits for its answer. Neither
+holds a secret. A box that is enrolled asks again, with the same key, to renew its certificate; its
+agent.toml is kept.
 
 examples:
   fededge enroll --device gate-7 --out /etc/fededge --request gate-7.request
   fededge enroll --device gate-7 --out /etc/fededge --answer gate-7.answer
   fededge enroll --device gate-7 --out /etc/fededge --answer gate-7.answer \\
     --ca-fingerprint 5e2c-81f0-… --data folder:/srv/camera/labelled
+  fededge enroll --device gate-7 --out /etc/fededge --broker broker.example --federation gates \\
+    --certificates enrolment
 """
 
 
@@ -47,43 +50,79 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     way = parser.add_mutually_exclusive_group(required=True)
     way.add_argument("--request", type=Path, metavar="FILE", help="write the request here")
     way.add_argument("--answer", type=Path, metavar="FILE", help="take the operator's answer")
+    way.add_argument("--broker", metavar="HOST", help="ask over this broker, and wait")
+    _add_line(parser)
     parser.add_argument(
         "--ca-fingerprint",
         metavar="FINGERPRINT",
-        help="with --answer: refuse a CA whose key has another one; the operator knows it",
+        help="refuse an answer of a CA whose key has another one; the operator knows it",
     )
     parser.add_argument(
         "--data",
         metavar="SOURCE[:PATH]",
         default="none",
-        help="with --answer: examples of the device, such as folder:images",
+        help="examples of the device, such as folder:images, for agent.toml",
     )
     parser.set_defaults(run=run)
+
+
+def _add_line(parser: argparse.ArgumentParser) -> None:
+    line = parser.add_argument_group("over a broker")
+    line.add_argument("--federation", help="its name")
+    line.add_argument(
+        "--certificates",
+        type=Path,
+        metavar="DIR",
+        help="folder with ca.crt, enrol.crt and enrol.key of `init certificates --enrolment`",
+    )
+    line.add_argument("--port", type=int, default=8883, help="of the broker (default: 8883)")
+    line.add_argument(
+        "--wait", type=float, default=3600.0, metavar="SECONDS", help="(default: 3600)"
+    )
 
 
 def run(options: argparse.Namespace) -> None:
     folder: Path = options.out.absolute()
     key = folder / f"{options.device}.key"
-    if options.answer is None:
-        _ask(folder, key, options.device, options.request)
+    if options.answer is not None:
+        data = read_small("--answer", options.answer, LARGEST_ANSWER)
+        _take(folder, key, options, data)
+        return
+    pem = _make(folder, key, options.device)
+    if options.request is not None:
+        write_public(options.request, pem)
+        print(f"{options.request}: the request, for the operator")
+        print(f"accept it there: fededge devices accept {options.device} --request …")
     else:
-        _take(folder, key, options)
+        _take(folder, key, options, _ask(options, pem))
 
 
-def _ask(folder: Path, key: Path, device: str, path: Path) -> None:
+def _make(folder: Path, key: Path, device: str) -> bytes:
     make_folder(folder)
     there = key.exists()
     request = make_request(key, device)
-    write_public(path, request)
     print(f"{key}: {'kept' if there else 'made'}; it stays on this box")
-    print(f"{path}: the request, for the operator")
-    print(f"fingerprint: {read_request(request).fingerprint}")
-    print(f"the operator accepts it: fededge devices accept {device} --request {path.name} …")
+    print(f"fingerprint: {read_request(request).fingerprint}", flush=True)
+    return request
 
 
-def _take(folder: Path, key: Path, options: argparse.Namespace) -> None:
+def _ask(options: argparse.Namespace, pem: bytes) -> bytes:
+    """Ask over the broker, as the user of boxes that are not enrolled yet."""
+    from fededge.broker.access_list import ENROL
+    from fededge.cli.operation.enrolment_line import ask
+
+    folder = options.certificates
+    if folder is None or not options.federation:
+        raise ConfigError("--broker needs --federation, and --certificates with enrol.crt")
+    files = {"ca": "ca.crt", "certificate": f"{ENROL}.crt", "key": f"{ENROL}.key"}
+    paths = {name: str(folder / file) for name, file in files.items()}
+    broker = BrokerConfig(host=options.broker, port=options.port, tls=True, **paths)
+    print(f"{options.device} is pending; accept it: fededge devices accept {options.device} …")
+    return ask(broker, options.federation, read_request(pem), pem, options.wait)
+
+
+def _take(folder: Path, key: Path, options: argparse.Namespace, data: bytes) -> None:
     own = read_key(key).public_key()
-    data = read_small("--answer", options.answer, LARGEST_ANSWER)
     answer = read_answer(data, options.device, own)
     _check_ca(folder, answer, options.ca_fingerprint)
     facts = answer.facts

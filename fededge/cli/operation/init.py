@@ -64,6 +64,12 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         help="devices that get a certificate (`certificates`) or a password (`broker`; without "
         "--devices the broker asks for certificates)",
     )
+    parser.add_argument(
+        "--enrolment",
+        action="store_true",
+        help="a certificate with which new boxes may ask for their own over the broker, and do "
+        "nothing else (certificates)",
+    )
     _add_files(parser)
     parser.add_argument(
         "--days", type=int, default=1825, help="validity of certificates (default: 1825)"
@@ -170,11 +176,12 @@ def data_section(text: str) -> dict[str, str]:
 
 
 def _certificates(options: argparse.Namespace) -> None:
-    from fededge.broker.access_list import COORDINATOR
+    from fededge.broker.access_list import COORDINATOR, ENROL
     from fededge.credentials.certificates import BROKER, CA, add_certificates
 
     folder = _folder(options)
-    names = [COORDINATOR, *_devices(options)]
+    asking = [ENROL] if options.enrolment else []
+    names = [COORDINATOR, *asking, *_devices(options)]
     if not 1 <= options.days <= 36500:
         raise ConfigError(f"--days {options.days}: must be 1 to 36500")
     made = add_certificates(folder, options.broker, names, options.days)
@@ -201,7 +208,7 @@ def _broker(options: argparse.Namespace) -> None:
     print("\n".join(write_broker(plan)))
     print(f"start it: mosquitto -c {folder / 'mosquitto.conf'}")
     if there:
-        print("if it runs: systemctl reload mosquitto; a new port needs a restart")
+        print("if it runs: systemctl restart mosquitto (a reload may end it: docs/security.md)")
     if devices:
         print(f"passwords: {folder / 'secrets'}, one file for each user; carry each to its machine")
 
@@ -268,11 +275,6 @@ def _folder(options: argparse.Namespace) -> Path:
 
 def _devices(options: argparse.Namespace) -> list[str]:
     """Return the device ids; each must be valid in topics and file names."""
-    from fededge.broker.access_list import COORDINATOR
-    from fededge.wire.topics import check_name
+    from fededge.enrolment.request import check_device
 
-    for name in options.devices:
-        check_name("--devices", name)
-        if name in (COORDINATOR, "broker", "ca"):
-            raise ConfigError(f"--devices {name}: this name is taken; give the device another id")
-    return list(options.devices)
+    return [check_device("--devices", name) for name in options.devices]
