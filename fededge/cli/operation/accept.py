@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ from fededge.enrolment.request import (
 from fededge.errors import ConfigError, RefusedError
 from fededge.storage.files import read_file, write_public
 
-__all__ = ["add_to"]
+__all__ = ["add_to", "list_pending"]
 
 TEXT = """\
 Accept a box that asks with `fededge enroll`: sign a certificate for its key.
@@ -79,6 +80,24 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         "--replace", action="store_true", help="the device is enrolled, and has a new key"
     )
     parser.set_defaults(run=run)
+
+
+def list_pending(options: argparse.Namespace) -> None:
+    """List the boxes whose requests wait at the broker; anybody may have written them."""
+    from fededge.cli.operation.enrolment_line import pending
+
+    config = load(options.config, CoordinatorConfig)
+    found = {
+        name: request.fingerprint
+        for name, request in pending(config.broker, config.federation).items()
+    }
+    if options.json:
+        print(json.dumps(found, indent=1))
+        return
+    for name, fingerprint in found.items():
+        print(f"{name}  {fingerprint}")
+    if not found:
+        print("no box asks to be enrolled")
 
 
 def run(options: argparse.Namespace) -> None:
