@@ -61,7 +61,7 @@ fededge_server: _internal.plain_text errors model_spec _internal hardware flat m
     fededge_server.machine fededge_server.store
 cli: _internal.plain_text errors _internal hardware inputs ops models wire storage broker
     credentials federated predictor training export methods config data transport service
-    simulation fededge_agent fededge_server.store doctor fededge_server
+    simulation fededge_agent.store fededge_agent fededge_server.store doctor fededge_server
 __main__: cli
 """
 
