@@ -32,8 +32,8 @@ from fededge.storage.files import Digesting, disk_error, fsync_folder, make_fold
 from fededge.storage.sealed import sealed, unsealed
 
 __all__ = [
-    "Contents",
     "ArchivedFile",
+    "Contents",
     "VanishedError",
     "read_contents",
     "restore",

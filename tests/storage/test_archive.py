@@ -13,7 +13,7 @@ import pytest
 
 from fededge.errors import StoreError
 from fededge.storage import archive
-from fededge.storage.archive import Contents, ArchivedFile, VanishedError
+from fededge.storage.archive import ArchivedFile, Contents, VanishedError
 from fededge.storage.sealed import sealed
 
 ABOUT = Contents("coordinator", "gates", "", "0.1.0", "2026-01-01T00:00:00+00:00", "round 3")
@@ -49,6 +49,16 @@ def forged(path: Path, files: tuple[ArchivedFile, ...], data: bytes) -> None:
     contents = sealed(msgspec.structs.replace(ABOUT, files=files))
     tail = archive.TAIL.pack(len(contents), archive.MAGIC)
     path.write_bytes(b"fededge backup 1\n" + data + contents + tail)
+
+
+def pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
 
 
 def test_what_was_written_is_restored(path: Path, tmp_path: Path) -> None:
@@ -145,8 +155,8 @@ def test_sizes_that_do_not_fit_the_file_are_refused(path: Path, sizes: tuple[int
         (lambda path: path.write_bytes(b"SQLite format 3\0" * 10), "is no backup of FedEdge"),
         (lambda path: path.write_bytes(b""), "is no backup of FedEdge"),
         (lambda path: path.unlink(), "cannot be read .No such file or directory"),
-        (lambda path: (path.unlink(), os.mkfifo(path)), "is no backup of FedEdge"),
-        (lambda path: (path.unlink(), path.mkdir()), "is no backup of FedEdge"),
+        (pipe, "is no backup of FedEdge"),
+        (folder, "is no backup of FedEdge"),
     ],
 )
 def test_what_is_no_backup_is_one_sentence(
