@@ -13,6 +13,7 @@ from fededge.errors import FedEdgeError, HardwareError, ProcessDiedError
 from fededge.hardware import with_passive_threads
 from fededge.wire.messages import State
 from fededge_agent.exports.export_requests import PersonalModel
+from fededge_agent.programs import TRAINER
 from fededge_agent.requests import (
     AbandonRequest,
     ExpectRequest,
@@ -31,8 +32,6 @@ __all__ = ["TrainerProcess"]
 STOPS = 30.0
 """Seconds that an abandoned training may take to stop; a process that hangs is killed then."""
 
-PROGRAM = "fededge_agent.trainer.serving:serve"
-
 
 class TrainerProcess:
     """Starts the trainer process when it is needed, and again after it died.
@@ -45,7 +44,7 @@ class TrainerProcess:
     def __init__(self, config: AgentConfig, store: AgentStore) -> None:
         self.config = config
         self.store = store
-        self.process = TorchProcess("the trainer process", PROGRAM, config.hardware.stall)
+        self.process = TorchProcess("the trainer process", TRAINER, config.hardware.stall)
         self._prepared = False
         self._greeted = False
         self._abandoned: float | None = None
@@ -129,8 +128,8 @@ class TrainerProcess:
     def _receive(self, overdue: Callable[[], bool] = lambda: False) -> Any:
         try:
             answer = self.process.receive(overdue)
-        except HardwareError:
-            self.stop()  # a GPU that failed stays failed for its process
+        except (HardwareError, RemoteError):
+            self.stop()  # a GPU that failed stays failed for its process, and so may the rest
             raise
         if isinstance(answer, StoppedError):
             raise answer
