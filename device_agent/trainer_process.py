@@ -13,7 +13,6 @@ from fededge.errors import FedEdgeError, HardwareError, ProcessDiedError
 from fededge.hardware import with_passive_threads
 from fededge.wire.messages import State
 from fededge_agent.exports.export_requests import PersonalModel
-from fededge_agent.programs import TRAINER
 from fededge_agent.requests import (
     AbandonRequest,
     ExpectRequest,
@@ -26,6 +25,7 @@ from fededge_agent.requests import (
     TrainRequest,
 )
 from fededge_agent.store import AgentStore, Index, TrainedTurn
+from fededge_agent.store.programs import TRAINER
 
 __all__ = ["TrainerProcess"]
 

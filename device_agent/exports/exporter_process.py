@@ -9,8 +9,8 @@ import time
 from fededge._internal.torch_process import TorchProcess
 from fededge.config import AgentConfig
 from fededge_agent.exports.export_requests import ExportRequest, ScoreRequest
-from fededge_agent.programs import EXPORTER
 from fededge_agent.store import AgentStore
+from fededge_agent.store.programs import EXPORTER
 
 __all__ = ["ExporterProcess"]
 

@@ -17,7 +17,7 @@ from typing import IO
 from fededge._internal.torch_process import lineage
 from fededge.errors import StoreError
 from fededge.storage.files import lock_folder
-from fededge_agent.programs import EXPORTER, TRAINER
+from fededge_agent.store.programs import EXPORTER, TRAINER
 
 __all__ = ["take_lock"]
 

@@ -1,4 +1,4 @@
-"""The programs of the agent's child processes, as `module:function`."""
+"""The child processes that hold the lock of the agent's folder: programs as `module:function`."""
 
 from __future__ import annotations
 
