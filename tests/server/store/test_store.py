@@ -502,29 +502,6 @@ def test_a_version_that_repeats_an_earlier_one_says_which(store: Store) -> None:
     assert store.history() == [first, again]
 
 
-# The format
-
-
-@pytest.mark.parametrize("number", [0, 2, 4])
-def test_a_journal_of_another_format_is_refused(store: Store, number: int) -> None:
-    advance(store, 0)
-    store.close()
-    with contextlib.closing(sqlite3.connect(store.path)) as journal:
-        journal.execute(f"PRAGMA user_version = {number}")
-    said = (
-        f"{store.path}: this journal has format {number or 1}, this version of FedEdge reads "
-        "format 3; finish the run with the version of FedEdge that began it, or choose another "
-        "state folder"
-    )
-    for use in (store.open, store.history):
-        with pytest.raises(StoreError) as caught:
-            use()
-        assert str(caught.value) == said
-    with contextlib.closing(sqlite3.connect(store.path)) as journal:
-        journal.execute("PRAGMA user_version = 3")
-    store.open()
-
-
 def test_pruning_leaves_the_last_versions_and_the_history(store: Store) -> None:
     versions = [advance(store, number) for number in range(5)]
     store.prune(2)
