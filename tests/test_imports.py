@@ -36,7 +36,7 @@ credentials: errors storage
 federated: _sums errors _internal flat wire method storage
 predictor: errors _internal inputs storage
 training: errors _internal hardware flat ops models method
-fededge_agent.store: errors flat wire storage
+fededge_agent.store: errors _internal flat wire storage
 export: errors model_spec _internal flat models storage predictor
 methods: errors _internal flat ops models method training
 config: errors _internal hardware models wire storage credentials federated methods
