@@ -135,11 +135,11 @@ BROKER = {
     ),
     "certificate-expired": _error(
         "the broker refuses an expired client certificate",
-        "rm {name}.crt {name}.key; fededge init certificates --out <its folder> --devices {name}",
+        "fededge rotate certificates --out <its folder> --devices {name}; then copy both files here",
     ),
     "certificate-expires-soon": _warning(
         "on that day this box loses the broker",
-        "rm {name}.crt {name}.key; fededge init certificates --out <its folder> --devices {name}",
+        "fededge rotate certificates --out <its folder> --devices {name}; then copy both files here",
     ),
     "certificate-refused": _error(
         "the broker lets nobody in without a certificate that it trusts",

@@ -114,9 +114,14 @@ def _ask(options: argparse.Namespace, pem: bytes) -> bytes:
     folder = options.certificates
     if folder is None or not options.federation:
         raise ConfigError("--broker needs --federation, and --certificates with enrol.crt")
-    files = {"ca": "ca.crt", "certificate": f"{ENROL}.crt", "key": f"{ENROL}.key"}
-    paths = {name: str(folder / file) for name, file in files.items()}
-    broker = BrokerConfig(host=options.broker, port=options.port, tls=True, **paths)
+    broker = BrokerConfig(
+        host=options.broker,
+        port=options.port,
+        tls=True,
+        ca=str(folder / "ca.crt"),
+        certificate=str(folder / f"{ENROL}.crt"),
+        key=str(folder / f"{ENROL}.key"),
+    )
     print(f"{options.device} is pending; accept it: fededge devices accept {options.device} …")
     return ask(broker, options.federation, read_request(pem), pem, options.wait)
 
