@@ -135,15 +135,15 @@ BROKER = {
     ),
     "certificate-expired": _error(
         "the broker refuses an expired client certificate",
-        "fededge rotate certificates --out <its folder> --devices {name}; then copy both files here",
+        "fededge rotate certificates --out <its folder> --devices {name}; copy both files here",
     ),
     "certificate-expires-soon": _warning(
         "on that day this box loses the broker",
-        "fededge rotate certificates --out <its folder> --devices {name}; then copy both files here",
+        "fededge rotate certificates --out <its folder> --devices {name}; copy both files here",
     ),
     "certificate-refused": _error(
         "the broker lets nobody in without a certificate that it trusts",
-        "fededge init certificates --out <its folder> --devices {name}; then copy both files here",
+        "fededge init certificates --out <its folder> --devices {name}; copy both files here",
     ),
     "login-refused": _error(
         "the broker does not accept this user with this password",
