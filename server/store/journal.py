@@ -22,7 +22,7 @@ __all__ = ["Connect", "Journal"]
 
 log = logging.getLogger("coordinator")
 
-FORMAT = 3
+FORMAT = 4
 """The journal's `user_version`. The first format left it at 0."""
 
 SQLITE_HEADER = 100
@@ -70,6 +70,18 @@ TABLES = {
     """,
     "quarantined": "device TEXT PRIMARY KEY",
     "rollout": "one INTEGER PRIMARY KEY, plan TEXT NOT NULL",
+    "orders": """
+        entry INTEGER PRIMARY KEY,
+        at REAL NOT NULL,
+        name TEXT NOT NULL,
+        request TEXT NOT NULL
+    """,
+    "standings": """
+        device TEXT PRIMARY KEY,
+        standing TEXT NOT NULL,
+        until REAL NOT NULL,
+        reason TEXT NOT NULL
+    """,
 }
 
 

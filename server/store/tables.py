@@ -16,7 +16,7 @@ from fededge_server.machine.facts import Recalled
 from fededge_server.machine.rollout import Plan
 from fededge_server.store.journal import Journal
 
-__all__ = ["CheckedUpdate", "JournalTables", "Progress"]
+__all__ = ["CheckedUpdate", "JournalTables", "Progress", "RoundRecord"]
 
 ASKED_VERSIONS = 1000
 """Number of versions for which the journal keeps who was asked."""
@@ -28,6 +28,8 @@ SELECT version, number FROM rounds
 WHERE number >= (SELECT MAX(number) FROM rounds WHERE restored != '' OR number = 0)
 """
 """Versions of which late updates may be taken: not those that the run went back from."""
+
+RECORDS = "SELECT number, version, accuracy, restored, seconds, reports FROM rounds"
 
 ASKED = (
     "SELECT devices FROM asked WHERE version = (SELECT version FROM rounds ORDER BY number DESC)"
@@ -46,6 +48,17 @@ class Progress:
     sha256: str
     accuracy: float | None
     restored: str = ""
+
+
+class RoundRecord(NamedTuple):
+    """A version, and the round that made it: its seconds, and the scalars of each device."""
+
+    rounds_done: int
+    version: str
+    accuracy: float | None
+    restored: str
+    seconds: float | None
+    reports: dict[str, dict[str, float]]
 
 
 class CheckedUpdate(NamedTuple):
@@ -99,6 +112,13 @@ class JournalTables(Journal):
         with self._reading() as journal:
             self._check_format(journal)
             return [Progress(*row) for row in journal.execute(VERSIONS)]
+
+    def rounds(self) -> list[RoundRecord]:
+        """Every version with the round that made it, oldest first, read as `history` is."""
+        with self._reading() as journal:
+            self._check_format(journal)
+            rows = journal.execute(f"{RECORDS} ORDER BY number").fetchall()
+        return [RoundRecord(n, v, a, r, s, json.loads(told)) for n, v, a, r, s, told in rows]
 
     def roster(self) -> tuple[frozenset[str], frozenset[str]]:
         """The devices asked for the newest version, and those in quarantine, as `history` reads."""
