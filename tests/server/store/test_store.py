@@ -24,7 +24,6 @@ from fededge.wire.messages import Manifest, Report
 from fededge_server.machine.events import Refuse
 from fededge_server.machine.facts import Recalled
 from fededge_server.store import CheckedUpdate, Progress, Store
-from fededge_server.store.journal import FORMAT
 
 LAYOUT = Layout.of(nn.Linear(20, 30))
 
@@ -501,29 +500,6 @@ def test_a_version_that_repeats_an_earlier_one_says_which(store: Store) -> None:
     store.advance(again, LAYOUT, vector(0), {}, {}, None)
     assert reopened(store).progress() == again
     assert store.history() == [first, again]
-
-
-# The format
-
-
-@pytest.mark.parametrize("number", [0, FORMAT - 1, FORMAT + 1])
-def test_a_journal_of_another_format_is_refused(store: Store, number: int) -> None:
-    advance(store, 0)
-    store.close()
-    with contextlib.closing(sqlite3.connect(store.path)) as journal:
-        journal.execute(f"PRAGMA user_version = {number}")
-    said = (
-        f"{store.path}: this journal has format {number or 1}, this version of FedEdge reads "
-        f"format {FORMAT}; finish the run with the version of FedEdge that began it, or choose "
-        "another state folder"
-    )
-    for use in (store.open, store.history):
-        with pytest.raises(StoreError) as caught:
-            use()
-        assert str(caught.value) == said
-    with contextlib.closing(sqlite3.connect(store.path)) as journal:
-        journal.execute(f"PRAGMA user_version = {FORMAT}")
-    store.open()
 
 
 def test_pruning_leaves_the_last_versions_and_the_history(store: Store) -> None:
