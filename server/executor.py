@@ -51,6 +51,9 @@ class GiveOrder:
 Event = coordinator.Event
 Command = coordinator.Command | FulfilRequest | CommitGroup | GiveOrder
 
+Told = events.Invite | events.SendReply | events.RoundOpened | orders.ClearStatus
+"""Commands that are messages."""
+
 GROUPED = (
     events.Check
     | events.ExpectUpdate
@@ -91,9 +94,6 @@ class CommandExecutor:
                 return self.commit()
             case GiveOrder():
                 return self._give(command)
-            case orders.ClearStatus(device):
-                topic = parts.identity.topics.device(device, "status")
-                parts.session.publish(topic, b"", retain=True)
             case events.Merge():
                 return self._merge(command)
             case events.Refuse():
@@ -103,13 +103,10 @@ class CommandExecutor:
                 return [rollout.PlanKept(plan)]
             case events.Invite() | events.SendReply() | events.RoundOpened():
                 self._tell(command)
-            case events.Note(text, device):
-                parts.lines.note(text, device)
-            case events.SetAside(device, move):
-                text = f"an event was dropped (bug: {move}); the round goes on without the device"
-                parts.lines.warn(text, device)
-            case events.RunFinished():
-                log.info("all %d rounds are done", parts.config.rounds.count)
+            case orders.ClearStatus():
+                self._tell(command)
+            case events.Note() | events.SetAside() | events.RunFinished():
+                self._log(command)
             case events.PublishState():
                 parts.publisher.put_state()
             case events.Retire():
@@ -117,6 +114,17 @@ class CommandExecutor:
             case _:
                 return self._write(command)
         return []
+
+    def _log(self, command: events.Note | events.SetAside | events.RunFinished) -> None:
+        parts = self.parts
+        match command:
+            case events.Note(text, device):
+                parts.lines.note(text, device)
+            case events.SetAside(device, move):
+                text = f"an event was dropped (bug: {move}); the round goes on without the device"
+                parts.lines.warn(text, device)
+            case events.RunFinished():
+                log.info("all %d rounds are done", parts.config.rounds.count)
 
     def _give(self, command: GiveOrder) -> list[Event]:
         """Make an order durable; it takes effect with the event that comes of it."""
@@ -212,13 +220,16 @@ class CommandExecutor:
 
     # Over MQTT
 
-    def _tell(self, command: events.Invite | events.SendReply | events.RoundOpened) -> None:
+    def _tell(self, command: Told) -> None:
         parts, run = self.parts, self.parts.versions.run
         match command:
             case events.RoundOpened(number, devices):
                 self.opened.setdefault(number, parts.clock())
                 log.info("round %d: asking %s", number + 1, _listed(devices))
                 parts.publisher.put_state()
+            case orders.ClearStatus(device):
+                topic = parts.identity.topics.device(device, "status")
+                parts.session.publish(topic, b"", retain=True)
             case events.Invite(device, _, version):
                 task = TaskMessage(device, run, version)
                 self._send(device, "task", parts.identity.signed(task))

@@ -22,7 +22,7 @@ from fededge_server.api.schema import DeviceView, HistoryView, OutcomeView, Stat
 from fededge_server.api.server import PATIENCE, SOCKET
 from fededge_server.store import Store
 
-__all__ = ["Fleet"]
+__all__ = ["FleetClient"]
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ MOST_BYTES = 256 * 1024 * 1024
 """Largest answer."""
 
 
-class Fleet:
+class FleetClient:
     """One federation's coordinator, by its state folder."""
 
     def __init__(self, config: CoordinatorConfig) -> None:

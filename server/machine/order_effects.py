@@ -15,14 +15,14 @@ from fededge_server.machine.fleet.standings import Standing
 from fededge_server.machine.orders import (
     ClearStatus,
     DeviceOrder,
-    Drain,
-    Forget,
+    DrainOrder,
+    ForgetOrder,
     OrderGiven,
-    Pause,
-    Quarantine,
-    Release,
-    Rest,
-    Resume,
+    PauseOrder,
+    QuarantineOrder,
+    ReleaseOrder,
+    RestOrder,
+    ResumeOrder,
 )
 from fededge_server.machine.rollout import Staging
 from fededge_server.machine.rounds import Rounds
@@ -48,18 +48,18 @@ class OrderEffects:
         note = Note(f"ordered by the operator: {order.name}", device)
         return [note, *commands, *self.rounds.advance(now)]
 
-    def pause(self, order: Pause, now: float) -> list[AnyCommand]:
+    def pause(self, order: PauseOrder, now: float) -> list[AnyCommand]:
         self.rounds.state.paused = True
         return [PublishState()]
 
-    def resume(self, order: Resume, now: float) -> list[AnyCommand]:
+    def resume(self, order: ResumeOrder, now: float) -> list[AnyCommand]:
         self.rounds.state.paused = False
         return [PublishState()]
 
-    def drain(self, order: Drain, now: float) -> list[AnyCommand]:
+    def drain(self, order: DrainOrder, now: float) -> list[AnyCommand]:
         return self._off_call(order.device, Standing.DRAINED, math.inf)
 
-    def rest(self, order: Rest, now: float) -> list[AnyCommand]:
+    def rest(self, order: RestOrder, now: float) -> list[AnyCommand]:
         return self._off_call(order.device, Standing.RESTED, now + order.seconds)
 
     def _off_call(self, device: str, standing: Standing, until: float) -> list[AnyCommand]:
@@ -70,7 +70,7 @@ class OrderEffects:
             one.move(Part.EXCUSED)
         return [*self.rounds.invitations.substitutes()]
 
-    def release(self, order: Release, now: float) -> list[AnyCommand]:
+    def release(self, order: ReleaseOrder, now: float) -> list[AnyCommand]:
         """The open round goes on without the device, unless the round has a place for it."""
         one = self.rounds.participants.of(order.device)
         one.standing, one.quarantined_until, one.verdicts = Standing.ACTIVE, -math.inf, ()
@@ -78,12 +78,12 @@ class OrderEffects:
             return []
         return [*self.rounds.invitations.ask_if_free(one, one.status, now)]
 
-    def quarantine(self, order: Quarantine, now: float) -> list[AnyCommand]:
+    def quarantine(self, order: QuarantineOrder, now: float) -> list[AnyCommand]:
         one = self.rounds.participants.of(order.device)
         one.standing = Standing.QUARANTINED
         return self._put_out(one, "an operator has put the device in quarantine", now)
 
-    def forget(self, order: Forget, now: float) -> list[AnyCommand]:
+    def forget(self, order: ForgetOrder, now: float) -> list[AnyCommand]:
         """Remove every record; what the device sends is that of one that nobody has asked."""
         rounds, device = self.rounds, order.device
         out = self._put_out(rounds.participants.of(device), "the device was forgotten", now)
@@ -122,12 +122,12 @@ def _without(asked: Mapping[str, int], device: str) -> dict[str, int]:
 
 
 EFFECTS: dict[type, Callable[[OrderEffects, Any, float], list[AnyCommand]]] = {
-    Drain: OrderEffects.drain,
-    Rest: OrderEffects.rest,
-    Quarantine: OrderEffects.quarantine,
-    Release: OrderEffects.release,
-    Forget: OrderEffects.forget,
-    Pause: OrderEffects.pause,
-    Resume: OrderEffects.resume,
+    DrainOrder: OrderEffects.drain,
+    RestOrder: OrderEffects.rest,
+    QuarantineOrder: OrderEffects.quarantine,
+    ReleaseOrder: OrderEffects.release,
+    ForgetOrder: OrderEffects.forget,
+    PauseOrder: OrderEffects.pause,
+    ResumeOrder: OrderEffects.resume,
 }
 """The effect of each order."""

@@ -18,16 +18,16 @@ from fededge.wire.messages import DeviceId, Line
 __all__ = [
     "ClearStatus",
     "DeviceOrder",
-    "Drain",
-    "Forget",
+    "DrainOrder",
+    "ForgetOrder",
     "Order",
     "OrderGiven",
     "Outcome",
-    "Pause",
-    "Quarantine",
-    "Release",
-    "Rest",
-    "Resume",
+    "PauseOrder",
+    "QuarantineOrder",
+    "ReleaseOrder",
+    "RestOrder",
+    "ResumeOrder",
     "read_order",
 ]
 
@@ -48,39 +48,41 @@ class DeviceOrder(BaseOrder, frozen=True):
     device: DeviceId
 
 
-class Drain(DeviceOrder, frozen=True, tag="drain"):
+class DrainOrder(DeviceOrder, frozen=True, tag="drain"):
     """The device ends its turn, and is asked for no other."""
 
 
-class Rest(DeviceOrder, frozen=True, tag="rest"):
+class RestOrder(DeviceOrder, frozen=True, tag="rest"):
     """The same, for so many seconds."""
 
     seconds: Annotated[float, Meta(gt=0, le=LONGEST_REST)]
 
 
-class Quarantine(DeviceOrder, frozen=True, tag="quarantine"):
+class QuarantineOrder(DeviceOrder, frozen=True, tag="quarantine"):
     """Its updates are refused, and it is not asked, until it is released."""
 
     reason: Line = ""
 
 
-class Release(DeviceOrder, frozen=True, tag="release"):
+class ReleaseOrder(DeviceOrder, frozen=True, tag="release"):
     """No order is in force for the device any more, and no quarantine."""
 
 
-class Forget(DeviceOrder, frozen=True, tag="forget"):
+class ForgetOrder(DeviceOrder, frozen=True, tag="forget"):
     """All records of the device go: if it joins again, it is new."""
 
 
-class Pause(BaseOrder, frozen=True, tag="pause"):
+class PauseOrder(BaseOrder, frozen=True, tag="pause"):
     """No new round begins; an open one ends."""
 
 
-class Resume(BaseOrder, frozen=True, tag="resume"):
+class ResumeOrder(BaseOrder, frozen=True, tag="resume"):
     """Rounds begin again."""
 
 
-Order = Drain | Rest | Quarantine | Release | Forget | Pause | Resume
+Order = (
+    DrainOrder | RestOrder | QuarantineOrder | ReleaseOrder | ForgetOrder | PauseOrder | ResumeOrder
+)
 
 
 @dataclass(frozen=True)

@@ -18,14 +18,14 @@ from fededge.wire.messages import Report
 from fededge_server.machine.fleet.standings import ACTIVE, STANDINGS, Ordered, Standing
 from fededge_server.machine.orders import (
     DeviceOrder,
-    Drain,
-    Forget,
+    DrainOrder,
+    ForgetOrder,
     Outcome,
-    Pause,
-    Quarantine,
-    Release,
-    Rest,
-    Resume,
+    PauseOrder,
+    QuarantineOrder,
+    ReleaseOrder,
+    RestOrder,
+    ResumeOrder,
 )
 from fededge_server.store.tables import JournalTables
 
@@ -110,16 +110,16 @@ class OrderTables(JournalTables):
         self._put("standings", "device", device, wanted.standing.value, *wanted[1:])
         return True
 
-    def drain(self, order: Drain, at: float) -> Outcome:
+    def drain(self, order: DrainOrder, at: float) -> Outcome:
         changed = self._stand(order.device, Ordered(Standing.DRAINED), at)
         text = "ends its turn if it has one, and is not asked again until `release`"
         return Outcome(changed, f"{order.device} {text if changed else 'is drained already'}")
 
-    def rest(self, order: Rest, at: float) -> Outcome:
+    def rest(self, order: RestOrder, at: float) -> Outcome:
         self._stand(order.device, Ordered(Standing.RESTED, at + order.seconds), at)
         return Outcome(True, f"{order.device} is not asked for {order.seconds:.0f} s")
 
-    def quarantine(self, order: Quarantine, at: float) -> Outcome:
+    def quarantine(self, order: QuarantineOrder, at: float) -> Outcome:
         """Also forget that an update was accepted which no version was made of yet."""
         device = order.device
         before = self._ordered(device, at).standing
@@ -129,17 +129,17 @@ class OrderTables(JournalTables):
         self._remove("accepted", f"device = ? AND number = ({NEWEST})", device)
         return Outcome(True, f"{device} is in quarantine: its updates are refused until `release`")
 
-    def release(self, order: Release, at: float) -> Outcome:
+    def release(self, order: ReleaseOrder, at: float) -> Outcome:
         device = order.device
         ordered = self._ordered(device, at) != ACTIVE
         held = bool(self._rows("quarantined", "device = ?", device))
-        self._remove("standings", "device = ?", device)
-        self._remove("quarantined", "device = ?", device)
         if not ordered and not held:
             return Outcome(False, f"{device} is active already")
+        self._remove("standings", "device = ?", device)
+        self._remove("quarantined", "device = ?", device)
         return Outcome(True, f"{device} is active: it is asked again")
 
-    def forget(self, order: Forget, at: float) -> Outcome:
+    def forget(self, order: ForgetOrder, at: float) -> Outcome:
         """Remove every row about a device; the versions that it helped to make stay as they are."""
         device = order.device
         for table in ("known", "accepted", "refused", "quarantined", "standings"):
@@ -153,12 +153,12 @@ class OrderTables(JournalTables):
                 self._add("asked", entry, version, number, json.dumps(left))
         return Outcome(True, f"{device} is forgotten: if it joins again, it is new")
 
-    def pause(self, order: Pause, at: float) -> Outcome:
+    def pause(self, order: PauseOrder, at: float) -> Outcome:
         changed = self._note_pause("yes")
         text = "no new round begins until `fededge resume`; an open one ends"
         return Outcome(changed, text if changed else "it is paused already")
 
-    def resume(self, order: Resume, at: float) -> Outcome:
+    def resume(self, order: ResumeOrder, at: float) -> Outcome:
         changed = self._note_pause("")
         return Outcome(changed, "rounds begin again" if changed else "it is not paused")
 
@@ -188,12 +188,12 @@ def read_paused(journal: sqlite3.Connection) -> bool:
 
 
 WRITES: dict[type, Callable[[OrderTables, Any, float], Outcome]] = {
-    Drain: OrderTables.drain,
-    Rest: OrderTables.rest,
-    Quarantine: OrderTables.quarantine,
-    Release: OrderTables.release,
-    Forget: OrderTables.forget,
-    Pause: OrderTables.pause,
-    Resume: OrderTables.resume,
+    DrainOrder: OrderTables.drain,
+    RestOrder: OrderTables.rest,
+    QuarantineOrder: OrderTables.quarantine,
+    ReleaseOrder: OrderTables.release,
+    ForgetOrder: OrderTables.forget,
+    PauseOrder: OrderTables.pause,
+    ResumeOrder: OrderTables.resume,
 }
 """Writes each order down, and says what came of it."""

@@ -20,13 +20,13 @@ def add_fleet_options(parser: argparse.ArgumentParser) -> None:
 
 
 def fleet_of(options: argparse.Namespace) -> Any:
-    """The `Fleet` of this configuration, whether its coordinator runs or not."""
+    """The `FleetClient` of this configuration, whether its coordinator runs or not."""
     from fededge.config import CoordinatorConfig, load
 
     config = load(options.config, CoordinatorConfig)
-    from fededge_server.api.client import Fleet
+    from fededge_server.api.client import FleetClient
 
-    return Fleet(config)
+    return FleetClient(config)
 
 
 def give(options: argparse.Namespace, order: Any) -> None:

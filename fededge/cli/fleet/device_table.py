@@ -37,13 +37,13 @@ def device_table(devices: Iterable[Any]) -> Table:
 def _standing(one: Any) -> str:
     if one.rest_left is not None:
         return f"rested, {one.rest_left:.0f} s left"
-    return "quarantined" if one.quarantined else one.standing
+    return "quarantined" if one.quarantined else str(one.standing)
 
 
 def _doing(one: Any) -> str:
     if one.chunks is not None:
         return f"{one.part} (chunk {one.chunks[0]} of {one.chunks[1]})"
-    return one.part
+    return str(one.part)
 
 
 def print_devices(devices: Iterable[Any]) -> None:

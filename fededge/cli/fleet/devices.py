@@ -72,15 +72,15 @@ def _order(options: argparse.Namespace) -> Any:
 
     match options.action:
         case "rest":
-            return orders.Rest(options.device, seconds(options.time))
+            return orders.RestOrder(options.device, seconds(options.time))
         case "quarantine":
-            return orders.Quarantine(options.device, options.reason)
+            return orders.QuarantineOrder(options.device, options.reason)
         case "drain":
-            return orders.Drain(options.device)
+            return orders.DrainOrder(options.device)
         case "release":
-            return orders.Release(options.device)
+            return orders.ReleaseOrder(options.device)
         case _:
-            return orders.Forget(options.device)
+            return orders.ForgetOrder(options.device)
 
 
 def seconds(text: str) -> float:

@@ -24,6 +24,6 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from fededge_server.machine.orders import Pause
+    from fededge_server.machine.orders import PauseOrder
 
-    give(options, Pause())
+    give(options, PauseOrder())

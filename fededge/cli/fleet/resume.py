@@ -23,6 +23,6 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from fededge_server.machine.orders import Resume
+    from fededge_server.machine.orders import ResumeOrder
 
-    give(options, Resume())
+    give(options, ResumeOrder())

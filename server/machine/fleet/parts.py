@@ -6,6 +6,8 @@ import enum
 from collections.abc import Mapping
 from typing import TypeVar
 
+from fededge_server.machine.fleet.standings import STANDINGS
+
 __all__ = ["AWAITED", "OUT", "PARTS", "Attendance", "Part", "transitions_table"]
 
 E = TypeVar("E", bound=enum.Enum)
@@ -148,6 +150,7 @@ def transitions_table() -> str:
     """The tables of this module as Markdown, for the documentation."""
     lines = ["| attendance | becomes | when |", "|---|---|---|", *_rows(ATTENDANCES)]
     lines += ["", "| part in the round | becomes | when |", "|---|---|---|", *_rows(PARTS)]
+    lines += ["", "| standing | becomes | by the order |", "|---|---|---|", *_rows(STANDINGS)]
     return "\n".join(lines) + "\n"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -24,14 +24,14 @@ from fededge_server.machine.fleet.participants import Participant
 from fededge_server.machine.fleet.parts import PARTS, Part
 from fededge_server.machine.order_effects import OrderEffects
 from fededge_server.machine.orders import (
-    Drain,
-    Forget,
+    DrainOrder,
+    ForgetOrder,
     OrderGiven,
-    Pause,
-    Quarantine,
-    Release,
-    Rest,
-    Resume,
+    PauseOrder,
+    QuarantineOrder,
+    ReleaseOrder,
+    RestOrder,
+    ResumeOrder,
 )
 from fededge_server.machine.rounds import Rounds
 from tests.server.machine.test_rounds import (
@@ -79,16 +79,16 @@ class Anything:
         return self.machine.handle(event, self.now)
 
     def _order(self, device: str) -> OrderGiven:
-        orders = [Drain(device), Rest(device, 30.0), Quarantine(device), Forget(device)]
-        orders += [Release(device)] * 4
-        return OrderGiven(self.draw.choice([*orders, Pause(), Resume(), Resume(), Resume()]))
+        orders: list[Any] = [DrainOrder(device), RestOrder(device, 30.0), QuarantineOrder(device)]
+        orders += [ForgetOrder(device), PauseOrder(), *[ReleaseOrder(device)] * 4]
+        return OrderGiven(self.draw.choice([*orders, *[ResumeOrder()] * 3]))
 
     def _event(self) -> Any:
         if self.pending:  # the shell carries commands out before it takes what comes next
             return self._answer(self.pending.pop(0))
         device, draw = self.draw.choice(DEVICES), self.draw
         version = draw.choice([*self.versions[-2:], *self.versions[-1:] * 4, V1])
-        kinds = {
+        kinds: dict[str, Callable[[], Any]] = {
             "ready": lambda: status(device),
             "restarted": lambda: status(device, instance=f"i{draw.random()}"),
             "offline": lambda: status(device, online=False, activity="offline"),
