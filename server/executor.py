@@ -124,7 +124,7 @@ class CommandExecutor:
                 text = f"an event was dropped (bug: {move}); the round goes on without the device"
                 parts.lines.warn(text, device)
             case events.RunFinished():
-                log.info("all %d rounds are done", parts.config.rounds.count)
+                log.info("all %d rounds are done", parts.view.round)
 
     def _give(self, command: GiveOrder) -> list[Event]:
         """Make an order durable; it takes effect with the event that comes of it."""

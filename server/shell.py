@@ -88,6 +88,7 @@ class Coordinator:
         serve: makes the API, which `run` starts.
         progress: called when the loop or an evaluation has made progress; feeds the watchdog.
         watch: sees each event before it is handled, and each command before it is carried out.
+        stays: `run` does not return when all rounds are done.
     """
 
     def __init__(
@@ -103,6 +104,7 @@ class Coordinator:
         serve: Callable[[Store, queue.SimpleQueue[Any]], ApiServer] = ApiServer,
         progress: Callable[[], None] = lambda: None,
         watch: Callable[[object], None] = unwatched,
+        stays: bool = False,
     ) -> None:
         self.config = config
         self.clock = clock
@@ -115,6 +117,7 @@ class Coordinator:
         self.claim = claim
         self.serve = serve
         self.watch = watch
+        self.stays = stays
         self.loop = InboxLoop(clock, progress)
 
     def stop(self) -> None:
@@ -122,7 +125,7 @@ class Coordinator:
         self.loop.stop()
 
     def run(self) -> Progress:
-        """Run the rounds that are left, and return where the run stands then."""
+        """Run until stopped, or until all rounds are done; return where the run stands then."""
         return_free_memory()
         try:
             running = self.start()
@@ -154,7 +157,7 @@ class Coordinator:
         self.store.open()
         self.claim(config, identity)
         versions = self._versions(founded, known is not None)
-        running = RunningCoordinator(self._parts(identity, versions))
+        running = RunningCoordinator(self._parts(identity, versions), self.stays)
         running.session.start()
         for before in self.store.history()[-2:-1]:  # we may have been killed before this was done
             running.parts.publisher.outdate(before.version)
@@ -167,7 +170,7 @@ class Coordinator:
             founded = Founded.without_values(founded.spec, founded.layout)
         elif known:
             founded = self.network.start()
-        versions = Versions.resume(self.config, self.store, self.network, founded)
+        versions = Versions.resume(self.config, self.store, self.network, founded, self.wall)
         if begun and known:
             self.network.resume(founded)
         else:

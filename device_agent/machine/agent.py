@@ -234,7 +234,7 @@ class AgentMachine:
 
     def _report_overdue(self, now: float) -> list[Command]:
         state = self.assignment.state
-        over = state is None or state.phase == "done"  # no coordinator is left to answer
+        over = state is None or state.phase == "done"  # the coordinator may have ended
         if over or not self.turn.overdue(now) or not self._may_send:
             return []
         return self.turn.send_again(now)

@@ -22,7 +22,7 @@ def status(store: Store, config: CoordinatorConfig) -> StatusView:
         coordinator="down",
         round=newest.rounds_done + 1,
         rounds=config.rounds.count,
-        phase="waiting" if newest.rounds_done < config.rounds.count else "done",
+        phase="done" if config.rounds.over(newest.rounds_done) else "waiting",
         paused=store.paused,
         version=newest.version,
         accuracy=newest.accuracy,
@@ -68,6 +68,8 @@ def versions(store: Store) -> list[VersionView]:
             accuracy=record.accuracy,
             restored=record.restored,
             kept=store.model(record.version).exists(),
+            date=record.date,
+            participants=record.participants,
         )
         for record in store.rounds()
     ]
@@ -81,6 +83,8 @@ def history(store: Store) -> HistoryView:
             accuracy=record.accuracy,
             restored=record.restored,
             seconds=record.seconds,
+            date=record.date,
+            participants=record.participants,
             devices={name: told.get(ACCURACY) for name, told in record.reports.items()},
         )
         for record in store.rounds()

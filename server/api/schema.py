@@ -47,23 +47,27 @@ class StatusView(Struct, frozen=True, kw_only=True):
 
 
 class VersionView(Struct, frozen=True, kw_only=True):
-    """A version of the model; `kept`: its file is still there."""
+    """A version of the model; `kept`: its file is still there. `date`: seconds since 1970."""
 
     version: str
     round: int
     accuracy: float | None
     restored: str
     kept: bool
+    date: float | None
+    participants: int
 
 
 class RoundView(Struct, frozen=True, kw_only=True):
-    """A round that was done, with the accuracy of each device that took part."""
+    """A round that was done; `devices` of the last rounds, with the accuracy of each."""
 
     round: int
     version: str
     accuracy: float | None
     restored: str
     seconds: float | None
+    date: float | None
+    participants: int
     devices: dict[str, float | None]
 
 

@@ -27,7 +27,7 @@ from fededge_server.machine.orders import (
     RestOrder,
     ResumeOrder,
 )
-from fededge_server.store.tables import JournalTables
+from fededge_server.store.records import RecordTables
 
 __all__ = ["WRITES", "OrderTables", "read_paused", "read_standings"]
 
@@ -41,7 +41,7 @@ FLEET = "SELECT device, report FROM known LEFT JOIN accepted USING (device)"
 NEWEST = "SELECT MAX(number) FROM rounds"
 
 
-class OrderTables(JournalTables):
+class OrderTables(RecordTables):
     """The tables of orders and standings, read and written."""
 
     def order(self, order: Any, at: float, heard: Collection[str] = ()) -> Outcome:

@@ -10,7 +10,7 @@ import sqlite3
 
 __all__ = ["FORMAT", "STEPS", "TABLES", "format_of"]
 
-FORMAT = 4
+FORMAT = 5
 """The journal's `user_version`. The first format left it at 0."""
 
 TABLES = {
@@ -23,7 +23,9 @@ TABLES = {
         seconds REAL,
         reports TEXT NOT NULL,
         state_sha256 TEXT NOT NULL,
-        restored TEXT NOT NULL
+        restored TEXT NOT NULL,
+        date REAL,
+        participants INTEGER NOT NULL DEFAULT 0
     """,
     "asked": """
         entry INTEGER PRIMARY KEY,
@@ -48,6 +50,13 @@ TABLES = {
     """,
     "quarantined": "device TEXT PRIMARY KEY",
     "rollout": "one INTEGER PRIMARY KEY, plan TEXT NOT NULL",
+    "changes": """
+        entry INTEGER PRIMARY KEY,
+        number INTEGER NOT NULL,
+        date REAL NOT NULL,
+        kind TEXT NOT NULL,
+        what TEXT NOT NULL
+    """,
     "orders": """
         entry INTEGER PRIMARY KEY,
         at REAL NOT NULL,
@@ -71,6 +80,16 @@ DROP TABLE asked;
 ALTER TABLE asked_by_entry RENAME TO asked;
 """
 
+DATES_AND_CHANGES = """
+ALTER TABLE rounds ADD COLUMN date REAL;
+ALTER TABLE rounds ADD COLUMN participants INTEGER NOT NULL DEFAULT 0;
+UPDATE rounds SET participants = (SELECT count(*) FROM json_each(reports));
+CREATE TABLE changes (
+    entry INTEGER PRIMARY KEY, number INTEGER NOT NULL, date REAL NOT NULL, kind TEXT NOT NULL,
+    what TEXT NOT NULL
+);
+"""
+
 ORDERS = """
 CREATE TABLE orders (
     entry INTEGER PRIMARY KEY, at REAL NOT NULL, name TEXT NOT NULL, request TEXT NOT NULL
@@ -82,7 +101,8 @@ CREATE TABLE standings (
 
 STEPS: dict[int, str] = {
     2: ASKED_BY_ENTRY,
-    3: ORDERS,
+    3: DATES_AND_CHANGES,
+    4: ORDERS,
 }
 """For each older format, the statements that lead to the next one."""
 

@@ -31,9 +31,9 @@ from fededge_server.machine.facts import Recalled
 from fededge_server.store.journal import Connect
 from fededge_server.store.order_tables import OrderTables, read_paused, read_standings
 from fededge_server.store.spool import Spool
-from fededge_server.store.tables import CheckedUpdate, Progress
+from fededge_server.store.tables import Change, CheckedUpdate, Progress
 
-__all__ = ["CheckedUpdate", "Progress", "Store"]
+__all__ = ["Change", "CheckedUpdate", "Progress", "Store"]
 
 log = logging.getLogger("coordinator")
 
@@ -177,6 +177,7 @@ class Store(OrderTables, Spool):
         """Remove the models of all but the last versions; the journal remembers them all."""
         versions = {*also, *self.last_versions(keep)}
         kept = {path for v in versions for path in (self.model(v), self._state(v))}
+        self._checked &= versions
         for path in self.models.iterdir():
             if path not in kept:
                 path.unlink(missing_ok=True)

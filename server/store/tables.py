@@ -16,20 +16,26 @@ from fededge_server.machine.facts import Recalled
 from fededge_server.machine.rollout import Plan
 from fededge_server.store.journal import Journal
 
-__all__ = ["CheckedUpdate", "JournalTables", "Progress", "RoundRecord"]
+__all__ = ["Change", "CheckedUpdate", "JournalTables", "Progress"]
 
 ASKED_VERSIONS = 1000
 """Number of versions for which the journal keeps who was asked."""
 
-VERSIONS = "SELECT number, version, sha256, accuracy, restored FROM rounds ORDER BY number"
+KEPT_REPORTS = 1000
+"""Number of versions for which the journal keeps each participant's report, and each refusal."""
+
+REPORTS = 5
+"""The column of `rounds` with the reports."""
+
+CHANGES = "SELECT number, date, kind, what FROM changes ORDER BY entry"
+COLUMNS = "number, version, sha256, accuracy, restored, date"
+VERSIONS = f"SELECT {COLUMNS} FROM rounds ORDER BY number"
 
 RECENT = """
 SELECT version, number FROM rounds
 WHERE number >= (SELECT MAX(number) FROM rounds WHERE restored != '' OR number = 0)
 """
 """Versions of which late updates may be taken: not those that the run went back from."""
-
-RECORDS = "SELECT number, version, accuracy, restored, seconds, reports FROM rounds"
 
 ASKED = (
     "SELECT devices FROM asked WHERE version = (SELECT version FROM rounds ORDER BY number DESC)"
@@ -41,6 +47,7 @@ class Progress:
     """Where a run stands: how many rounds are done, and the version they led to.
 
     `restored` is the earlier version whose model this one repeats, if the run went back to it.
+    `date` is in seconds since 1970; None if an earlier version of FedEdge made it.
     """
 
     rounds_done: int
@@ -48,17 +55,16 @@ class Progress:
     sha256: str
     accuracy: float | None
     restored: str = ""
+    date: float | None = None
 
 
-class RoundRecord(NamedTuple):
-    """A version, and the round that made it: its seconds, and the scalars of each device."""
+class Change(NamedTuple):
+    """Something that an operator changed, from the version after `round` rounds on."""
 
-    rounds_done: int
-    version: str
-    accuracy: float | None
-    restored: str
-    seconds: float | None
-    reports: dict[str, dict[str, float]]
+    round: int
+    date: float
+    kind: str
+    what: str
 
 
 class CheckedUpdate(NamedTuple):
@@ -113,13 +119,6 @@ class JournalTables(Journal):
             self._check_format(journal)
             return [Progress(*row) for row in journal.execute(VERSIONS)]
 
-    def rounds(self) -> list[RoundRecord]:
-        """Every version with the round that made it, oldest first, read as `history` is."""
-        with self._reading() as journal:
-            self._check_format(journal)
-            rows = journal.execute(f"{RECORDS} ORDER BY number").fetchall()
-        return [RoundRecord(n, v, a, r, s, json.loads(told)) for n, v, a, r, s, told in rows]
-
     def roster(self) -> tuple[frozenset[str], frozenset[str]]:
         """The devices asked for the newest version, and those in quarantine, as `history` reads."""
         with self._reading() as journal:
@@ -127,6 +126,14 @@ class JournalTables(Journal):
             asked = [device for (row,) in journal.execute(ASKED) for device in json.loads(row)]
             out = (device for (device,) in journal.execute("SELECT device FROM quarantined"))
             return frozenset(asked), frozenset(out)
+
+    # Changes by an operator
+
+    def changes(self) -> list[Change]:
+        """Every change of the run, oldest first; read without taking the folder."""
+        with self._reading() as journal:
+            self._check_format(journal)
+            return [Change(*row) for row in journal.execute(CHANGES)]
 
     # Versions
 
@@ -147,9 +154,21 @@ class JournalTables(Journal):
             json.dumps(reports),
             state_sha256,
             progress.restored,
+            progress.date,
+            len(reports),
         )
         with self._transaction():
             self._add("rounds", *row)
+            if progress.restored:
+                back = (progress.date or 0.0, "rollback", f"back to {progress.restored}")
+                self._add("changes", None, progress.rounds_done, *back)
+            self._compact(progress.rounds_done - KEPT_REPORTS)
+
+    def _compact(self, number: int) -> None:
+        """Forget the reports of an old version; how many there were is kept."""
+        for row in self._rows("rounds", "number = ? AND reports != '{}'", number):
+            self._put("rounds", "number", *row[:REPORTS], "{}", *row[REPORTS + 1 :])
+        self._remove("refused", "number <= ?", number)
 
     def hashes(self, version: str) -> tuple[str, str]:
         """The SHA-256 of a version's model, and of the method's state."""

@@ -48,25 +48,29 @@ def _show(history: Any) -> None:
     from rich.table import Table
 
     table = Table()
-    for name in ("rounds done", "version", "accuracy", "devices", "their mean", "took"):
+    for name in ("rounds done", "date", "version", "accuracy", "devices", "their mean", "took"):
         table.add_column(name)
     for one in history.rounds:
         table.add_row(*_cells(one))
     console = Console(highlight=False, markup=False, emoji=False)
     console.print(table)
     for order in history.orders:
-        at = datetime.fromtimestamp(order["at"]).isoformat(" ", "seconds")
         device = f" {order['device']}" if "device" in order else ""
-        console.print(f"{at}  {order['order']}{device}")
+        console.print(f"{_date(order['at'])}  {order['order']}{device}")
+
+
+def _date(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds).isoformat(" ", "minutes")
 
 
 def _cells(one: Any) -> tuple[str, ...]:
     mean = personal_accuracy(one)
     return (
         str(one.round),
+        "" if one.date is None else _date(one.date),
         one.version + (f" (model of {one.restored})" if one.restored else ""),
         "" if one.accuracy is None else f"{one.accuracy:.1%}",
-        str(len(one.devices)),
+        str(one.participants),
         "" if mean is None else f"{mean:.1%}",
         "" if one.seconds is None else f"{one.seconds:.0f} s",
     )

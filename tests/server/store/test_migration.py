@@ -20,6 +20,9 @@ DROP TABLE standings;
 DROP TABLE asked;
 CREATE TABLE asked (version TEXT PRIMARY KEY, number INTEGER NOT NULL, devices TEXT NOT NULL);
 INSERT INTO asked VALUES ('v1', 1, '{"b": 3}'), ('v0', 0, '{"a": 1, "b": 2}');
+ALTER TABLE rounds DROP COLUMN date;
+ALTER TABLE rounds DROP COLUMN participants;
+DROP TABLE changes;
 PRAGMA user_version = 2;
 """
 
@@ -30,7 +33,7 @@ def older(tmp_path: Path) -> Store:
     store = Store(tmp_path / "state")
     store.open()
     store.enter(Progress(0, "v0", "0" * 64, None), "f" * 64, {}, None)
-    store.enter(Progress(1, "v1", "1" * 64, 0.5), "f" * 64, {}, 2.0)
+    store.enter(Progress(1, "v1", "1" * 64, 0.5), "f" * 64, {"a": {}, "b": {}}, 2.0)
     store.remember(1, "v1", {}, ["a", "b"])
     entries = store._seal.entries
     store._journal.executescript(ASKED_BY_VERSION)
@@ -56,7 +59,13 @@ def test_an_older_journal_is_migrated_and_keeps_what_it_knew(older: Store) -> No
     recalled = older.recall()
     assert recalled.asked == {"v0": {"a": 1, "b": 2}, "v1": {"b": 3}}
     assert recalled.known == {"a", "b"}
-    assert [entry.version for entry in older.history()] == ["v0", "v1"]
+    assert [(entry.version, entry.date) for entry in older.history()] == [
+        ("v0", None),
+        ("v1", None),
+    ]
+    taken = older._journal.execute("SELECT participants FROM rounds ORDER BY number").fetchall()
+    assert taken == [(0,), (2,)]
+    assert older.changes() == []
     older.close()
     assert format_on_disk(older.path) == FORMAT
     older.verify()

@@ -23,7 +23,7 @@ from fededge.wire import chunks, tensors
 from fededge.wire.messages import Manifest, Report
 from fededge_server.machine.events import Refuse
 from fededge_server.machine.facts import Recalled
-from fededge_server.store import CheckedUpdate, Progress, Store
+from fededge_server.store import Change, CheckedUpdate, Progress, Store
 
 LAYOUT = Layout.of(nn.Linear(20, 30))
 
@@ -500,6 +500,7 @@ def test_a_version_that_repeats_an_earlier_one_says_which(store: Store) -> None:
     store.advance(again, LAYOUT, vector(0), {}, {}, None)
     assert reopened(store).progress() == again
     assert store.history() == [first, again]
+    assert store.changes() == [Change(1, 0.0, "rollback", f"back to {first.version}")]
 
 
 def test_pruning_leaves_the_last_versions_and_the_history(store: Store) -> None:
@@ -512,3 +513,17 @@ def test_pruning_leaves_the_last_versions_and_the_history(store: Store) -> None:
             store.load(progress.version, LAYOUT)
     assert [entry.version for entry in store.history()] == [p.version for p in versions]
     assert len(list(store.models.iterdir())) == 4
+
+
+def test_reports_and_refusals_are_kept_for_the_last_thousand_versions(store: Store) -> None:
+    for number in range(1003):
+        sha256 = f"{number:064x}"
+        of = Progress(number, f"{number:06d}-{sha256[-16:]}", sha256, 0.5)
+        store.enter(of, "f" * 64, {"a": {"examples": 3.0}, "b": {"examples": 4.0}}, 1.0)
+        store.refuse(number, Refuse("c", of.version, "odd", False))
+    rows = store._journal.execute("SELECT reports, participants FROM rounds ORDER BY number")
+    kept = [(reports != "{}", participants) for reports, participants in rows]
+    assert kept == [(False, 2)] * 3 + [(True, 2)] * 1000
+    refused = store._journal.execute("SELECT MIN(number), COUNT(*) FROM refused").fetchone()
+    assert refused == (3, 1000)
+    reopened(store).verify()
