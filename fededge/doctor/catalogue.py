@@ -143,7 +143,7 @@ BROKER = {
     ),
     "certificate-refused": _error(
         "the broker lets nobody in without a certificate that it trusts",
-        "fededge init certificates --out <its folder> --devices {name}; copy both files here",
+        "fededge init certificates --out <its folder> --devices {name}; then copy both files here",
     ),
     "login-refused": _error(
         "the broker does not accept this user with this password",
