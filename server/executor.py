@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from fededge._internal.plain_text import plain
+from fededge.broker.dynamic_security import CONTROL, admission, denial
 from fededge.errors import RefusedError, StoreError, WireError
 from fededge.wire.messages import Reply, TaskMessage, encode
 from fededge_server.machine import coordinator, events, orders, rollout
@@ -51,7 +52,9 @@ class GiveOrder:
 Event = coordinator.Event
 Command = coordinator.Command | FulfilRequest | CommitGroup | GiveOrder
 
-Told = events.Invite | events.SendReply | events.RoundOpened | orders.ClearStatus
+Told = (
+    events.Invite | events.SendReply | events.RoundOpened | orders.ClearStatus | orders.ControlUser
+)
 """Commands that are messages."""
 
 GROUPED = (
@@ -103,7 +106,7 @@ class CommandExecutor:
                 return [rollout.PlanKept(plan)]
             case events.Invite() | events.SendReply() | events.RoundOpened():
                 self._tell(command)
-            case orders.ClearStatus():
+            case orders.ClearStatus() | orders.ControlUser():
                 self._tell(command)
             case events.Note() | events.SetAside() | events.RunFinished():
                 self._log(command)
@@ -227,6 +230,9 @@ class CommandExecutor:
                 self.opened.setdefault(number, parts.clock())
                 log.info("round %d: asking %s", number + 1, _listed(devices))
                 parts.publisher.put_state()
+            case orders.ControlUser(device, denied):
+                message = denial(device) if denied else admission(device)
+                parts.session.publish(CONTROL, message)
             case orders.ClearStatus(device):
                 topic = parts.identity.topics.device(device, "status")
                 parts.session.publish(topic, b"", retain=True)

@@ -17,6 +17,8 @@ from fededge_server.challenge import Challenge
 from fededge_server.executor import Command, CommandExecutor, CommitGroup, FulfilRequest
 from fededge_server.machine import events
 from fededge_server.machine.coordinator import CoordinatorMachine, Event
+from fededge_server.machine.fleet.standings import Standing
+from fededge_server.machine.orders import ControlUser
 from fededge_server.parts import CoordinatorParts
 from fededge_server.store import Progress
 from fededge_server.sweeper import Sweeper
@@ -133,6 +135,13 @@ class RunningCoordinator(ServiceShell[Event, Command, Presence]):
     def on_connected(self, event: Connected) -> None:
         self.parts.publisher.look()
         self.announce()
+        self._deny_again()
+
+    def _deny_again(self) -> None:
+        """Shut the revoked devices out, though the broker knows: it may have lost its file."""
+        for device, ordered in self.parts.store.standings().items():
+            if ordered.standing is Standing.REVOKED:
+                self.do(ControlUser(device, denied=True))
 
     def on_lost(self) -> None:
         self.parts.publisher.look()

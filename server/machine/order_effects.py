@@ -11,9 +11,10 @@ from fededge.wire.messages import Reply
 from fededge_server.machine.events import Command, Discard, Note, PublishState, SendReply
 from fededge_server.machine.fleet.participants import Participant
 from fededge_server.machine.fleet.parts import Part
-from fededge_server.machine.fleet.standings import Standing
+from fededge_server.machine.fleet.standings import SHUT_OUT, Standing
 from fededge_server.machine.orders import (
     ClearStatus,
+    ControlUser,
     DeviceOrder,
     DrainOrder,
     ForgetOrder,
@@ -23,13 +24,14 @@ from fededge_server.machine.orders import (
     ReleaseOrder,
     RestOrder,
     ResumeOrder,
+    RevokeOrder,
 )
 from fededge_server.machine.rollout import Staging
 from fededge_server.machine.rounds import Rounds
 
 __all__ = ["EFFECTS", "OrderEffects"]
 
-AnyCommand = Command | ClearStatus
+AnyCommand = Command | ClearStatus | ControlUser
 
 
 @dataclass(frozen=True)
@@ -73,15 +75,24 @@ class OrderEffects:
     def release(self, order: ReleaseOrder, now: float) -> list[AnyCommand]:
         """The open round goes on without the device, unless the round has a place for it."""
         one = self.rounds.participants.of(order.device)
+        let_in = [ControlUser(one.device, denied=False)] * (one.standing is Standing.REVOKED)
         one.standing, one.quarantined_until, one.verdicts = Standing.ACTIVE, -math.inf, ()
         if one.status is None:
-            return []
+            return [*let_in]
         return [*self.rounds.invitations.ask_if_free(one, one.status, now)]
 
     def quarantine(self, order: QuarantineOrder, now: float) -> list[AnyCommand]:
         one = self.rounds.participants.of(order.device)
         one.standing = Standing.QUARANTINED
-        return self._put_out(one, "an operator has put the device in quarantine", now)
+        return self._put_out(one, SHUT_OUT[Standing.QUARANTINED], now)
+
+    def revoke(self, order: RevokeOrder, now: float) -> list[AnyCommand]:
+        """The device is gone for the rounds, whatever it says."""
+        one = self.rounds.participants.of(order.device)
+        one.standing = Standing.REVOKED
+        one.leave()
+        out = self._put_out(one, SHUT_OUT[Standing.REVOKED], now)
+        return [*out, ControlUser(one.device, denied=True)]
 
     def forget(self, order: ForgetOrder, now: float) -> list[AnyCommand]:
         """Remove every record; what the device sends is that of one that nobody has asked."""
@@ -126,6 +137,7 @@ EFFECTS: dict[type, Callable[[OrderEffects, Any, float], list[AnyCommand]]] = {
     RestOrder: OrderEffects.rest,
     QuarantineOrder: OrderEffects.quarantine,
     ReleaseOrder: OrderEffects.release,
+    RevokeOrder: OrderEffects.revoke,
     ForgetOrder: OrderEffects.forget,
     PauseOrder: OrderEffects.pause,
     ResumeOrder: OrderEffects.resume,

@@ -17,6 +17,7 @@ from fededge.wire.messages import DeviceId, Line
 
 __all__ = [
     "ClearStatus",
+    "ControlUser",
     "DeviceOrder",
     "DrainOrder",
     "ForgetOrder",
@@ -28,6 +29,7 @@ __all__ = [
     "ReleaseOrder",
     "RestOrder",
     "ResumeOrder",
+    "RevokeOrder",
     "read_order",
 ]
 
@@ -64,6 +66,12 @@ class QuarantineOrder(DeviceOrder, frozen=True, tag="quarantine"):
     reason: Line = ""
 
 
+class RevokeOrder(DeviceOrder, frozen=True, tag="revoke"):
+    """The same, and the broker shuts it out. The device may be one that nobody has heard of."""
+
+    reason: Line = ""
+
+
 class ReleaseOrder(DeviceOrder, frozen=True, tag="release"):
     """No order is in force for the device any more, and no quarantine."""
 
@@ -81,7 +89,14 @@ class ResumeOrder(BaseOrder, frozen=True, tag="resume"):
 
 
 Order = (
-    DrainOrder | RestOrder | QuarantineOrder | ReleaseOrder | ForgetOrder | PauseOrder | ResumeOrder
+    DrainOrder
+    | RestOrder
+    | QuarantineOrder
+    | RevokeOrder
+    | ReleaseOrder
+    | ForgetOrder
+    | PauseOrder
+    | ResumeOrder
 )
 
 
@@ -105,6 +120,14 @@ class ClearStatus:
     """A command: remove the status of a forgotten device from the broker."""
 
     device: str
+
+
+@dataclass(frozen=True)
+class ControlUser:
+    """A command: have the broker shut a device out, or let it in again."""
+
+    device: str
+    denied: bool
 
 
 def read_order(data: bytes) -> Any:

@@ -10,6 +10,7 @@ from fededge_server.machine.fleet.census import Group
 from fededge_server.machine.fleet.eligibility import Eligibility
 from fededge_server.machine.fleet.participants import Participant
 from fededge_server.machine.fleet.parts import OUT, Part
+from fededge_server.machine.fleet.standings import Standing
 from fededge_server.machine.invitations import Invitations
 from fededge_server.machine.round_state import RoundState
 
@@ -33,6 +34,8 @@ class PresenceTracker:
             text = f"a status of device '{status.device}' came on this one's topic: dropped"
             return [Note(text, device)]
         one = self.state.participants.of(device)
+        if one.standing is Standing.REVOKED:
+            return []
         if event.retained and not self.eligibility.leased(one, now):
             return []  # the broker retained it of a device that is gone
         before, rested = one.status, one.resting

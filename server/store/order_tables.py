@@ -26,6 +26,7 @@ from fededge_server.machine.orders import (
     ReleaseOrder,
     RestOrder,
     ResumeOrder,
+    RevokeOrder,
 )
 from fededge_server.store.records import RecordTables
 
@@ -56,7 +57,7 @@ class OrderTables(RecordTables):
             RefusedError: it cannot be done; nothing was written.
         """
         with self._transaction():
-            if isinstance(order, DeviceOrder):
+            if isinstance(order, DeviceOrder) and not isinstance(order, RevokeOrder):
                 self._check_device(order.device, heard)
             outcome: Outcome = WRITES[type(order)](self, order, at)
             if outcome.changed:
@@ -122,12 +123,23 @@ class OrderTables(RecordTables):
     def quarantine(self, order: QuarantineOrder, at: float) -> Outcome:
         """Also forget that an update was accepted which no version was made of yet."""
         device = order.device
-        before = self._ordered(device, at).standing
-        if before is Standing.QUARANTINED:
+        if not self._shut_out(device, Ordered(Standing.QUARANTINED, reason=order.reason), at):
             return Outcome(False, f"{device} is in quarantine already")
-        self._stand(device, Ordered(Standing.QUARANTINED, reason=order.reason), at)
-        self._remove("accepted", f"device = ? AND number = ({NEWEST})", device)
         return Outcome(True, f"{device} is in quarantine: its updates are refused until `release`")
+
+    def revoke(self, order: RevokeOrder, at: float) -> Outcome:
+        device = order.device
+        if not self._shut_out(device, Ordered(Standing.REVOKED, reason=order.reason), at):
+            return Outcome(False, f"{device} is revoked already")
+        return Outcome(True, f"{device} is revoked: the coordinator refuses it until `release`")
+
+    def _shut_out(self, device: str, wanted: Ordered, at: float) -> bool:
+        """Give a device such a standing; False if it has it."""
+        if self._ordered(device, at).standing is wanted.standing:
+            return False
+        self._stand(device, wanted, at)
+        self._remove("accepted", f"device = ? AND number = ({NEWEST})", device)
+        return True
 
     def release(self, order: ReleaseOrder, at: float) -> Outcome:
         device = order.device
@@ -192,6 +204,7 @@ WRITES: dict[type, Callable[[OrderTables, Any, float], Outcome]] = {
     RestOrder: OrderTables.rest,
     QuarantineOrder: OrderTables.quarantine,
     ReleaseOrder: OrderTables.release,
+    RevokeOrder: OrderTables.revoke,
     ForgetOrder: OrderTables.forget,
     PauseOrder: OrderTables.pause,
     ResumeOrder: OrderTables.resume,

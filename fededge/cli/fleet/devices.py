@@ -6,6 +6,7 @@ import argparse
 import re
 from typing import Any
 
+from fededge.cli.fleet.access import change_access
 from fededge.cli.fleet.coordinator_client import add_fleet_options, fleet_of, give, print_json
 from fededge.errors import ConfigError
 
@@ -18,8 +19,11 @@ machine: it talks to the running coordinator, or works on its folder while it is
   drain       the device ends its turn, and is not asked again
   rest        the same for a stated time
   quarantine  its updates are refused, and it is not asked; an update of the open round is dropped
-  release     it is asked again: ends drain, rest and quarantine
+  revoke      the same, and the broker cuts it off: for a box that is lost or stolen
+  release     it is asked again: ends drain, rest, quarantine and revocation
   forget      all records of it go; if it joins again, it is new
+  pending     list the boxes that ask to be enrolled over the broker
+  accept      enrol a box that asks with `fededge enroll`
 
 examples:
   fededge devices list --config coordinator.toml
@@ -34,7 +38,8 @@ ACTIONS = {
     "drain": "let it end its turn, and do not ask it again",
     "rest": "do not ask it for a while",
     "quarantine": "refuse its updates, and do not ask it",
-    "release": "ask it again: ends drain, rest and quarantine",
+    "revoke": "refuse its updates, and have the broker shut it out",
+    "release": "ask it again: ends drain, rest, quarantine and revocation",
     "forget": "remove all records of it",
 }
 
@@ -52,10 +57,24 @@ def add_to(parser: argparse.ArgumentParser) -> None:
             action.add_argument(
                 "--for", dest="time", required=True, metavar="TIME", help="30s, 20m, 2h or 3d"
             )
-        if name == "quarantine":
+        if name in ("quarantine", "revoke"):
             action.add_argument("--reason", default="", help="kept in the journal")
         add_fleet_options(action)
     parser.set_defaults(run=run)
+    _add_enrolment(actions)
+
+
+def _add_enrolment(actions: Any) -> None:
+    """Add the actions for boxes that are not enrolled yet."""
+    from fededge.cli.operation import accept
+
+    text = "list the boxes that ask to be enrolled over the broker"
+    action = actions.add_parser("pending", help=text, description=f"{text.capitalize()}.")
+    add_fleet_options(action)
+    action.set_defaults(run=accept.list_pending)
+    formatter = argparse.RawDescriptionHelpFormatter
+    text = "enrol a box that asks with `fededge enroll`"
+    accept.add_to(actions.add_parser("accept", help=text, formatter_class=formatter))
 
 
 def run(options: argparse.Namespace) -> None:
@@ -63,6 +82,8 @@ def run(options: argparse.Namespace) -> None:
         _list(options)
     elif options.action == "show":
         _show(options)
+    elif options.action in ("revoke", "release"):
+        change_access(options, _order(options))
     else:
         give(options, _order(options))
 
@@ -75,6 +96,8 @@ def _order(options: argparse.Namespace) -> Any:
             return orders.RestOrder(options.device, seconds(options.time))
         case "quarantine":
             return orders.QuarantineOrder(options.device, options.reason)
+        case "revoke":
+            return orders.RevokeOrder(options.device, options.reason)
         case "drain":
             return orders.DrainOrder(options.device)
         case "release":

@@ -16,7 +16,7 @@ from typing import Protocol
 from fededge.wire.messages import Report, Status
 from fededge_server.machine.fleet.census import Census, Group
 from fededge_server.machine.fleet.parts import PARTS, Attendance, Part
-from fededge_server.machine.fleet.standings import Standing
+from fededge_server.machine.fleet.standings import SHUT_OUT, Standing
 from fededge_server.machine.transfers import Transfer
 
 __all__ = ["ForbiddenMoveError", "Participant", "Participants"]
@@ -146,7 +146,7 @@ class Participant:
         return self.backoff_until is not None and self.backoff_until > now
 
     def quarantined(self, now: float) -> bool:
-        return self.quarantined_until > now or self.standing is Standing.QUARANTINED
+        return self.quarantined_until > now or self.standing in SHUT_OUT
 
     def ordered(self, now: float) -> Standing:
         """Its standing by the operator's orders that are in force."""

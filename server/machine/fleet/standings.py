@@ -6,7 +6,7 @@ import enum
 from collections.abc import Mapping
 from typing import NamedTuple
 
-__all__ = ["ACTIVE", "STANDINGS", "Ordered", "Standing"]
+__all__ = ["ACTIVE", "SHUT_OUT", "STANDINGS", "Ordered", "Standing"]
 
 
 class Standing(enum.Enum):
@@ -16,12 +16,14 @@ class Standing(enum.Enum):
     DRAINED = "drained"
     RESTED = "rested"
     QUARANTINED = "quarantined"
+    REVOKED = "revoked"
 
     __hash__ = object.__hash__  # as that of `Group`
 
 
 DRAIN, REST = "`drain`: it ends its turn, and is not asked again", "`rest`: the same, for a while"
 QUARANTINE = "`quarantine`: its updates are refused, and it is not asked"
+REVOKE = "`revoke`: the same, and the broker shuts it out"
 RELEASE = "`release`"
 
 STANDINGS: Mapping[Standing, Mapping[Standing, str]] = {
@@ -29,20 +31,31 @@ STANDINGS: Mapping[Standing, Mapping[Standing, str]] = {
         Standing.DRAINED: DRAIN,
         Standing.RESTED: REST,
         Standing.QUARANTINED: QUARANTINE,
+        Standing.REVOKED: REVOKE,
     },
     Standing.DRAINED: {
         Standing.ACTIVE: RELEASE,
         Standing.RESTED: REST,
         Standing.QUARANTINED: QUARANTINE,
+        Standing.REVOKED: REVOKE,
     },
     Standing.RESTED: {
         Standing.ACTIVE: f"{RELEASE}, or its time is over",
         Standing.DRAINED: DRAIN,
         Standing.QUARANTINED: QUARANTINE,
+        Standing.REVOKED: REVOKE,
     },
-    Standing.QUARANTINED: {Standing.ACTIVE: RELEASE},
+    Standing.QUARANTINED: {Standing.ACTIVE: RELEASE, Standing.REVOKED: REVOKE},
+    Standing.REVOKED: {Standing.ACTIVE: RELEASE},
 }
 """The orders that lead from one standing to the next. Others are refused."""
+
+
+SHUT_OUT: Mapping[Standing, str] = {
+    Standing.QUARANTINED: "the device is in quarantine, by order of an operator",
+    Standing.REVOKED: "the device is revoked, by order of an operator",
+}
+"""Standings in which updates are refused, with the reason that the device hears."""
 
 
 class Ordered(NamedTuple):

@@ -20,6 +20,7 @@ from fededge_server.machine.fleet.parts import Part
 from fededge_server.machine.order_effects import OrderEffects
 from fededge_server.machine.orders import (
     ClearStatus,
+    ControlUser,
     DrainOrder,
     ForgetOrder,
     OrderGiven,
@@ -28,6 +29,7 @@ from fededge_server.machine.orders import (
     ReleaseOrder,
     RestOrder,
     ResumeOrder,
+    RevokeOrder,
 )
 from tests.server.machine.test_rounds import V1, Driven, only, report, status, with_update
 
@@ -176,3 +178,34 @@ def test_an_update_that_is_put_out_leaves_a_merge_that_a_full_disk_put_off() -> 
     fleet.order(QuarantineOrder("a"))
     (merge,) = only(fleet(Full(False)), Merge)
     assert sorted(merge.reports) == ["b", "c"]
+
+
+def test_no_round_waits_for_a_revoked_device_and_its_update_does_not_count() -> None:
+    fleet = Fleet()
+    fleet(*map(with_update, "ab"))
+    commands = fleet.order(RevokeOrder("a"))
+    assert only(commands, ControlUser) == [ControlUser("a", denied=True)]
+    assert [(c.device, c.reply.kind) for c in only(commands, SendReply)] == [("a", "refused")]
+    merge = only(fleet(with_update("c")), Merge)
+    assert sorted(merge[0].reports) == ["b", "c"]
+
+
+def test_a_revoked_device_is_not_there_whatever_it_says() -> None:
+    fleet = Fleet()
+    fleet.order(RevokeOrder("a"))
+    assert only(fleet(*map(with_update, "bc")), Merge)
+    fleet(MergeDone(V1))
+    commands = fleet(status("a"), report("a", V1))
+    assert not fleet.participants["a"].online
+    assert "a" not in invited(commands)
+    assert {c.reply.kind for c in only(commands, SendReply)} == {"refused"}
+
+
+def test_a_revoked_device_comes_back_by_release_alone() -> None:
+    fleet = Fleet()
+    fleet.order(RevokeOrder("a"))
+    commands = fleet.order(ReleaseOrder("a"))
+    assert only(commands, ControlUser) == [ControlUser("a", denied=False)]
+    fleet(status("a"))
+    assert fleet.participants["a"].online
+    assert only(fleet.order(ReleaseOrder("b")), ControlUser) == []

@@ -19,6 +19,7 @@ from fededge_server.machine.orders import (
     ReleaseOrder,
     RestOrder,
     ResumeOrder,
+    RevokeOrder,
     read_order,
 )
 from fededge_server.store import CheckedUpdate, Progress, Store
@@ -90,6 +91,7 @@ def test_a_standing_follows_the_table(store: Store) -> None:
         Standing.RESTED: RestOrder("a", 60.0),
         Standing.QUARANTINED: QuarantineOrder("a"),
         Standing.ACTIVE: ReleaseOrder("a"),
+        Standing.REVOKED: RevokeOrder("a"),
     }
     for before in Standing:
         for after in Standing:
@@ -167,3 +169,12 @@ def test_a_pause_outlasts_the_process(store: Store) -> None:
 def test_what_is_not_an_order_is_refused_with_one_line(text: bytes) -> None:
     with pytest.raises(RefusedError, match=r"^not an order: [^\n]*\Z"):
         read_order(text)
+
+
+def test_a_device_that_nobody_has_heard_of_can_be_revoked(store: Store) -> None:
+    """A box may be stolen before it joins."""
+    with pytest.raises(RefusedError):
+        store.order(QuarantineOrder("stolen"), NOW)
+    assert store.order(RevokeOrder("stolen", "stolen"), NOW).changed
+    assert not store.order(RevokeOrder("stolen"), NOW).changed
+    assert store.standings()["stolen"].standing is Standing.REVOKED
