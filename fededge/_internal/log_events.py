@@ -76,6 +76,7 @@ EVENTS = {
     "data-unfit": "",
     "job-failed": "",
     "worker-failed": "the worker failed",
+    "orphan-killed": "killing the ",
     "hardware-chosen": "",
     "hardware-unused": "",
     "priority-refused": "hardware.priority: ",

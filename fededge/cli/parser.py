@@ -25,6 +25,8 @@ COMMANDS = {
     "resume": "end the pause of a federation",
     "history": "show the rounds of a federation and its operator's orders; plot accuracies",
     "rollback": "continue a federation from an earlier version of its model",
+    "backup": "write the state of a coordinator or an agent into one file, while it runs",
+    "restore": "make a state folder from a backup, on this or another machine",
     "status": "show the state of a federation: its round, its model, its devices",
     "audit": "show what has left this device",
     "export": "manage a device's exported models: list, roll back, pin, report bad",
@@ -42,7 +44,7 @@ FOLDERS = {
     "experiments": ("simulate", "compare", "partition"),
     "operation": (
         *("coordinator", "agent", "install-service", "rollback", "status", "audit", "init"),
-        "doctor",
+        *("doctor", "backup", "restore"),
     ),
     "fleet": ("devices", "pause", "resume", "history"),
     "apps": ("export", "predict", "serve-model"),
