@@ -41,6 +41,9 @@ class Tenant(Federation):
             self.agent(device, index, broker=self.access(device), export={"variants": []})
         self.coordinator(broker=self.access("coordinator"), rounds=rounds)
 
+    def finish(self) -> None:
+        self.wait_for(lambda: self.done, f"two rounds of {self.name}", 180.0)
+
     @property
     def done(self) -> bool:
         store = Store(self.state("coordinator"))
@@ -70,7 +73,7 @@ def test_two_federations_share_a_closed_broker(tenants: list[Tenant]) -> None:
     for tenant in tenants:
         tenant.launch()
     for tenant in tenants:
-        tenant.wait_for(lambda tenant=tenant: tenant.done, f"two rounds of {tenant.name}", 180.0)
+        tenant.finish()
     port, pki = tenants[0].port, tenants[0].pki
     site = Site(pki, port, pki, False)
     with Probing(site.user("coordinator"), PATIENCE) as line:

@@ -7,21 +7,16 @@ import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from fededge.cli.operation.enroll import read_small
-from fededge.config import CoordinatorConfig, load
-from fededge.credentials.signing_keys import public_pem, read_signing_key, read_trusted_keys
-from fededge.enrolment.answer import EnrolmentAnswer, accept, ca_fingerprint
-from fededge.enrolment.request import (
-    LARGEST_REQUEST,
-    EnrolmentRequest,
-    read_request,
-    same_fingerprint,
-)
 from fededge.errors import ConfigError, RefusedError
 from fededge.storage.files import read_file, write_public
+
+if TYPE_CHECKING:
+    from fededge.config import CoordinatorConfig
+    from fededge.enrolment.answer import EnrolmentAnswer
+    from fededge.enrolment.request import EnrolmentRequest
 
 __all__ = ["add_to", "list_pending"]
 
@@ -85,6 +80,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 def list_pending(options: argparse.Namespace) -> None:
     """List the boxes whose requests wait at the broker; anybody may have written them."""
     from fededge.cli.operation.enrolment_line import pending
+    from fededge.config import CoordinatorConfig, load
 
     config = load(options.config, CoordinatorConfig)
     found = {
@@ -101,6 +97,9 @@ def list_pending(options: argparse.Namespace) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    from fededge.config import CoordinatorConfig, load
+    from fededge.enrolment.answer import EnrolmentAnswer, accept, ca_fingerprint
+
     if not 1 <= options.days <= 36500:
         raise ConfigError(f"--days {options.days}: must be 1 to 36500")
     if (options.request is None) != (options.answer is None):
@@ -122,6 +121,7 @@ def run(options: argparse.Namespace) -> None:
 
 def _request(options: argparse.Namespace, config: CoordinatorConfig | None) -> EnrolmentRequest:
     from fededge.cli.operation.enrolment_line import pending_request
+    from fededge.enrolment.request import LARGEST_REQUEST, read_request
 
     if options.request is not None:
         return read_request(read_small("--request", options.request, LARGEST_REQUEST))
@@ -133,6 +133,8 @@ def _request(options: argparse.Namespace, config: CoordinatorConfig | None) -> E
 def _give(
     options: argparse.Namespace, config: CoordinatorConfig | None, answer: EnrolmentAnswer
 ) -> None:
+    import msgspec
+
     from fededge.cli.operation.enrolment_line import send_answer
 
     data, device = msgspec.json.encode(answer), answer.device
@@ -148,6 +150,8 @@ def _give(
 
 def _confirm(request: EnrolmentRequest, given: str | None) -> None:
     """Return if the operator vouches for the key; else nothing is signed."""
+    from fededge.enrolment.request import same_fingerprint
+
     shown = request.fingerprint
     if given is not None:
         if not same_fingerprint(given, shown):
@@ -188,6 +192,8 @@ def _configured(options: argparse.Namespace, config: CoordinatorConfig) -> Site:
 
 def _public_keys(private: Path) -> str:
     """The public key of the coordinator's; during a rotation both, from `signing.pub` beside it."""
+    from fededge.credentials.signing_keys import public_pem, read_signing_key, read_trusted_keys
+
     own, public = read_signing_key(private), private.with_suffix(".pub")
     if public.exists() and own.public_key() in read_trusted_keys(public):
         return public.read_text("ascii")
@@ -195,6 +201,8 @@ def _public_keys(private: Path) -> str:
 
 
 def _trusted_key(options: argparse.Namespace) -> str | None:
+    from fededge.credentials.signing_keys import read_trusted_keys
+
     if options.trusted_key is None:
         return None
     read_trusted_keys(options.trusted_key)

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from fededge.cli.operation.init import data_section
-from fededge.config import AgentConfig, BrokerConfig, template
-from fededge.enrolment.answer import LARGEST_ANSWER, EnrolmentAnswer, TrustedAnswer, read_answer
-from fededge.enrolment.request import (
-    fingerprint,
-    make_request,
-    read_key,
-    read_request,
-    same_fingerprint,
-)
 from fededge.errors import ConfigError
 from fededge.storage.files import make_folder, read_bounded, read_file, replace_file, write_public
+
+if TYPE_CHECKING:
+    from fededge.enrolment.answer import EnrolmentAnswer, TrustedAnswer
 
 __all__ = ["add_to", "read_small"]
 
@@ -82,6 +76,8 @@ def _add_line(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    from fededge.enrolment.answer import LARGEST_ANSWER
+
     folder: Path = options.out.absolute()
     key = folder / f"{options.device}.key"
     if options.answer is not None:
@@ -98,6 +94,8 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _make(folder: Path, key: Path, device: str) -> bytes:
+    from fededge.enrolment.request import make_request, read_request
+
     make_folder(folder)
     there = key.exists()
     request = make_request(key, device)
@@ -110,6 +108,8 @@ def _ask(options: argparse.Namespace, pem: bytes) -> bytes:
     """Ask over the broker, as the user of boxes that are not enrolled yet."""
     from fededge.broker.access_list import ENROL
     from fededge.cli.operation.enrolment_line import ask
+    from fededge.config import BrokerConfig
+    from fededge.enrolment.request import read_request
 
     folder = options.certificates
     if folder is None or not options.federation:
@@ -127,6 +127,9 @@ def _ask(options: argparse.Namespace, pem: bytes) -> bytes:
 
 
 def _take(folder: Path, key: Path, options: argparse.Namespace, data: bytes) -> None:
+    from fededge.enrolment.answer import read_answer
+    from fededge.enrolment.request import fingerprint, read_key
+
     own = read_key(key).public_key()
     answer = read_answer(data, options.device, own)
     _check_ca(folder, answer, options.ca_fingerprint)
@@ -147,6 +150,8 @@ def _take(folder: Path, key: Path, options: argparse.Namespace, data: bytes) -> 
 
 def _check_ca(folder: Path, answer: TrustedAnswer, wanted: str | None) -> None:
     """Refuse a CA that is not the one of which the operator, or an earlier answer, told."""
+    from fededge.enrolment.request import same_fingerprint
+
     if wanted is not None and not same_fingerprint(wanted, answer.ca_fingerprint):
         raise ConfigError(
             f"--ca-fingerprint {wanted}: the answer's CA has {answer.ca_fingerprint}; it is not "
@@ -161,6 +166,9 @@ def _check_ca(folder: Path, answer: TrustedAnswer, wanted: str | None) -> None:
 
 
 def _configuration(folder: Path, facts: EnrolmentAnswer, data: str) -> str:
+    from fededge.cli.operation.init import data_section
+    from fededge.config import AgentConfig, template
+
     files = {"ca": "ca.crt", "certificate": f"{facts.device}.crt", "key": f"{facts.device}.key"}
     broker = {"host": facts.host, "port": facts.port, "tls": True}
     values = {
