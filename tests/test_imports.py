@@ -85,7 +85,12 @@ PARTS = _parts(TABLE)
 ONLY: dict[str, tuple[str, ...]] = {
     "aiohttp": ("fededge_server.api.http_app",),
     "amqtt": ("fededge.broker",),
-    "cryptography": ("fededge.credentials", "fededge.predictor", "fededge.wire"),
+    "cryptography": (
+        "fededge.credentials",
+        "fededge.enrolment",
+        "fededge.predictor",
+        "fededge.wire",
+    ),
     "fededge._C": ("fededge.ops",),
     "fededge._cuda": ("fededge.ops",),
     "fededge._sums": ("fededge.federated.sums",),

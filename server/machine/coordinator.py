@@ -13,7 +13,7 @@ from fededge_server.machine.rounds import Rounds
 __all__ = ["Command", "CoordinatorMachine", "Event"]
 
 Event = events.Event | rollout.Event | orders.OrderGiven
-Command = events.Command | rollout.Command | orders.ClearStatus
+Command = events.Command | rollout.Command | orders.ClearStatus | orders.ControlUser
 
 
 @dataclass(frozen=True)
