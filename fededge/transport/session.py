@@ -7,6 +7,7 @@ is acknowledged to the broker only after its reader has handled it.
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import ssl
 import threading
@@ -102,7 +103,8 @@ class Session:
             return
         if last_words is not None and client.is_connected():
             sent = client.publish(last_words.topic, last_words.payload, qos=1, retain=True)
-            sent.wait_for_publish(FAREWELL_SECONDS)
+            with contextlib.suppress(RuntimeError):  # the connection was lost meanwhile
+                sent.wait_for_publish(FAREWELL_SECONDS)
         client.disconnect()
         client.loop_stop()
         self._client = None  # paho closes its last sockets when it is garbage-collected

@@ -78,7 +78,8 @@ def test_a_federation_runs_on_what_the_page_makes(made: Path) -> None:
 
 def test_the_secrets_are_for_their_owner(made: Path) -> None:
     secret = [*made.rglob("*.key"), *made.rglob("*.password"), made / "with-passwords/passwords"]
-    assert len(secret) == 5 + 1 + 3 + 1  # certificates, signing, passwords, their hashes
+    # certificates, those of boxes that enrol, signing, passwords, their hashes
+    assert len(secret) == 5 + 2 + 1 + 3 + 1
     assert [path for path in secret if path.stat().st_mode & 0o077] == []
 
 

@@ -119,7 +119,7 @@ def test_a_box_that_is_not_enrolled_may_ask_and_nothing_else(door: Door) -> None
         desk.listen(PATIENCE, lambda: any(each.payload == b"done" for each in desk.heard))
         assert b"forged" not in {each.payload for each in desk.heard}
         stranger.listen(0.5)
-        assert stranger.heard == []
+        assert {each.topic.split("/")[3] for each in stranger.heard} <= {"enrol"}  # answers
 
 
 def test_only_requests_of_their_own_topic_are_pending(

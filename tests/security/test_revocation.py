@@ -38,6 +38,7 @@ def test_a_revoked_device_is_cut_off_and_no_round_waits_for_it(
         run.wait(lambda: heard_cut(rogue), "the end of its connection")
         fleet.wait_for(lambda: "ordered by the operator: revoke" in run.log, "the order")
         rogue.announces()
+        rogue.session.stop()
         # Two devices are there, and three must be: no other round begins, but this one ends.
         run.wait(lambda: run.rounds_done == done + 1, "the end of the round")
         assert ROGUE not in run.merged()[-1]
