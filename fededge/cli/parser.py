@@ -20,6 +20,10 @@ COMMANDS = {
     "coordinator": "run the coordinator of a federation",
     "agent": "run the agent of a device",
     "install-service": "install the coordinator or the agent as a systemd service",
+    "devices": "list the devices of a federation; drain, rest, quarantine, release, forget one",
+    "pause": "pause a federation: no new round begins",
+    "resume": "end the pause of a federation",
+    "history": "show the rounds of a federation and its operator's orders; plot accuracies",
     "rollback": "continue a federation from an earlier version of its model",
     "backup": "write the state of a coordinator or an agent into one file, while it runs",
     "restore": "make a state folder from a backup, on this or another machine",
@@ -42,6 +46,7 @@ FOLDERS = {
         *("coordinator", "agent", "install-service", "rollback", "status", "audit", "init"),
         *("doctor", "backup", "restore"),
     ),
+    "fleet": ("devices", "pause", "resume", "history"),
     "apps": ("export", "predict", "serve-model"),
     "terminal": ("completion", "man"),
 }
