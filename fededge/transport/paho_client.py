@@ -16,7 +16,7 @@ from fededge.config import BrokerConfig
 from fededge.credentials import tls
 from fededge.transport.events import Will
 
-__all__ = ["connect", "make_client", "publish", "subscription_filters"]
+__all__ = ["connect", "make_client", "publish", "subscription_filters", "turn_password"]
 
 RECEIVE_MAXIMUM = 64
 """Messages that the broker may send before the first is acknowledged (flow control)."""
@@ -49,6 +49,12 @@ def make_client(
         client.will_set(will.topic, will.payload, qos=1, retain=True)
     client.on_socket_open = _no_delay
     return client
+
+
+def turn_password(client: mqtt.Client, broker: BrokerConfig) -> None:
+    """Try the other password of a rotation with paho's next attempt."""
+    turned = [*broker.passwords].index(client.password or "") + 1
+    client.username_pw_set(broker.username, broker.passwords[turned % len(broker.passwords)])
 
 
 def connect(client: mqtt.Client, broker: BrokerConfig, keep_seconds: int) -> None:

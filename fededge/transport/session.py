@@ -22,6 +22,7 @@ from fededge.credentials import tls
 from fededge.errors import TransportError
 from fededge.transport import paho_client
 from fededge.transport.backpressure import Backlog
+from fededge.transport.denials import Denials
 from fededge.transport.events import Connected, Delivered, Event, Failed, Incoming, Lost, Will
 from fededge.transport.outbox import Outbox, Parcel
 
@@ -35,7 +36,10 @@ UNKNOWN_PROTOCOL = 0x84
 PASSWORD = "the password in FEDEDGE_PASSWORD"
 TAKEN_OVER = 0x8E
 
-CALLBACKS = ("on_connect", "on_disconnect", "on_connect_fail", "on_message", "on_publish")
+CALLBACKS = (
+    *("on_connect", "on_disconnect", "on_connect_fail"),
+    *("on_message", "on_publish", "on_subscribe"),
+)
 """Attributes of paho's client; our methods have the same names with an underscore."""
 
 
@@ -65,6 +69,7 @@ class Session:
         self._outbox = Outbox(self._hand)
         self._counting = False
         self._backlog = Backlog()
+        self._denials = Denials(inbox.put)
         self._hung_up = False
         self._refusals = 0
 
@@ -125,7 +130,7 @@ class Session:
             if lasting:
                 self._subscriptions.update(wanted)
             if topics and self._client is not None and self._client.is_connected():
-                self._client.subscribe(paho_client.subscription_filters(self.broker, wanted))
+                self._subscribe(self._client, wanted)
 
     def unsubscribe(self, *topics: str) -> None:
         with self._lock:
@@ -167,7 +172,13 @@ class Session:
 
     def _publish(self, topic: str, payload: bytes, retain: bool, expiry: int | None) -> int:
         assert self._client is not None, "publish before start"
-        return paho_client.publish(self._client, self.broker, topic, payload, retain, expiry)
+        number = paho_client.publish(self._client, self.broker, topic, payload, retain, expiry)
+        self._denials.sent(number, topic)
+        return number
+
+    def _subscribe(self, client: mqtt.Client, wanted: dict[str, bool]) -> None:
+        _, number = client.subscribe(paho_client.subscription_filters(self.broker, wanted))
+        self._denials.sent(number, *wanted)
 
     def _make_client(self) -> mqtt.Client:
         client = paho_client.make_client(self.broker, self.client_id, self.will, self.keep_seconds)
@@ -205,15 +216,17 @@ class Session:
             self._refused(client, code)
             return
         with self._lock:
-            for one in paho_client.subscription_filters(self.broker, self._subscriptions):
-                client.subscribe([one])
+            for topic, exact in self._subscriptions.items():
+                self._subscribe(client, {topic: exact})
         self._accepted, self._refusals = True, 0
         self._first_answer.put("")
         self.inbox.put(Connected(bool(flags.session_present)))
 
     def _refused(self, client: mqtt.Client, code: ReasonCode) -> None:
         """Give up on wrong credentials or a wrong protocol; retry any other refusal."""
-        if code.value in NOT_AUTHORISED and self._other_password(client):
+        self._refusals += 1
+        if code.value in NOT_AUTHORISED and self._refusals < len(self.broker.passwords):
+            paho_client.turn_password(client, self.broker)
             return
         user = f"user '{self.broker.username}'" if self.broker.username else "an anonymous client"
         remedy = {
@@ -226,16 +239,6 @@ class Session:
         reason = f"{self.address}: the broker refuses {user} ({code}); {remedy}"
         self._give_up(client, reason)
         self._first_answer.put(reason)
-
-    def _other_password(self, client: mqtt.Client) -> bool:
-        """Try the other password of a rotation, with paho's next attempt; False if none is left."""
-        self._refusals += 1
-        passwords = self.broker.passwords
-        if self._refusals >= len(passwords):
-            return False
-        turned = [*passwords].index(client.password or "") + 1
-        client.username_pw_set(self.broker.username, passwords[turned % len(passwords)])
-        return True
 
     def _on_disconnect(
         self, client: mqtt.Client, userdata: Any, flags: Any, code: ReasonCode, properties: Any
@@ -283,8 +286,14 @@ class Session:
     def _on_publish(
         self, client: mqtt.Client, userdata: Any, number: int, code: ReasonCode, properties: Any
     ) -> None:
+        self._denials.published(number, code)
         if self._counting:  # only a sender of chunks needs the event
             self.inbox.put(Delivered(number))
+
+    def _on_subscribe(
+        self, client: mqtt.Client, userdata: Any, number: int, codes: Any, properties: Any
+    ) -> None:
+        self._denials.subscribed(number, codes)
 
 
 def _reason(error: OSError) -> str:
