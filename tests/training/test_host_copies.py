@@ -17,12 +17,15 @@ from fededge.training.host_copies import CROSSING, HostCopies
 from tests import accelerator
 from tests.methods.test_accelerator import TRAINING, task, trainer
 
+COPIES = {torch.ops.aten.copy_.default: 1, torch.ops.aten._to_copy.default: 0}
+"""Ops that copy, and which of their arguments is copied."""
+
 
 class Crossings(TorchDispatchMode):
     """The bytes of each copy from the device to the host."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's own
         self.sizes: list[int] = []
 
     def __torch_dispatch__(
@@ -33,10 +36,10 @@ class Crossings(TorchDispatchMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        source = args[1] if func is torch.ops.aten.copy_.default else args[0] if args else None
-        copies = func in (torch.ops.aten.copy_.default, torch.ops.aten._to_copy.default)
-        if copies and not source.is_cpu and result.is_cpu:
-            self.sizes.append(source.nbytes)
+        if func in COPIES:
+            source: Tensor = args[COPIES[func]]
+            if result.is_cpu and not source.is_cpu:
+                self.sizes.append(source.nbytes)
         return result
 
 
