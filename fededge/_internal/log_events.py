@@ -83,7 +83,7 @@ EVENTS = {
     "model-irreplaceable": "there is no other model",
     "model-withdrawn": r"model \d+ is withdrawn",
     "model-skipped": r"model \d+ is skipped",
-    "model-unmeasured": r"model \d+ cannot be measured",
+    "model-unmeasured": r"(model \d+|a new model) cannot be measured",
     "rollout-followed": r"rollout \d+, model",
     "export-failed": "no (ONNX model can be made|personal model is exported)",
     "promotion-failed": "",
