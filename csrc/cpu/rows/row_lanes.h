@@ -1,7 +1,7 @@
 // RowLanes: rows of few columns, one column of a pack of rows per step.
 #pragma once
 
-#include "cpu/transpose.h"
+#include "cpu/rows/transpose.h"
 #include "kernels/lanes.h"
 
 namespace fededge::cpu {

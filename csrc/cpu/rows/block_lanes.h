@@ -5,7 +5,7 @@
 // with the next row. The arithmetic of each row is that of ColumnLanes.
 #pragma once
 
-#include "cpu/column_lanes.h"
+#include "cpu/rows/column_lanes.h"
 
 namespace fededge::cpu {
 

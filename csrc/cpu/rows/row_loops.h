@@ -4,10 +4,10 @@
 // function in which they appear before it inlines that function into a caller with wider registers.
 #pragma once
 
-#include "cpu/block_lanes.h"
-#include "cpu/column_lanes.h"
-#include "cpu/row_dispatch.h"
-#include "cpu/row_lanes.h"
+#include "cpu/rows/block_lanes.h"
+#include "cpu/rows/column_lanes.h"
+#include "cpu/rows/row_dispatch.h"
+#include "cpu/rows/row_lanes.h"
 #include "kernels/distillation.h"
 #include "kernels/label_loss.h"
 #include "kernels/probability_sums.h"

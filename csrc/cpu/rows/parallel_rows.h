@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "cpu/row_dispatch.h"
+#include "cpu/rows/row_dispatch.h"
 #include "cpu/simd.h"
 
 namespace fededge::cpu {

@@ -5,7 +5,7 @@
 // depend on the size of the registers.
 #pragma once
 
-#include "cpu/convolution_loops.h"
+#include "cpu/convolution/convolution_loops.h"
 
 namespace fededge::cpu {
 
@@ -194,8 +194,8 @@ FEDEDGE_HD void add_to_image(const Patches& p, const Cells& cells, const float* 
   }
 }
 
-// Defines the three entry points of cpu/convolution.h for an instruction set with registers of
-// `kRegister` bytes.
+// Defines the three entry points of cpu/convolution/convolution.h for an instruction set with
+// registers of `kRegister` bytes.
 #define FEDEDGE_CONVOLUTIONS(isa, kRegister)                                                       \
   void convolve_##isa(const Convolution& layer, const float* image, float* out, uint8_t* where) {  \
     convolve<kRegister>(layer, image, out, where);                                                 \

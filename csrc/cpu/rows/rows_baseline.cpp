@@ -1,4 +1,4 @@
-#include "cpu/row_loops.h"
+#include "cpu/rows/row_loops.h"
 
 namespace fededge::cpu {
 

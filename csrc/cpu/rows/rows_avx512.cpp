@@ -2,7 +2,7 @@
 #define FEDEDGE_AVX512
 #include "cpu/isa_begin.h"
 
-#include "cpu/row_loops.h"
+#include "cpu/rows/row_loops.h"
 
 namespace fededge::cpu {
 

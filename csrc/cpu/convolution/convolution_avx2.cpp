@@ -2,7 +2,7 @@
 #define FEDEDGE_AVX2
 #include "cpu/isa_begin.h"
 
-#include "cpu/convolution_backward_loops.h"
+#include "cpu/convolution/convolution_backward_loops.h"
 
 namespace fededge::cpu {
 

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fededge.config import AgentConfig
-from fededge.doctor.access import NOBODY, VERSION, tells
-from fededge.doctor.broker_limits import chunk_bytes
 from fededge.doctor.catalogue import Diagnosis, found
+from fededge.doctor.on_broker.access import NOBODY, VERSION, tells
+from fededge.doctor.on_broker.broker_limits import chunk_bytes
 from fededge.doctor.subject import Subject
 from fededge.transport.probing import GRANTED, Probing
 from fededge.wire.messages import Claim, encode

@@ -10,8 +10,8 @@
 #include <tuple>
 #include <vector>
 
-#include "cpu/convolution.h"
-#include "cpu/padded_images.h"
+#include "cpu/convolution/convolution.h"
+#include "cpu/convolution/padded_images.h"
 #include "cpu/simd.h"
 #include "ops/convolution_checks.h"
 

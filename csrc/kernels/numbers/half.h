@@ -4,8 +4,8 @@
 // whether or not subnormal numbers are flushed to zero.
 #pragma once
 
-#include "kernels/host_device.h"
-#include "kernels/select.h"
+#include "kernels/numbers/host_device.h"
+#include "kernels/numbers/select.h"
 
 namespace fededge {
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "kernels/host_device.h"
+#include "kernels/numbers/host_device.h"
 
 namespace fededge::cpu {
 

@@ -1,12 +1,12 @@
 #if defined(__x86_64__)
-#define FEDEDGE_AVX2
+#define FEDEDGE_AVX512
 #include "cpu/isa_begin.h"
 
-#include "cpu/row_loops.h"
+#include "cpu/convolution/convolution_backward_loops.h"
 
 namespace fededge::cpu {
 
-FEDEDGE_ROWS(rows_avx2, 32)
+FEDEDGE_CONVOLUTIONS(avx512, 64)
 
 }  // namespace fededge::cpu
 

@@ -1,7 +1,7 @@
 // Branch-free selection of one of two values.
 #pragma once
 
-#include "kernels/bits.h"
+#include "kernels/numbers/bits.h"
 
 namespace fededge {
 

@@ -1,5 +1,5 @@
 // The forward ops of the pooled convolution: checks, layouts, threads.
-#include "cpu/convolution.h"
+#include "cpu/convolution/convolution.h"
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/Parallel.h>
@@ -9,7 +9,7 @@
 #include <optional>
 #include <tuple>
 
-#include "cpu/padded_images.h"
+#include "cpu/convolution/padded_images.h"
 #include "cpu/simd.h"
 #include "ops/convolution_checks.h"
 

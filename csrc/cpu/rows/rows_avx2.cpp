@@ -1,12 +1,12 @@
 #if defined(__x86_64__)
-#define FEDEDGE_AVX512
+#define FEDEDGE_AVX2
 #include "cpu/isa_begin.h"
 
-#include "cpu/convolution_backward_loops.h"
+#include "cpu/rows/row_loops.h"
 
 namespace fededge::cpu {
 
-FEDEDGE_CONVOLUTIONS(avx512, 64)
+FEDEDGE_ROWS(rows_avx2, 32)
 
 }  // namespace fededge::cpu
 

@@ -1,4 +1,4 @@
-#include "cpu/convolution_backward_loops.h"
+#include "cpu/convolution/convolution_backward_loops.h"
 
 namespace fededge::cpu {
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fededge.credentials.inspection import read_certificate
 from fededge.doctor.catalogue import Diagnosis, found
-from fededge.doctor.reach import handshake
+from fededge.doctor.on_broker.reach import handshake
 from fededge.doctor.subject import Subject
 
 __all__ = ["SOON", "brokers", "own"]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fededge.config import AgentConfig
 from fededge.doctor.catalogue import Diagnosis, found
-from fededge.doctor.disk import existing
+from fededge.doctor.on_box.disk import existing
 from fededge.doctor.subject import Subject
 from fededge.storage.sealed import read_sealed
 

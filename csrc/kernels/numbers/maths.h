@@ -5,7 +5,7 @@
 // `Real`, `bits`, `from_bits` and `where`.
 #pragma once
 
-#include "kernels/bits.h"
+#include "kernels/numbers/bits.h"
 
 namespace fededge {
 

@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-#include "kernels/host_device.h"
+#include "kernels/numbers/host_device.h"
 
 namespace fededge {
 

@@ -4,7 +4,7 @@
 // bits, whatever their registers. Processors without it use torch's convolution.
 #pragma once
 
-#include "cpu/convolution.h"
+#include "cpu/convolution/convolution.h"
 #include "cpu/pack.h"
 
 namespace fededge::cpu {
