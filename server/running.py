@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from datetime import datetime
 
 from fededge.errors import DiskFullError, RefusedError
 from fededge.service.presence import Holder
@@ -76,6 +77,8 @@ class RunningCoordinator(ServiceShell[Event, Command, Presence]):
 
     def on_tick(self) -> None:
         self.sweeper.tick(self.clock())
+        if self.parts.config.rounds.hours:
+            self.handle(events.TimeOfDay(datetime.fromtimestamp(self.parts.wall())))
         self._look_for_space()
         if self.parts.judge.request.open and not self.parts.view.full:
             self.do(FulfilRequest())

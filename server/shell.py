@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import math
 import queue
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -189,6 +191,7 @@ class Coordinator:
             publisher=publisher,
             message=message,
             clock=self.clock,
+            wall=self.wall,
             lines=lines,
             watch=self.watch,
         )
@@ -207,7 +210,9 @@ class Coordinator:
         )
         done, version = progress.rounds_done, progress.version
         now = self.clock()
-        rounds = Rounds(facts, config.rounds, done, version, store.recall(), now)
+        age = math.inf if progress.date is None else self.wall() - progress.date
+        recalled = replace(store.recall(), age=age)
+        rounds = Rounds(facts, config.rounds, done, version, recalled, now)
         store.clear_spool(keep=rounds.spooled)
         return rounds
 

@@ -11,7 +11,6 @@ from fededge.errors import ExportError
 from fededge.export import Candidate, ModelRegistry, Samples, Template, fill_candidate
 from fededge.export.candidate import import_tools
 from fededge.export.parity import as_array, probabilities
-from fededge.predictor.manifest import MODEL
 from fededge_agent.exports.export_requests import ExportRequest, PersonalModel
 from fededge_agent.exports.handover_files import read_personal, read_samples
 from fededge_agent.exports.promotion import Promotion
@@ -60,12 +59,12 @@ class DeviceExports:
         samples = read_samples(self.folder)
         if not len(samples.held_y):
             return None
-        file = self.promotion.models.path(model) / MODEL if isinstance(model, int) else model
+        file = self.promotion.models.path(model) / "model.onnx" if isinstance(model, int) else model
         try:
             found = probabilities(file, as_array(samples.held_x))
         except ExportError as error:
-            name = f"model {model}" if isinstance(model, int) else "a new model"
-            log.warning("%s cannot be measured: %s", name, error)
+            name = model if isinstance(model, int) else "(new)"
+            log.warning("model %s cannot be measured: %s", name, error)
             return None
         right: list[bool] = (found.argmax(1) == as_array(samples.held_y)).tolist()
         return right

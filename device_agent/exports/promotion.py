@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from fededge.errors import StoreError
 from fededge.export import ModelManifest, ModelRegistry
 from fededge.federated.rollout import may_use
-from fededge.predictor.manifest import MODEL
 from fededge.wire.messages import Rollout, State
 from fededge_agent.exports.significance import LEVEL, Right, accuracy, chance_of_loss
 
@@ -77,7 +76,7 @@ class Promotion:
         if self.models.is_bad(manifest.weights):
             return self._rejected(manifest, "these weights were reported bad")
         held = not self._allowed(manifest)
-        reason = "" if held else self.worse(candidate.files[MODEL])
+        reason = "" if held else self.worse(candidate.model)
         if reason:
             return self._rejected(manifest, reason)
         number = self.models.add(complete(candidate), self._spared())

@@ -30,9 +30,15 @@ from fededge.wire.messages import Manifest
 from fededge_server.machine.facts import Recalled
 from fededge_server.store.journal import Connect
 from fededge_server.store.spool import Spool
-from fededge_server.store.tables import Change, CheckedUpdate, JournalTables, Progress
+from fededge_server.store.tables import (
+    AWAKE,
+    Change,
+    CheckedUpdate,
+    JournalTables,
+    Progress,
+)
 
-__all__ = ["Change", "CheckedUpdate", "Progress", "Store"]
+__all__ = ["AWAKE", "Change", "CheckedUpdate", "Progress", "Store"]
 
 log = logging.getLogger("coordinator")
 

@@ -68,7 +68,7 @@ class Named:
     def parts(self) -> CoordinatorParts:
         nothing: Any = None
         return CoordinatorParts(
-            config=nothing,
+            config=cast(Any, SimpleNamespace(rounds=RoundsConfig())),
             identity=self.identity,
             session=cast(Any, self.sink),
             store=nothing,
@@ -80,6 +80,7 @@ class Named:
             publisher=cast(Any, self.publisher),
             message=nothing,
             clock=lambda: self.now,
+            wall=lambda: self.now,
             lines=LogLines(logging.getLogger("test"), lambda: self.now, devices=1),
         )
 
