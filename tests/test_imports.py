@@ -36,7 +36,7 @@ credentials: errors storage
 federated: _sums errors _internal flat wire method storage
 predictor: errors _internal inputs storage
 training: errors _internal hardware flat ops models method
-fededge_agent.store: errors flat wire storage
+fededge_agent.store: errors _internal flat wire storage
 export: errors model_spec _internal flat models storage predictor
 methods: errors _internal flat ops models method training
 config: errors _internal hardware models wire storage credentials federated methods
@@ -61,7 +61,7 @@ fededge_server: _internal.plain_text errors model_spec _internal hardware flat m
     fededge_server.machine fededge_server.store
 cli: _internal.plain_text errors _internal hardware inputs ops models wire storage broker
     credentials federated predictor training export methods config data transport service
-    simulation fededge_agent fededge_server.store doctor fededge_server
+    simulation fededge_agent.store fededge_agent fededge_server.store doctor fededge_server
 __main__: cli
 """
 

@@ -75,6 +75,7 @@ EVENTS = {
     "data-unfit": "",
     "job-failed": "",
     "worker-failed": "the worker failed",
+    "orphan-killed": "killing the ",
     "hardware-chosen": "",
     "hardware-unused": "",
     "priority-refused": "hardware.priority: ",

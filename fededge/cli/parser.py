@@ -21,6 +21,8 @@ COMMANDS = {
     "agent": "run the agent of a device",
     "install-service": "install the coordinator or the agent as a systemd service",
     "rollback": "continue a federation from an earlier version of its model",
+    "backup": "write the state of a coordinator or an agent into one file, while it runs",
+    "restore": "make a state folder from a backup, on this or another machine",
     "status": "show the state of a federation: its round, its model, its devices",
     "audit": "show what has left this device",
     "export": "manage a device's exported models: list, roll back, pin, report bad",
@@ -38,7 +40,7 @@ FOLDERS = {
     "experiments": ("simulate", "compare", "partition"),
     "operation": (
         *("coordinator", "agent", "install-service", "rollback", "status", "audit", "init"),
-        "doctor",
+        *("doctor", "backup", "restore"),
     ),
     "apps": ("export", "predict", "serve-model"),
     "terminal": ("completion", "man"),

@@ -205,6 +205,20 @@ class Journal:
         entries, head = self._seal.entries, self._seal.head
         return Mark("" if run is None else run[0], number, version, sha256, entries, head)
 
+    # Copies
+
+    def snapshot(self, target: Path) -> None:
+        """Copy the journal as one transaction sees it, also while it is written; no marks."""
+        with self._reading() as journal, contextlib.closing(sqlite3.connect(target)) as copy:
+            journal.backup(copy)
+
+    def mark_anew(self) -> None:
+        """Check a copy of a journal, and write its marks."""
+        with self._reading() as journal:
+            self._check_format(journal)
+            self._check_rows(journal)
+            self._marks.write(self._standing(journal))
+
     # Changes
 
     @contextlib.contextmanager

@@ -36,10 +36,10 @@ class Spool:
 
     def expect(self, device: str, report: Report) -> None:
         """Pieces of this update are to come; none has."""
-        pieces.expect(self._update(report.version, device), report)
+        pieces.expect(self.update_file(report.version, device), report)
 
     def keep(self, version: str, device: str, offset: int, data: bytes) -> None:
-        path = self._update(version, device)
+        path = self.update_file(version, device)
         try:
             path.parent.mkdir(exist_ok=True)
         except OSError as error:
@@ -48,7 +48,7 @@ class Spool:
 
     def keep_whole(self, version: str, device: str, data: memoryview) -> None:
         """Write an update that came at once; what came of it before counts no more."""
-        path = self._update(version, device)
+        path = self.update_file(version, device)
         try:
             path.parent.mkdir(exist_ok=True)
         except OSError as error:
@@ -70,7 +70,7 @@ class Spool:
 
     def check(self, version: str, device: str, facts: Manifest, read: Reader) -> Vector:
         """The model in a complete update; WireError if it is not what its report says."""
-        path = self._update(version, device)
+        path = self.update_file(version, device)
         pieces.check_whole(path, facts)
         try:
             with path.open("rb") as file:
@@ -93,7 +93,7 @@ class Spool:
     def expand(self, version: str, device: str, read: Callable[[BinaryIO, Sink], None]) -> None:
         """Keep what `read` makes of an accepted update beside it, until `shrink`."""
         with replacing(self._plain(version, device), synced=False) as plain:
-            self._read(self._update(version, device), lambda file: read(file, plain))
+            self._read(self.update_file(version, device), lambda file: read(file, plain))
 
     def shrink(self) -> None:
         """Remove what `expand` has made."""
@@ -104,7 +104,7 @@ class Spool:
         self, version: str, device: str, read: Callable[[BinaryIO], T], expanded: bool = False
     ) -> T:
         """Read an accepted update, or its decompressed copy."""
-        place = self._plain if expanded else self._update
+        place = self._plain if expanded else self.update_file
         return self._read(place(version, device), read)
 
     def _read(self, path: Path, read: Callable[[BinaryIO], T]) -> T:
@@ -115,7 +115,7 @@ class Spool:
             raise StoreError(f"{path}: an accepted update is unreadable ({error})") from None
 
     def discard(self, version: str, device: str) -> None:
-        pieces.forget(self._update(version, device))
+        pieces.forget(self.update_file(version, device))
 
     def clear_spool(self, keep: Container[str] = ()) -> None:
         """Remove what is left of updates, but for those trained from these versions."""
@@ -128,7 +128,7 @@ class Spool:
         """Where a merge may put the round's updates for a while."""
         return self.spool / ROWS
 
-    def _update(self, version: str, device: str) -> Path:
+    def update_file(self, version: str, device: str) -> Path:
         return self.spool / version / f"{device}.safetensors"
 
     def _plain(self, version: str, device: str) -> Path:

@@ -148,7 +148,7 @@ class Store(JournalTables, Spool):
 
         Their pieces are counted no more.
         """
-        places = [self._update(update.report.version, update.device) for update in updates]
+        places = [self.update_file(update.report.version, update.device) for update in updates]
         self.sync(places)
         super().accept(*updates)
         for path in places:
@@ -163,7 +163,7 @@ class Store(JournalTables, Spool):
         self.shrink()
         recalled = self.recall()
         for device, report in recalled.accepted.items():
-            path = self._update(report.version, device)
+            path = self.update_file(report.version, device)
             if device not in recalled.stored:
                 pieces.forget(path)  # it is in a version
             elif not _whole(path, report.manifest):
@@ -177,7 +177,7 @@ class Store(JournalTables, Spool):
     def prune(self, keep: int, also: Iterable[str] = ()) -> None:
         """Remove the models of all but the last versions; the journal remembers them all."""
         versions = {*also, *self.last_versions(keep)}
-        kept = {path for v in versions for path in (self.model(v), self._state(v))}
+        kept = {path for version in versions for path in self.version_files(version)}
         self._checked &= versions
         for path in self.models.iterdir():
             if path not in kept:
@@ -194,6 +194,10 @@ class Store(JournalTables, Spool):
 
     def _state(self, version: str) -> Path:
         return self.models / f"{version}.state.safetensors"
+
+    def version_files(self, version: str) -> tuple[Path, Path]:
+        """The files of a version: its model, and the state of the method's coordinator half."""
+        return self.model(version), self._state(version)
 
     @property
     def published(self) -> Path:
