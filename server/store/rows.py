@@ -1,15 +1,52 @@
-"""Readings of the journal's rows: who was asked, and the accuracies that were told."""
+"""Rows of the journal as values, and readings of them: who was asked, what was told."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 
+from fededge.wire.messages import Report
 from fededge_server.machine.events import ACCURACY
 
-__all__ = ["accuracies_in", "asked_in", "score_of"]
+__all__ = ["Change", "CheckedUpdate", "Progress", "accuracies_in", "asked_in", "score_of"]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands: how many rounds are done, and the version they led to.
+
+    `restored` is the earlier version whose model this one repeats, if the run went back to it.
+    `date` is in seconds since 1970; None if an earlier version of FedEdge made it.
+    """
+
+    rounds_done: int
+    version: str
+    sha256: str
+    accuracy: float | None
+    restored: str = ""
+    date: float | None = None
+
+
+class Change(NamedTuple):
+    """Something that an operator changed, from the version after `round` rounds on."""
+
+    round: int
+    date: float
+    kind: str
+    what: str
+
+
+class CheckedUpdate(NamedTuple):
+    """An update that passed its check: the round that takes it, and the norm of its change."""
+
+    device: str
+    report: Report
+    round: int
+    norm: float
 
 
 def asked_in(rows: Iterable[tuple[str, str]]) -> dict[str, dict[str, int]]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -15,7 +14,14 @@ from fededge_server.machine.events import Refuse
 from fededge_server.machine.facts import Recalled
 from fededge_server.machine.rollout import Plan
 from fededge_server.store.journal import Journal
-from fededge_server.store.rows import accuracies_in, asked_in, score_of
+from fededge_server.store.rows import (
+    Change,
+    CheckedUpdate,
+    Progress,
+    accuracies_in,
+    asked_in,
+    score_of,
+)
 
 __all__ = ["AWAKE", "Change", "CheckedUpdate", "JournalTables", "Progress"]
 
@@ -30,6 +36,7 @@ REPORTS = 5
 
 CHANGES = "SELECT number, date, kind, what FROM changes ORDER BY entry"
 COLUMNS = "number, version, sha256, accuracy, restored, date"
+DETAILED = f"SELECT {COLUMNS}, participants, seconds, reports FROM rounds ORDER BY number"
 VERSIONS = f"SELECT {COLUMNS} FROM rounds ORDER BY number"
 
 RECENT = """
@@ -53,40 +60,6 @@ ASKED = (
 
 
 SPOOLED = "SELECT report FROM accepted WHERE number = (SELECT MAX(number) FROM rounds)"
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Where a run stands: how many rounds are done, and the version they led to.
-
-    `restored` is the earlier version whose model this one repeats, if the run went back to it.
-    `date` is in seconds since 1970; None if an earlier version of FedEdge made it.
-    """
-
-    rounds_done: int
-    version: str
-    sha256: str
-    accuracy: float | None
-    restored: str = ""
-    date: float | None = None
-
-
-class Change(NamedTuple):
-    """Something that an operator changed, from the version after `round` rounds on."""
-
-    round: int
-    date: float
-    kind: str
-    what: str
-
-
-class CheckedUpdate(NamedTuple):
-    """An update that passed its check: the round that takes it, and the norm of its change."""
-
-    device: str
-    report: Report
-    round: int
-    norm: float
 
 
 class JournalTables(Journal):
@@ -131,6 +104,17 @@ class JournalTables(Journal):
         with self._reading() as journal:
             self._check_format(journal)
             return [Progress(*row) for row in journal.execute(VERSIONS)]
+
+    def versions(self) -> list[tuple[Progress, dict[str, Any]]]:
+        """Every version with its participants, seconds and reports, as `history` reads."""
+        with self._reading() as journal:
+            self._check_format(journal)
+            rows = journal.execute(DETAILED).fetchall()
+        names = ("participants", "seconds", "reports")
+        return [
+            (Progress(*row[:-3]), dict(zip(names, (*row[-3:-1], json.loads(row[-1])), strict=True)))
+            for row in rows
+        ]
 
     def roster(self) -> tuple[frozenset[str], frozenset[str]]:
         """The devices asked for the newest version, and those in quarantine, as `history` reads."""
