@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fededge.wire.messages import Report
+from fededge_server.machine.fleet.standings import Standing
 
 __all__ = ["Recalled", "RunFacts"]
 
@@ -33,7 +34,8 @@ class Recalled:
     of its change; `stored` names those that no version has been made of yet. `recent` are the last
     versions, by round; `coming` are the updates that were on their way, with the chunks that had
     come. `scores` are the accuracies of the versions since the last rest, and `age` is that of the
-    newest version in seconds.
+    newest version in seconds. `standings` are what an operator has ordered for devices, with the
+    seconds that are left; `paused`: no round begins, by order of an operator.
     """
 
     asked: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
@@ -46,3 +48,5 @@ class Recalled:
     norms: Mapping[str, float] = field(default_factory=dict)
     scores: tuple[float | None, ...] = ()
     age: float = math.inf
+    standings: Mapping[str, tuple[Standing, float]] = field(default_factory=dict)
+    paused: bool = False

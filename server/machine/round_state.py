@@ -40,6 +40,7 @@ class RoundsView:
     quarantined: int
     resting: str
     rests_until: float
+    paused: bool
 
 
 @dataclass
@@ -51,6 +52,7 @@ class RoundState:
         asked: the devices that were asked for earlier versions, with their examples.
         recent: earlier versions whose late updates may still be folded, with their rounds.
         full: the disk is full, and no update is taken.
+        paused: by order of an operator, no round begins.
         unwritten: refusals that are not in the journal yet, by device and version.
         places: how many devices the open round wants; 0: all.
         counted: how many devices the federation had when the round was last opened.
@@ -70,6 +72,7 @@ class RoundState:
     asked: dict[str, Mapping[str, int]] = field(default_factory=dict)
     recent: dict[str, int] = field(default_factory=dict)
     full: bool = False
+    paused: bool = False
     unwritten: dict[tuple[str, str], Refuse] = field(default_factory=dict)
     places: int = 0
     counted: int = 0
@@ -93,6 +96,7 @@ class RoundState:
             quarantined=self.participants.count(Group.QUARANTINED),
             resting=self.resting,
             rests_until=self.rests_until,
+            paused=self.paused,
         )
 
     @property

@@ -102,7 +102,7 @@ class Rounds:
         commands = self._handle(event, now)
         if isinstance(event, UpdateChunkCame | RefusalWritten | Remembered):
             return commands  # none decides anything by itself, and there are many chunks
-        following = self._advance(now)
+        following = self.advance(now)
         told = any(isinstance(command, RoundOpened | PublishState) for command in following)
         if isinstance(event, MergeDone | RolledBack) and not told:
             commands.append(PublishState())
@@ -162,12 +162,13 @@ class Rounds:
 
     # A round begins
 
-    def _advance(self, now: float) -> list[Command]:
+    def advance(self, now: float) -> list[Command]:
+        """Open or close a round, or extend it, if it is time."""
         state = self.state
         if state.phase in ("waiting", "resting"):
             rest = self.schedule.follow(now) if self.begun is None else []
             begins = self.begun is not None or (not state.resting and self._ready)
-            return [*rest, *(self._open(now) + self._advance(now) if begins else [])]
+            return [*rest, *(self._open(now) + self.advance(now) if begins else [])]
         if state.phase != "open" or self.participants.doing(Part.CHECKING):
             return []  # what is being checked came in time, and must not be acknowledged in vain
         if self.end.over(now):
@@ -182,7 +183,8 @@ class Rounds:
         A device that rests, or is in backoff or quarantine, is there: else it could hold all
         others up.
         """
-        if self.participants.count(Group.THERE) < self.config.min_devices:
+        there = self.participants.count(Group.THERE) >= self.config.min_devices
+        if self.state.paused or not there:
             return False
         return self.participants.count(Group.ELIGIBLE) >= self.config.quorum
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from msgspec import Struct
 
 from fededge.errors import StoreError
-from fededge_server.store import Change, Progress, Store
+from fededge_server.store import Change, Store
+from fededge_server.store.records import RoundRecord
 
 __all__ = ["VersionEntry", "find", "list_versions"]
 
@@ -38,8 +38,8 @@ def list_versions(folder: Path) -> list[VersionEntry]:
     store = Store(folder)
     if not store.path.exists():
         raise StoreError(f"'{folder}' holds no journal: no run has begun there")
-    changes = store.changes()
-    return [_entry(store, row, changes) for row in store.versions()]
+    changes, hashes = store.changes(), {one.version: one.sha256 for one in store.history()}
+    return [_entry(store, one, hashes[one.version], changes) for one in store.rounds()]
 
 
 def find(folder: Path, name: str) -> VersionEntry:
@@ -54,19 +54,18 @@ def find(folder: Path, name: str) -> VersionEntry:
     return found[0]
 
 
-def _entry(
-    store: Store, row: tuple[Progress, dict[str, Any]], changes: list[Change]
-) -> VersionEntry:
-    progress, more = row
-    said = (f"{c.kind}: {c.what}" for c in changes if c.round == progress.rounds_done)
+def _entry(store: Store, one: RoundRecord, sha256: str, changes: list[Change]) -> VersionEntry:
+    said = (f"{c.kind}: {c.what}" for c in changes if c.round == one.rounds_done)
     return VersionEntry(
-        version=progress.version,
-        round=progress.rounds_done,
-        sha256=progress.sha256,
-        date=progress.date,
-        accuracy=progress.accuracy,
-        restored=progress.restored,
-        kept=store.model(progress.version).exists(),
+        version=one.version,
+        round=one.rounds_done,
+        sha256=sha256,
+        date=one.date,
+        accuracy=one.accuracy,
+        participants=one.participants,
+        seconds=one.seconds,
+        restored=one.restored,
+        kept=store.model(one.version).exists(),
         changes=tuple(said),
-        **more,
+        reports=one.reports,
     )

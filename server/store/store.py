@@ -29,25 +29,20 @@ from fededge.wire import container, tensors
 from fededge.wire.messages import Manifest
 from fededge_server.machine.facts import Recalled
 from fededge_server.store.journal import Connect
+from fededge_server.store.order_tables import OrderTables, read_paused, read_standings
 from fededge_server.store.spool import Spool
-from fededge_server.store.tables import (
-    AWAKE,
-    Change,
-    CheckedUpdate,
-    JournalTables,
-    Progress,
-)
+from fededge_server.store.tables import AWAKE, Change, CheckedUpdate, Progress
 
 __all__ = ["AWAKE", "Change", "CheckedUpdate", "Progress", "Store"]
 
 log = logging.getLogger("coordinator")
 
 
-class Store(JournalTables, Spool):
+class Store(OrderTables, Spool):
     """The coordinator's folder. The constructor only stores; `open` and `close` do."""
 
     def __init__(self, folder: Path, connect: Connect = sqlite3.connect) -> None:
-        JournalTables.__init__(self, folder, connect)
+        OrderTables.__init__(self, folder, connect)
         Spool.__init__(self, folder / "spool")
         self.models = folder / "models"
         self._checked: set[str] = set()
@@ -154,8 +149,12 @@ class Store(JournalTables, Spool):
         for path in places:
             pieces.complete(path)
 
-    def recall(self) -> Recalled:
-        return replace(super().recall(), coming=self.coming())
+    def recall(self, wall: float = 0.0) -> Recalled:
+        """All that an earlier process knew; `wall`: the time of day, for what an order limits."""
+        with self._transaction() as journal:
+            ordered, paused = read_standings(journal), read_paused(journal)
+        left = {d: (o.at(wall), o.until - wall) for d, o in ordered.items()}
+        return replace(super().recall(), coming=self.coming(), standings=left, paused=paused)
 
     def _sweep_spool(self) -> None:
         """Forget accepted updates that are damaged: their senders have copies and are asked."""

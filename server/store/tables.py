@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import msgspec
 
@@ -36,7 +35,6 @@ REPORTS = 5
 
 CHANGES = "SELECT number, date, kind, what FROM changes ORDER BY entry"
 COLUMNS = "number, version, sha256, accuracy, restored, date"
-DETAILED = f"SELECT {COLUMNS}, participants, seconds, reports FROM rounds ORDER BY number"
 VERSIONS = f"SELECT {COLUMNS} FROM rounds ORDER BY number"
 
 RECENT = """
@@ -104,17 +102,6 @@ class JournalTables(Journal):
         with self._reading() as journal:
             self._check_format(journal)
             return [Progress(*row) for row in journal.execute(VERSIONS)]
-
-    def versions(self) -> list[tuple[Progress, dict[str, Any]]]:
-        """Every version with its participants, seconds and reports, as `history` reads."""
-        with self._reading() as journal:
-            self._check_format(journal)
-            rows = journal.execute(DETAILED).fetchall()
-        names = ("participants", "seconds", "reports")
-        return [
-            (Progress(*row[:-3]), dict(zip(names, (*row[-3:-1], json.loads(row[-1])), strict=True)))
-            for row in rows
-        ]
 
     def roster(self) -> tuple[frozenset[str], frozenset[str]]:
         """The devices asked for the newest version, and those in quarantine, as `history` reads."""

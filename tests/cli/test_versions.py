@@ -7,11 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from fededge.cli import main
 from fededge.config import CoordinatorConfig, load
+from fededge.data.local import model_spec
 from fededge.errors import StoreError
-from fededge.flat import FlatModel, as_numpy
+from fededge.flat import FlatModel
 from fededge.models import build_for
 from fededge.predictor import Predictor
 from fededge_server.model.network import Network
@@ -106,24 +108,14 @@ def test_the_exported_version_gives_the_networks_own_probabilities(
     assert manifest["difference"] < 1e-4
     first = find(config.parent / "state", "000000")
     assert manifest["weights"] == first.sha256
-    predictor = Predictor(out)
+    wanted = load(config, CoordinatorConfig)
+    net = FlatModel(build_for(model_spec(wanted.model, wanted.data), wanted.seed), trains=False)
     image = np.random.default_rng(3).integers(0, 256, (8, 8), dtype=np.uint8)
-    spec = (
-        Network(
-            load(config, CoordinatorConfig).model, load(config, CoordinatorConfig).data, "fedavg", 0
-        )
-        .start()
-        .spec
-    )
-    net = FlatModel(build_for(spec, 0), trains=False)
-    assert np.array_equal(as_numpy(net.vector), as_numpy(net.vector))
     scaled = (image.astype(np.float32) / 255 - 0.5) / 0.25
-    import torch
-
     with torch.no_grad():
         logits = net.module.eval()(torch.from_numpy(scaled)[None, None])
     expected = torch.softmax(logits, 1)[0].numpy()
-    found = predictor.predict(image)
+    found = Predictor(out).predict(image)
     assert found.probability == pytest.approx(float(expected.max()), abs=1e-5)
     assert main(["versions", *words]) != 0
     assert "it is not empty; choose another folder" in capsys.readouterr().err

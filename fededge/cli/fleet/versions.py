@@ -81,7 +81,8 @@ def _list(config: CoordinatorConfig, options: argparse.Namespace) -> None:
         return
     table = Table()
     for name in ("version", "date", "accuracy", "participants", "seconds", ""):
-        table.add_column(name, justify="left" if name in ("version", "date", "") else "right")
+        words = name in ("version", "date", "")
+        table.add_column(name, justify="left" if words else "right", no_wrap=name == "version")
     for entry in entries:
         table.add_row(*_cells(entry), _remarks(entry))
     Console(highlight=False, markup=False, emoji=False).print(table)
@@ -138,7 +139,7 @@ def _roll_back(config: CoordinatorConfig, options: argparse.Namespace) -> None:
 
 
 def _export(config: CoordinatorConfig, options: argparse.Namespace) -> None:
-    from fededge.cli.operation.global_export import export_version
+    from fededge.cli.fleet.global_export import export_version
 
     manifest = export_version(config, options.version, options.out)
     if options.json:
