@@ -59,7 +59,7 @@ doctor: _internal.plain_text errors wire storage broker credentials fededge_agen
 fededge_server: _internal.plain_text errors model_spec _internal hardware flat models wire method
     storage credentials federated training methods config data transport service
     fededge_server.machine fededge_server.store
-cli: _internal.plain_text errors _internal hardware inputs ops models wire storage broker
+cli: _internal.plain_text errors _internal hardware inputs flat ops models wire storage broker
     credentials federated predictor training export methods config data transport service
     simulation fededge_agent.store fededge_agent fededge_server.machine fededge_server.store doctor
     fededge_server

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Protocol
 
 from fededge._internal.lazy_torch import torch
 from fededge.config import CoordinatorConfig
@@ -14,10 +15,22 @@ from fededge.export.tracing import examples
 from fededge.flat import FlatModel, Layout, Vector
 from fededge.models import build_for
 from fededge.wire import tensors
-from fededge_server.model.version_list import VersionEntry, find
-from fededge_server.store import Store
 
 __all__ = ["export_version"]
+
+
+class VersionFacts(Protocol):
+    """The journal's record of a version."""
+
+    @property
+    def version(self) -> str: ...
+    @property
+    def round(self) -> int: ...
+    @property
+    def sha256(self) -> str: ...
+    @property
+    def accuracy(self) -> float | None: ...
+
 
 COMPARED = 64
 """Samples on which ONNX Runtime is compared with torch: the coordinator's, else random ones."""
@@ -26,18 +39,25 @@ DEVICE = "coordinator"
 """Stands for the device in the manifest of a global model."""
 
 
-def export_version(config: CoordinatorConfig, name: str, folder: Path) -> ModelManifest:
+def export_version(
+    config: CoordinatorConfig, entry: VersionFacts, path: Path, folder: Path
+) -> ModelManifest:
     """Write a version of the global model into a folder, as agents write personal ones.
+
+    Args:
+        config: the coordinator's.
+        entry: what the journal has of the version.
+        path: the file of its model.
+        folder: a new or empty folder.
 
     Raises:
         ExportError: if ONNX Runtime and torch differ; nothing is written then.
     """
-    entry = find(Path(config.state), name)
     if folder.exists() and any(folder.iterdir()):
         raise StoreError(f"--out {folder}: it is not empty; choose another folder")
     spec = model_spec(config.model, config.data)
     net = FlatModel(build_for(spec, config.seed), trains=False)
-    net.swap(torch.from_numpy(_read(Path(config.state), entry, net.layout)))
+    net.swap(torch.from_numpy(_read(path, entry, net.layout)))
     judged = config.data.source != "none"
     inputs = evaluation_set(config.data, spec).x if judged else examples(spec, COMPARED)
     template = Template.trace(net.module, spec)
@@ -45,11 +65,10 @@ def export_version(config: CoordinatorConfig, name: str, folder: Path) -> ModelM
     return ModelRegistry(folder).publish(candidate)
 
 
-def _read(folder: Path, entry: VersionEntry, layout: Layout) -> Vector:
+def _read(path: Path, entry: VersionFacts, layout: Layout) -> Vector:
     """A version's numbers, checked; the coordinator may run meanwhile."""
-    path = Store(folder).model(entry.version)
-    if not entry.kept:
-        raise StoreError(f"{path}: the model of this version was pruned ([keep_versions])")
+    if not path.exists():
+        raise StoreError(f"{path}: the model of this version was pruned (keep_versions)")
     try:
         with path.open("rb") as file:
             model = tensors.decode(layout, file)["model"]
@@ -60,7 +79,7 @@ def _read(folder: Path, entry: VersionEntry, layout: Layout) -> Vector:
     return model
 
 
-def _origin(config: CoordinatorConfig, entry: VersionEntry) -> Origin:
+def _origin(config: CoordinatorConfig, entry: VersionFacts) -> Origin:
     return Origin(
         federation=config.federation,
         device=DEVICE,

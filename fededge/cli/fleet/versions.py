@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from rich.console import Console
@@ -16,7 +16,6 @@ from fededge._internal.plain_text import plain
 
 if TYPE_CHECKING:
     from fededge.config import CoordinatorConfig
-    from fededge_server.model.version_list import VersionEntry
 
 __all__ = ["add_to"]
 
@@ -88,19 +87,19 @@ def _list(config: CoordinatorConfig, options: argparse.Namespace) -> None:
     Console(highlight=False, markup=False, emoji=False).print(table)
 
 
-def _cells(entry: VersionEntry) -> tuple[str, ...]:
+def _cells(entry: Any) -> tuple[str, ...]:
     accuracy = "" if entry.accuracy is None else f"{entry.accuracy:.1%}"
     seconds = "" if entry.seconds is None else f"{entry.seconds:.0f}"
     return entry.version, _date(entry), accuracy, str(entry.participants), seconds
 
 
-def _date(entry: VersionEntry) -> str:
+def _date(entry: Any) -> str:
     if entry.date is None:
         return "unknown"
     return datetime.fromtimestamp(entry.date).isoformat(" ", "seconds")
 
 
-def _remarks(entry: VersionEntry) -> str:
+def _remarks(entry: Any) -> str:
     pruned = [] if entry.kept else ["its model was pruned"]
     return "; ".join([*map(plain, entry.changes), *pruned])
 
@@ -140,8 +139,13 @@ def _roll_back(config: CoordinatorConfig, options: argparse.Namespace) -> None:
 
 def _export(config: CoordinatorConfig, options: argparse.Namespace) -> None:
     from fededge.cli.fleet.global_export import export_version
+    from fededge_server.model.version_list import find
+    from fededge_server.store import Store
 
-    manifest = export_version(config, options.version, options.out)
+    folder = Path(config.state)
+    entry = find(folder, options.version)
+    path = Store(folder).model(entry.version)
+    manifest = export_version(config, entry, path, options.out)
     if options.json:
         _print_json(manifest)
         return
