@@ -199,4 +199,4 @@ def _cause(error: Exception) -> Cause:
 
 
 def _log(why: str, _: Exception) -> None:
-    log.error("%s", why)
+    log.error("%s", why, extra={"event": "job-failed"})
