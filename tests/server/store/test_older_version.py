@@ -17,7 +17,8 @@ def test_the_folder_of_0_1_0_is_migrated_with_its_accepted_update(tmp_path: Path
     store.open()
     recalled = store.recall()
     assert [progress.version for progress in store.history()] == VERSIONS
-    assert (recalled.stored, recalled.known) == ({"left"}, {"left", "right"})
+    assert recalled.stored == {"left"}
+    assert recalled.known == {"left", "right"}
     assert recalled.asked[VERSIONS[1]].keys() == {"left", "right"}
     assert store.update_file(VERSIONS[1], "left").exists()
     assert store.fact("federation") == "old"
