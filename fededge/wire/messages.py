@@ -16,6 +16,7 @@ from fededge.wire.topics import NAME_PATTERN, VERSION_PATTERN
 __all__ = [
     "MAX_OTHER_BYTES",
     "MAX_RESEND",
+    "UNKNOWN_FIELD",
     "BatchSize",
     "ChunkBytes",
     "Claim",
@@ -45,6 +46,9 @@ MAX_OTHER_BYTES = 64 * 1024
 
 MAX_RESEND = 1000
 """Missing chunks that one reply may name."""
+
+UNKNOWN_FIELD = "unknown field"
+NEWER = "; its sender may run a newer version of FedEdge: upgrade FedEdge here"
 
 # `\Z`, because `$` also matches before a trailing newline.
 HASH, INSTANCE = "[0-9a-f]{64}", "[0-9a-f]{32}"
@@ -247,7 +251,8 @@ def decode(data: bytes, kind: type[M]) -> M:
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise WireError(f"not a {kind.__name__}: {_shortened(str(error))}") from None
+        newer = NEWER if UNKNOWN_FIELD in str(error) else ""
+        raise WireError(f"not a {kind.__name__}: {_shortened(str(error))}{newer}") from None
 
 
 def _shortened(text: str) -> str:
