@@ -76,7 +76,7 @@ class DeviceTurns:
     `progress` is called after every step, with the steps done and their total.
     """
 
-    steps = (0, 0)
+    steps = (0, 0)  # only a process of its own reports them
 
     def __init__(
         self, config: AgentConfig, progress: Callable[..., None] = lambda *_: None
