@@ -17,7 +17,7 @@ from fededge.errors import RefusedError, StoreError, WireError
 from fededge.wire.messages import Reply, TaskMessage, encode
 from fededge_server.machine import coordinator, events, orders, rollout
 from fededge_server.parts import CoordinatorParts
-from fededge_server.store import CheckedUpdate
+from fededge_server.store import AWAKE, CheckedUpdate, score_of
 
 __all__ = ["Command", "CommandExecutor", "CommitGroup", "FulfilRequest", "GiveOrder"]
 
@@ -148,6 +148,8 @@ class CommandExecutor:
             case events.Remember(number, version, asked, known):
                 store.remember(number, version, asked, known)
                 return [events.Remembered(version, asked, known)]
+            case events.Woke(number):
+                store.note(AWAKE, str(number))
             case events.ExpectUpdate(device, report):
                 store.expect(device, report)
             case events.KeepUpdateChunk(device, version, offset, data):
@@ -204,7 +206,8 @@ class CommandExecutor:
         versions.advance(command.round + 1, result.model, result.state, scalars, seconds)
         self.opened.clear()
         progress = versions.progress
-        done = events.MergeDone(progress.version, result.merged, result.refused)
+        score = score_of(progress.accuracy, scalars)
+        done = events.MergeDone(progress.version, result.merged, result.refused, score)
         return [done, *written, rollout.RoundsDone(progress.rounds_done)]
 
     def _retire(self, command: events.Retire) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from datetime import datetime
 from typing import Any
 
 from fededge.errors import DiskFullError, RefusedError
@@ -78,6 +79,8 @@ class RunningCoordinator(ServiceShell[Event, Command, Presence]):
 
     def on_tick(self) -> None:
         self.sweeper.tick(self.clock())
+        if self.parts.config.rounds.hours:
+            self.handle(events.TimeOfDay(datetime.fromtimestamp(self.parts.wall())))
         self._look_for_space()
         if self.parts.judge.request.open and not self.parts.view.full:
             self.do(FulfilRequest())

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import math
 import queue
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -215,7 +217,9 @@ class Coordinator:
         )
         done, version = progress.rounds_done, progress.version
         now = self.clock()
-        rounds = Rounds(facts, config.rounds, done, version, store.recall(self.wall()), now)
+        age = math.inf if progress.date is None else self.wall() - progress.date
+        recalled = replace(store.recall(self.wall()), age=age)
+        rounds = Rounds(facts, config.rounds, done, version, recalled, now)
         store.clear_spool(keep=rounds.spooled)
         return rounds
 

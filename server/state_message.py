@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from fededge._internal.plain_text import plain
 from fededge.config import CoordinatorConfig
 from fededge.wire.messages import Manifest, State, Training
 from fededge_server.machine.rollout import Staging
+from fededge_server.machine.round_state import RoundsView
 from fededge_server.machine.rounds import Rounds
 from fededge_server.model.versions import Versions
 
@@ -49,7 +51,7 @@ class StateMessage:
             training=Training(**msgspec.structs.asdict(config.training)),
             model=versions.spec,
             manifest=manifest,
-            deadline=view.deadline - now if view.phase == "open" else 0.0,
+            deadline=_left(view, now),
             lease=config.rounds.lease,
             asked=view.asked,
             accuracy=versions.progress.accuracy,
@@ -60,4 +62,11 @@ class StateMessage:
             problem=FULL if view.full else plain(self.problem),
             quarantined=view.quarantined,
             restored=versions.progress.restored,
+            resting=view.resting,
         )
+
+
+def _left(view: RoundsView, now: float) -> float:
+    """Seconds until the round's deadline or the end of the rest; 0 if there is none."""
+    end = {"open": view.deadline, "resting": view.rests_until}.get(view.phase, math.inf)
+    return end - now if end < math.inf else 0.0

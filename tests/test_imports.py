@@ -46,7 +46,7 @@ service: _internal.plain_text errors _internal wire config transport
 simulation: errors model_spec _internal hardware flat models wire method storage federated
     training methods config data
 fededge_agent.machine: errors wire service
-fededge_server.machine: errors wire federated config service
+fededge_server.machine: errors hardware wire federated config service
 fededge_agent: _internal.plain_text errors _internal hardware flat wire storage credentials
     federated fededge_agent.store export config data transport service fededge_agent.machine
 fededge_agent.trainer: errors model_spec _internal hardware flat models wire method storage
@@ -59,7 +59,7 @@ doctor: _internal.plain_text errors wire storage broker credentials fededge_agen
 fededge_server: _internal.plain_text errors model_spec _internal hardware flat models wire method
     storage credentials federated training methods config data transport service
     fededge_server.machine fededge_server.store
-cli: _internal.plain_text errors _internal hardware inputs ops models wire storage broker
+cli: _internal.plain_text errors _internal hardware inputs flat ops models wire storage broker
     credentials federated predictor training export methods config data transport service
     simulation fededge_agent.store fededge_agent fededge_server.machine fededge_server.store doctor
     fededge_server

@@ -14,6 +14,7 @@ from fededge.export.parity import as_array, probabilities
 from fededge_agent.exports.export_requests import ExportRequest, PersonalModel
 from fededge_agent.exports.handover_files import read_personal, read_samples
 from fededge_agent.exports.promotion import Promotion
+from fededge_agent.exports.significance import Right
 from fededge_agent.store import exports_folder
 
 __all__ = ["DeviceExports"]
@@ -53,17 +54,20 @@ class DeviceExports:
             model.template.unlink(missing_ok=True)
             raise
 
-    def score(self, number: int) -> float | None:
-        """The accuracy of a model on the data that is held out now; its manifest may be older."""
-        models, samples = self.promotion.models, read_samples(self.folder)
+    def score(self, model: int | bytes) -> Right | None:
+        """Measure a model on the data that is held out now; its manifest may be older."""
+        samples = read_samples(self.folder)
         if not len(samples.held_y):
             return None
+        file = self.promotion.models.path(model) / "model.onnx" if isinstance(model, int) else model
         try:
-            found = probabilities(models.path(number) / "model.onnx", as_array(samples.held_x))
+            found = probabilities(file, as_array(samples.held_x))
         except ExportError as error:
-            log.warning("model %d cannot be measured: %s", number, error)
+            name = model if isinstance(model, int) else "(new)"
+            log.warning("model %s cannot be measured: %s", name, error)
             return None
-        return float((found.argmax(1) == as_array(samples.held_y)).mean())
+        right: list[bool] = (found.argmax(1) == as_array(samples.held_y)).tolist()
+        return right
 
     def start(self) -> None:
         """Import what exports need: the first one is as quick as the others."""

@@ -51,7 +51,7 @@ def _answer(exports: DeviceExports, request: ExportRequest | ScoreRequest) -> ob
     """The answer to a request, which may be an error."""
     try:
         if isinstance(request, ScoreRequest):
-            return exports.score(request.number)
+            return exports.score(request.model)
         exports.export(request)
     except FedEdgeError as error:
         return error

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from fededge.export import Origin
 from fededge.wire.messages import Rollout
+from fededge_agent.exports.significance import Right
 
 __all__ = ["ExportRequest", "ModelExporter", "PersonalModel", "ScoreRequest"]
 
@@ -32,9 +33,12 @@ class ExportRequest:
 
 @dataclass(frozen=True)
 class ScoreRequest:
-    """Measure an exported model on the device's held-out data; the answer is an accuracy."""
+    """Measure a model, by its number or its file's bytes, on the device's held-out data.
 
-    number: int
+    The answer says for each example whether the model is right; None without such data.
+    """
+
+    model: int | bytes
 
 
 class ModelExporter(Protocol):
@@ -42,5 +46,5 @@ class ModelExporter(Protocol):
 
     def start(self) -> None: ...
     def export(self, request: ExportRequest) -> None: ...
-    def score(self, number: int) -> float | None: ...
+    def score(self, model: int | bytes) -> Right | None: ...
     def stop(self) -> None: ...

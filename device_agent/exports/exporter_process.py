@@ -9,6 +9,7 @@ import time
 from fededge._internal.torch_process import TorchProcess
 from fededge.config import AgentConfig
 from fededge_agent.exports.export_requests import ExportRequest, ScoreRequest
+from fededge_agent.exports.significance import Right
 from fededge_agent.store import AgentStore
 from fededge_agent.store.programs import EXPORTER
 
@@ -38,10 +39,10 @@ class ExporterProcess:
     def export(self, request: ExportRequest) -> None:
         self._ask(request)
 
-    def score(self, number: int) -> float | None:
-        accuracy = self._ask(ScoreRequest(number))
-        assert accuracy is None or isinstance(accuracy, float)
-        return accuracy
+    def score(self, model: int | bytes) -> Right | None:
+        right = self._ask(ScoreRequest(model))
+        assert right is None or isinstance(right, list)
+        return right
 
     def stop(self) -> None:
         self.process.stop()

@@ -14,6 +14,7 @@ from fededge.errors import StoreError
 from fededge.export import ModelManifest, ModelRegistry
 from fededge.federated.rollout import may_use
 from fededge.wire.messages import Rollout, State
+from fededge_agent.exports.significance import LEVEL, Right, accuracy, chance_of_loss
 
 if TYPE_CHECKING:  # needs torch
     from fededge.export import Candidate
@@ -22,8 +23,11 @@ __all__ = ["Promotion"]
 
 log = logging.getLogger("agent")
 
-Score = Callable[[int], float | None]
-"""The accuracy of a model on the data that is held out now; None without such data."""
+Score = Callable[[int | bytes], Right | None]
+"""Measures a model, by its number or by its file's bytes, on the data that is held out now.
+
+None without such data, and for a model that cannot be measured.
+"""
 
 STATES = {"added": "held", "unpinned": "promoted", "rolled back": "rolled-back"}
 
@@ -42,16 +46,26 @@ class Promotion:
 
     # The device's own data decides
 
-    def worse(self, accuracy: float | None) -> str:
-        """The reason why a model of this accuracy must not become current; empty if it may."""
+    def worse(self, model: int | bytes) -> str:
+        """The reason why a model must not become current; empty if it may.
+
+        It may, unless it is worse than the current one by more than chance and the margin. Both
+        are measured now: the current one may have been promoted on other data.
+        """
         number = self.models.number() or 0
         manifest = self.models.manifests().get(number)
         if manifest is None or self.models.is_bad(manifest.weights):
             return ""
-        current = self.score(number)
-        if accuracy is None or current is None or accuracy >= current - self.margin / 100 - 1e-9:
+        new, current = self.score(model), self.score(number)
+        if not new or not current or len(new) != len(current):
             return ""
-        return f"{accuracy:.1%} on held-out data, the current one has {current:.1%}"
+        drop, chance = accuracy(current) - accuracy(new), chance_of_loss(new, current)
+        if drop <= self.margin / 100 + 1e-9 or chance >= LEVEL:
+            return ""
+        return (
+            f"{accuracy(new):.1%} on {len(new)} held-out examples, the current one has "
+            f"{accuracy(current):.1%}: more than chance (p = {chance:.2g})"
+        )
 
     def offer(self, candidate: Candidate, complete: Callable[[Candidate], Candidate]) -> str:
         """Add a new model, promote it if it may be, and return the outcome in words.
@@ -62,7 +76,7 @@ class Promotion:
         if self.models.is_bad(manifest.weights):
             return self._rejected(manifest, "these weights were reported bad")
         held = not self._allowed(manifest)
-        reason = "" if held else self.worse(manifest.accuracy)
+        reason = "" if held else self.worse(candidate.model)
         if reason:
             return self._rejected(manifest, reason)
         number = self.models.add(complete(candidate), self._spared())
@@ -148,7 +162,7 @@ class Promotion:
             self.models.answer(self.run, rollout.number, "idle")
             return before != "idle"
         manifest = self.models.manifest(number)
-        reason = self.worse(self.score(number))
+        reason = self.worse(number)
         outcome = self._rejected(manifest, reason) if reason else self._promote(number)
         log.info("rollout %d, model %d: %s", rollout.number, number, outcome)
         return True

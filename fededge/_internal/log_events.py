@@ -32,6 +32,8 @@ EVENTS = {
     # The coordinator
     "run-resumed": "resuming after round",
     "run-done": r"all \d+ rounds are done",
+    "run-rests": "the run rests: ",
+    "run-goes-on": "the run goes on",
     "round-opened": r"round \d+: asking",
     "round-short": r"round \d+: deadline",
     "version-made": r"version \S+ from",
@@ -89,7 +91,7 @@ EVENTS = {
     "model-irreplaceable": "there is no other model",
     "model-withdrawn": r"model \d+ is withdrawn",
     "model-skipped": r"model \d+ is skipped",
-    "model-unmeasured": r"model \d+ cannot be measured",
+    "model-unmeasured": "model .* cannot be measured",
     "rollout-followed": r"rollout \d+, model",
     "export-failed": "no (ONNX model can be made|personal model is exported)",
     "promotion-failed": "",

@@ -20,6 +20,7 @@ COMMANDS = {
     "coordinator": "run the coordinator of a federation",
     "agent": "run the agent of a device",
     "install-service": "install the coordinator or the agent as a systemd service",
+    "versions": "list, show and export a federation's versions, or roll back to one",
     "devices": "list the devices of a federation; drain, rest, quarantine, release, forget one",
     "pause": "pause a federation: no new round begins",
     "resume": "end the pause of a federation",
@@ -46,7 +47,7 @@ FOLDERS = {
         *("coordinator", "agent", "install-service", "rollback", "status", "audit", "init"),
         *("doctor", "backup", "restore"),
     ),
-    "fleet": ("devices", "pause", "resume", "history"),
+    "fleet": ("devices", "pause", "resume", "history", "versions"),
     "apps": ("export", "predict", "serve-model"),
     "terminal": ("completion", "man"),
 }

@@ -226,6 +226,10 @@ def _check_rollout(rollout: RolloutConfig | None) -> None:
 
 def _check_rounds(rounds: RoundsConfig) -> None:
     """Refuse a quorum that the selected devices cannot reach: no round would ever end."""
+    try:
+        parse_hours(rounds.hours)
+    except ConfigError as error:
+        raise ConfigError(f"rounds.hours: {error}") from None
     if rounds.participants and rounds.share:
         raise ConfigError("rounds.participants and rounds.share are both set; choose one")
     most = rounds.participants or rounds.min_devices

@@ -122,6 +122,25 @@ class RoundsConfig(Section, frozen=True):
     backoff: Annotated[
         float, described("seconds before the first retry, doubled each time", ge=0, le=1e6)
     ] = 30.0
+    interval: Annotated[
+        float, described("seconds between a version and the next round", ge=0, le=1e7)
+    ] = 0.0
+    hours: Annotated[
+        tuple[str, ...],
+        described("rounds begin only then, local time: '22:00-06:00', 'Sat,Sun 00:00-24:00'"),
+    ] = ()
+    new_data: Annotated[
+        int, described("a round begins when so many devices have new examples; 0: at once", ge=0)
+    ] = 0
+    rest_after: Annotated[
+        int,
+        described(
+            "versions without a gain, then rest until there are new examples; 0: never", ge=0
+        ),
+    ] = 0
+    rest_gain: Annotated[
+        float, described("points of accuracy above the best that are a gain", ge=0, le=100)
+    ] = 0.1
     quarantine_after: Annotated[
         int, described("refused updates in a row that quarantine a device; 0: never", ge=0)
     ] = 3

@@ -77,6 +77,11 @@ class Candidate:
         )
         return cls(manifest, {MODEL: model})
 
+    @property
+    def model(self) -> bytes:
+        """The float32 file."""
+        return self.files[MODEL]
+
     def with_variants(
         self, names: Sequence[str], weights: Sequence[str], samples: Samples
     ) -> Candidate:

@@ -113,7 +113,8 @@ class Rollout(Message, frozen=True):
 class State(Message, frozen=True):
     """The coordinator's retained state: the progress of the federation and what it trains.
 
-    `deadline` counts seconds from publication, because only the coordinator's clock decides. A
+    `deadline` counts seconds from publication, because only the coordinator's clock decides; of a
+    run that rests, until the rest ends, or 0 if only new examples end it; `resting` says why. A
     device without a sign of life for `lease` seconds is absent. `restored` names the version whose
     model this one repeats after a rollback. Other devices appear only as counts.
     """
@@ -123,7 +124,7 @@ class State(Message, frozen=True):
     seed: Count
     round: Count
     rounds: Count
-    phase: Literal["waiting", "open", "done"]
+    phase: Literal["waiting", "resting", "open", "done"]
     version: Version
     sha256: Hash
     layout: Hash
@@ -142,6 +143,7 @@ class State(Message, frozen=True):
     problem: Line = ""
     quarantined: Count = 0
     restored: OptionalVersion = ""
+    resting: Line = ""
     issued: Count = 0
     signature: Signature = ""
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from fededge.service.events import Note, Tick
 from fededge.wire.messages import Reply, Report, Status
+from fededge_server.machine.schedule_events import TimeOfDay, Woke
 
 __all__ = [
     "ACCURACY",
@@ -39,14 +40,13 @@ __all__ = [
     "StatusCame",
     "Stored",
     "Tick",
+    "TimeOfDay",
     "UpdateChunkCame",
+    "Woke",
 ]
-
 
 ACCURACY = "personal_accuracy"
 """The scalar with the accuracy of a device's own model; a device without examples has none."""
-
-
 NO_BYTES = memoryview(b"")
 
 # Events
@@ -112,6 +112,7 @@ class MergeDone:
     version: str
     devices: tuple[str, ...] = ()
     refused: Mapping[str, str] = field(default_factory=dict)
+    score: float | None = None
 
 
 @dataclass(frozen=True)
@@ -140,8 +141,7 @@ class Remembered:
 
 
 Outcome = Stored | Bad | RefusalWritten | Remembered | MergeDone | RolledBack | Full
-Event = StatusCame | ReportCame | UpdateChunkCame | Outcome | Tick
-
+Event = StatusCame | ReportCame | UpdateChunkCame | Outcome | Tick | TimeOfDay
 
 # Commands
 
@@ -295,6 +295,6 @@ class RunFinished:
     """All rounds are done."""
 
 
-Writing = Remember | ExpectUpdate | KeepUpdateChunk | Refuse | Discard
+Writing = Remember | Woke | ExpectUpdate | KeepUpdateChunk | Refuse | Discard
 Telling = RoundOpened | Invite | SendReply | SetAside | PublishState | RunFinished | Note
 Command = Writing | Telling | Check | Merge | Judge | Evaluate | Retire

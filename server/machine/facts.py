@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -32,8 +33,9 @@ class Recalled:
     holds each device's last accepted update, of this round or an earlier one, and `norms` the norm
     of its change; `stored` names those that no version has been made of yet. `recent` are the last
     versions, by round; `coming` are the updates that were on their way, with the chunks that had
-    come. `standings` are what an operator has ordered for devices, with the seconds that are left;
-    `paused`: no round begins, by order of an operator.
+    come. `scores` are the accuracies of the versions since the last rest, and `age` is that of the
+    newest version in seconds. `standings` are what an operator has ordered for devices, with the
+    seconds that are left; `paused`: no round begins, by order of an operator.
     """
 
     asked: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
@@ -44,5 +46,7 @@ class Recalled:
     quarantined: frozenset[str] = frozenset()
     coming: Mapping[str, tuple[Report, frozenset[int]]] = field(default_factory=dict)
     norms: Mapping[str, float] = field(default_factory=dict)
+    scores: tuple[float | None, ...] = ()
+    age: float = math.inf
     standings: Mapping[str, tuple[Standing, float]] = field(default_factory=dict)
     paused: bool = False

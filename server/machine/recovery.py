@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fededge_server.machine.facts import Recalled
+from fededge_server.machine.fleet.participants import UNTOLD
 from fededge_server.machine.fleet.parts import Part
 from fededge_server.machine.round_state import RoundState
 from fededge_server.machine.updates import Updates
@@ -26,9 +27,11 @@ def recover(
     for device in recalled.known:
         one = of(device)
         one.known = one.listed = True
+        one.trained = UNTOLD
     for device, report in recalled.accepted.items():
         one, norm = of(device), recalled.norms.get(device)
         one.accepted = report
+        one.trained = recalled.asked.get(report.version, {}).get(device, UNTOLD)
         if report.version == state.version or device in recalled.stored:
             one.move(Part.STORED)
             one.stored, one.change = report, norm or 0.0

@@ -16,7 +16,7 @@ from fededge_server.machine.fleet.participants import Participant, Participants
 
 __all__ = ["RoundState", "RoundsView"]
 
-Phase = Literal["waiting", "open", "merging", "done"]
+Phase = Literal["waiting", "resting", "open", "merging", "done"]
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,8 @@ class RoundsView:
     Attributes:
         asked: how many devices the open round has asked.
         quarantined: how many devices are in quarantine.
+        resting: why the run rests; empty if it does not.
+        rests_until: when the rest ends by itself.
     """
 
     run: str
@@ -36,6 +38,8 @@ class RoundsView:
     deadline: float
     asked: int
     quarantined: int
+    resting: str
+    rests_until: float
     paused: bool
 
 
@@ -53,6 +57,8 @@ class RoundState:
         places: how many devices the open round wants; 0: all.
         counted: how many devices the federation had when the round was last opened.
         cutoff: when the round stops waiting, now that it is known how long a turn takes.
+        resting: why no round begins though devices are there; empty if the run does not rest.
+        rests_until: when the rest ends by itself.
         limit: the longest change that an update may make, with the facts that it was found from:
             the version, its norm, and the number of devices.
     """
@@ -73,6 +79,8 @@ class RoundState:
     opened: float = 0.0
     deadline: float = math.inf
     cutoff: float = math.inf
+    resting: str = ""
+    rests_until: float = math.inf
     limit: tuple[tuple[str, float, int], float] | None = None
 
     def view(self, now: float) -> RoundsView:
@@ -86,6 +94,8 @@ class RoundState:
             deadline=self.deadline,
             asked=self.participants.count(Group.INVITED),
             quarantined=self.participants.count(Group.QUARANTINED),
+            resting=self.resting,
+            rests_until=self.rests_until,
             paused=self.paused,
         )
 

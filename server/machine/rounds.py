@@ -32,6 +32,7 @@ from fededge_server.machine.events import (
     StatusCame,
     Stored,
     Tick,
+    TimeOfDay,
     UpdateChunkCame,
 )
 from fededge_server.machine.facts import Recalled, RunFacts
@@ -44,6 +45,7 @@ from fededge_server.machine.presence import PresenceTracker
 from fededge_server.machine.recovery import recover
 from fededge_server.machine.round_end import RoundEnd
 from fededge_server.machine.round_state import RoundState, RoundsView
+from fededge_server.machine.schedule import Schedule
 from fededge_server.machine.updates import Updates
 
 __all__ = ["Rounds"]
@@ -75,7 +77,9 @@ class Rounds:
         self.end = RoundEnd(self.state, self.eligibility, self.updates)
         if config.over(number):
             self.state.phase = "done"
-        self.begun = recover(self.state, self.updates, recalled or Recalled(), now)
+        known = recalled or Recalled()
+        self.begun = recover(self.state, self.updates, known, now)
+        self.schedule = Schedule.resumed(self.state, known, now)
 
     # What the shell may ask
 
@@ -99,8 +103,8 @@ class Rounds:
         if isinstance(event, UpdateChunkCame | RefusalWritten | Remembered):
             return commands  # none decides anything by itself, and there are many chunks
         following = self.advance(now)
-        opened = any(isinstance(command, RoundOpened) for command in following)
-        if isinstance(event, MergeDone | RolledBack) and not opened:
+        told = any(isinstance(command, RoundOpened | PublishState) for command in following)
+        if isinstance(event, MergeDone | RolledBack) and not told:
             commands.append(PublishState())
         return commands + following
 
@@ -125,9 +129,12 @@ class Rounds:
             case MergeDone():
                 return self._merged(event, now)
             case RolledBack():
-                return self._rolled_back(event)
+                return self._rolled_back(event, now)
             case Full():
                 return self._full(event.full, now)
+            case TimeOfDay():
+                self.schedule.tell_time(event)
+                return []
             case Tick():
                 stalled = self.updates.stalled(now)
                 return self.presence.expire() + stalled + self.presence.retry()
@@ -158,8 +165,10 @@ class Rounds:
     def advance(self, now: float) -> list[Command]:
         """Open or close a round, or extend it, if it is time."""
         state = self.state
-        if state.phase == "waiting" and (self.begun is not None or self._ready):
-            return self._open(now) + self.advance(now)
+        if state.phase in ("waiting", "resting"):
+            rest = self.schedule.follow(now) if self.begun is None else []
+            begins = self.begun is not None or (not state.resting and self._ready)
+            return [*rest, *(self._open(now) + self.advance(now) if begins else [])]
         if state.phase != "open" or self.participants.doing(Part.CHECKING):
             return []  # what is being checked came in time, and must not be acknowledged in vain
         if self.end.over(now):
@@ -190,7 +199,7 @@ class Rounds:
             one.written = examples if begun else None
             one.heard = now if one.heard is None else one.heard
             if one.part is Part.IDLE:
-                one.move(self._first_part(one, now))
+                one.move(one.first_part(now))
         self.state.phase, self.state.opened = "open", now
         self.state.deadline, self.state.cutoff = now + self.config.deadline, math.inf
         return self._ask(self._present())
@@ -198,11 +207,6 @@ class Rounds:
     def _present(self) -> list[Participant]:
         """The devices that the round waits for and that may be asked again."""
         return [one for one in self.participants.where(Group.AWAITED) if one.present]
-
-    def _first_part(self, one: Participant, now: float) -> Part:
-        if one.quarantined(now):
-            return Part.QUARANTINED
-        return Part.EXCUSED if one.resting else Part.INVITED
 
     def _ask(self, devices: Iterable[Participant]) -> list[Command]:
         announced = RoundOpened(self.state.round, tuple(self.participants.invited))
@@ -218,7 +222,7 @@ class Rounds:
         again = [one for one in self.participants.where(Group.ELIGIBLE) if one.part not in busy]
         silent = self.end.missed(now)  # they are asked once more, but not in the next round
         for one in self.participants.doing(*OUT):
-            one.move(self._after_extension(one, now))
+            one.move(one.part_after_extension(now))
         for one in again:
             assert one.status is not None
             one.asked = one.status.examples
@@ -228,15 +232,6 @@ class Rounds:
             f"{self.config.quorum} updates; asking {len(again)} devices again"
         )
         return [note, *silent, *self._ask(again), judge]
-
-    def _after_extension(self, one: Participant, now: float) -> Part:
-        if not one.invited:
-            return Part.IDLE
-        if one.quarantined(now):
-            return Part.QUARANTINED
-        if one.resting or one.part is Part.EXCUSED or not one.on_call(now):
-            return Part.EXCUSED
-        return Part.BACKOFF if one.backs_off(now) else Part.INVITED
 
     def _close(self, now: float) -> list[Command]:
         """Merge what has come; devices that are still sending hear of it once that is done."""
@@ -265,14 +260,17 @@ class Rounds:
             commands.append(Discard(one.device, one.stored.version))
             if one.device in merged:
                 one.merged_change = one.change
+                one.trained = self.state.asked_for(one, one.stored.version)
+        self.schedule.new_version(event.score, now)
         return [*commands, *self._go_on(event.version), Evaluate(event.version)]
 
-    def _rolled_back(self, event: RolledBack) -> list[Command]:
+    def _rolled_back(self, event: RolledBack, now: float) -> list[Command]:
         """Give the round up: what was trained in it came from a version that is given up."""
         reason = f"the run goes back: {event.reason}"
         refused = self.updates.withdraw(reason)
         late = self.updates.give_up(self.participants.doing(Part.SENDING))
         on = self._go_on(event.version, folds=False)
+        self.schedule.restart(now)
         return [*on, *refused, *late]
 
     def _go_on(self, version: str, folds: bool = True) -> list[Command]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from fededge_server.store.store import Change, CheckedUpdate, Progress, Store
+from fededge_server.store.rows import score_of
+from fededge_server.store.store import AWAKE, Change, CheckedUpdate, Progress, Store
 
-__all__ = ["Change", "CheckedUpdate", "Progress", "Store"]
+__all__ = ["AWAKE", "Change", "CheckedUpdate", "Progress", "Store", "score_of"]

@@ -33,9 +33,9 @@ from fededge_server.machine.facts import Recalled
 from fededge_server.store.journal import Connect
 from fededge_server.store.order_tables import OrderTables, read_paused, read_standings
 from fededge_server.store.spool import Spool
-from fededge_server.store.tables import Change, CheckedUpdate, Progress
+from fededge_server.store.tables import AWAKE, Change, CheckedUpdate, Progress
 
-__all__ = ["Change", "CheckedUpdate", "Progress", "Store"]
+__all__ = ["AWAKE", "Change", "CheckedUpdate", "Progress", "Store"]
 
 log = logging.getLogger("coordinator")
 

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import NamedTuple
 
 import msgspec
 
 from fededge.errors import ConfigError, StoreError
 from fededge.wire.messages import Report
-from fededge_server.machine.events import ACCURACY, Refuse
+from fededge_server.machine.events import Refuse
 from fededge_server.machine.facts import Recalled
 from fededge_server.machine.rollout import Plan
 from fededge_server.store.journal import Journal
+from fededge_server.store.rows import (
+    Change,
+    CheckedUpdate,
+    Progress,
+    accuracies_in,
+    asked_in,
+    score_of,
+)
 
-__all__ = ["Change", "CheckedUpdate", "JournalTables", "Progress"]
+__all__ = ["AWAKE", "Change", "CheckedUpdate", "JournalTables", "Progress"]
 
 ASKED_VERSIONS = 1000
 """Number of versions for which the journal keeps who was asked."""
@@ -37,43 +43,18 @@ WHERE number >= (SELECT MAX(number) FROM rounds WHERE restored != '' OR number =
 """
 """Versions of which late updates may be taken: not those that the run went back from."""
 
+AWAKE = "awake"
+"""The fact that says in which round the last rest of a flat model ended."""
+
+SCORES = """
+SELECT accuracy, reports FROM rounds
+WHERE number > MAX(?, (SELECT MAX(number) FROM rounds WHERE restored != '' OR number = 0))
+ORDER BY number
+"""
+
 ASKED = (
     "SELECT devices FROM asked WHERE version = (SELECT version FROM rounds ORDER BY number DESC)"
 )
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Where a run stands: how many rounds are done, and the version they led to.
-
-    `restored` is the earlier version whose model this one repeats, if the run went back to it.
-    `date` is in seconds since 1970; None if an earlier version of FedEdge made it.
-    """
-
-    rounds_done: int
-    version: str
-    sha256: str
-    accuracy: float | None
-    restored: str = ""
-    date: float | None = None
-
-
-class Change(NamedTuple):
-    """Something that an operator changed, from the version after `round` rounds on."""
-
-    round: int
-    date: float
-    kind: str
-    what: str
-
-
-class CheckedUpdate(NamedTuple):
-    """An update that passed its check: the round that takes it, and the norm of its change."""
-
-    device: str
-    report: Report
-    round: int
-    norm: float
 
 
 class JournalTables(Journal):
@@ -193,7 +174,7 @@ class JournalTables(Journal):
             rows = journal.execute(
                 "SELECT version, accuracy, LEAD(reports) OVER (ORDER BY number) FROM rounds"
             ).fetchall()
-        return [(version, own, _accuracies(told)) for version, own, told in rows]
+        return [(version, own, accuracies_in(told)) for version, own, told in rows]
 
     # The round that is open
 
@@ -250,18 +231,26 @@ class JournalTables(Journal):
             taken = journal.execute("SELECT device, report, number, norm FROM accepted").fetchall()
             recent = dict(journal.execute(RECENT))
             out = [device for (device,) in journal.execute("SELECT device FROM quarantined")]
+        scores = self._scores_since(int(self.fact(AWAKE) or 0))
         try:
             return Recalled(
-                asked=_asked(asked),
+                asked=asked_in(asked),
                 known=frozenset(known),
                 accepted={d: msgspec.json.decode(r, type=Report) for d, r, *_ in taken},
                 norms={device: norm for device, _, _, norm in taken},
                 stored=frozenset(d for d, _, round_, _ in taken if round_ == done),
                 recent={version: n for version, n in recent.items() if n < done},
                 quarantined=frozenset(out),
+                scores=scores,
             )
         except msgspec.DecodeError as error:
             raise self._lost(f"damaged ({error})") from None
+
+    def _scores_since(self, number: int) -> tuple[float | None, ...]:
+        """The scores of the versions since a rest ended, or the run went back."""
+        with self._transaction() as journal:
+            rows = journal.execute(SCORES, (number,)).fetchall()
+        return tuple(score_of(own, json.loads(told)) for own, told in rows)
 
     # The rollout of personal models
 
@@ -277,16 +266,3 @@ class JournalTables(Journal):
             return None if row is None else msgspec.json.decode(row[0], type=Plan)
         except msgspec.DecodeError as error:
             raise self._lost(f"damaged ({error})") from None
-
-
-def _asked(rows: Iterable[tuple[str, str]]) -> dict[str, dict[str, int]]:
-    """The devices that were asked for each version: a later row adds to the earlier ones."""
-    found: dict[str, dict[str, int]] = {}
-    for version, devices in rows:
-        found.setdefault(version, {}).update(msgspec.json.decode(devices, type=dict[str, int]))
-    return found
-
-
-def _accuracies(reports: str | None) -> dict[str, float]:
-    told = json.loads(reports or "{}")
-    return {d: scalars[ACCURACY] for d, scalars in told.items() if ACCURACY in scalars}

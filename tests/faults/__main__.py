@@ -7,11 +7,14 @@ import logging
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 
 import torch
 
 from tests.faults.oracle import BrokenError
-from tests.faults.schedules import hostile_seeds, run_seed
+from tests.faults.schedules import hostile_seeds, run_scheduled, run_seed
+
+Run = Callable[..., Counter[str]]
 
 
 def main() -> int:
@@ -19,20 +22,22 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=1000, help="how many")
     parser.add_argument("--first", type=int, default=0, help="the first one")
     parser.add_argument("--replay", type=int, help="one seed, with a trace")
+    parser.add_argument("--scheduled", action="store_true", help="rounds with a schedule")
     parser.add_argument("--hostile", action="store_true", help="only those with hostile devices")
     options = parser.parse_args()
     torch.set_num_threads(1)
     logging.disable(logging.CRITICAL)
+    one = run_scheduled if options.scheduled else run_seed
     if options.replay is not None:
-        return replay(options.replay)
+        return replay(one, options.replay)
     last = options.first + options.seeds
     seeds = hostile_seeds(last) if options.hostile else range(last)
-    return run(seeds[options.first :])
+    return run(one, seeds[options.first :])
 
 
-def replay(seed: int) -> int:
+def replay(one: Run, seed: int) -> int:
     try:
-        counts = run_seed(seed, print)
+        counts = one(seed, print)
     except BrokenError as error:
         print(f"seed {seed}: {error}")
         return 1
@@ -40,13 +45,13 @@ def replay(seed: int) -> int:
     return 0
 
 
-def run(seeds: range) -> int:
+def run(one: Run, seeds: range) -> int:
     total: Counter[str] = Counter()
     broken: list[int] = []
     start = time.monotonic()
     for done, seed in enumerate(seeds, 1):
         try:
-            total += run_seed(seed)
+            total += one(seed)
         except Exception as error:  # noqa: BLE001 - whatever a fault led to is a find
             broken.append(seed)
             print(f"seed {seed}: {type(error).__name__}: {error}; make faults REPLAY={seed}")

@@ -84,6 +84,7 @@ class Oracle:
     chosen: set[Turn] = field(default_factory=set)
     claims: list[Report] = field(default_factory=list)
     went_back: list[str] = field(default_factory=list)
+    rounds: set[int] = field(default_factory=set)
     ordered: set[str] = field(default_factory=set)
     barred: set[str] = field(default_factory=set)
     void: set[Turn] = field(default_factory=set)
@@ -198,6 +199,11 @@ class Oracle:
     def requested(self, turn: Turn, expected: bool) -> None:
         """Check a request for an update: the coordinator's spool must expect it."""
         _require(expected, f"{turn} is asked to send chunks that nobody expects")
+
+    def begun(self, number: int, untimely: str) -> None:
+        """Check a round that asks its first devices: the schedule allows it."""
+        _require(number in self.rounds or not untimely, f"round {number + 1} begins: {untimely}")
+        self.rounds.add(number)
 
     def chose(
         self, version: str, devices: Iterable[str], off: Collection[str] = (), paused: bool = False

@@ -7,8 +7,10 @@ around them: the session, the clock, the disk below the stores, and the training
 from __future__ import annotations
 
 import hashlib
+import math
 import sqlite3
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +58,9 @@ __all__ = ["KilledError", "Process", "SimulatedAgent", "SimulatedCoordinator"]
 
 FEDERATION = "test"
 ARRIVED = pieces.arrived
+CLOSED_MINUTES = 3
+"""Where rounds have hours, they are all but the first minutes of an hour."""
+
 MEANS = ("fedavg", "scaffold")
 FULL = 2
 """SQLite's `synchronous`: every transaction is on disk when it ends."""
@@ -278,6 +283,17 @@ class CoordinatorService(Service):
             watch=self.watch,
         )
         self.running: RunningCoordinator | None = None
+        self.moment: datetime | None = None
+        self.made = -math.inf
+
+    @property
+    def untimely(self) -> str:
+        """What the schedule has against a round that begins now; empty if nothing."""
+        config, now = self.process.config.rounds, self.process.clock()
+        if config.hours and (self.moment is None or self.moment.minute < CLOSED_MINUTES):
+            return f"it is {self.moment}"
+        early = now < self.made + config.interval
+        return f"{now - self.made:.0f} s after the version" if early else ""
 
     def _session(self, name: str, will: Will) -> Any:
         return self.link_with(will)
@@ -311,7 +327,12 @@ class CoordinatorService(Service):
         match seen:
             case rounds.SetAside(device, move):
                 raise BrokenError(f"{device} makes a move that is not in the table: {move}")
+            case rounds.TimeOfDay(moment):
+                self.moment = moment
+            case rounds.MergeDone() | rounds.RolledBack():
+                self.made = self.process.clock()
             case rounds.Remember():
+                world.oracle.begun(seen.round, self.untimely)
                 known = store.recall(self.process.wall())
                 off = ordered_off(known, Standing.DRAINED, Standing.QUARANTINED)
                 world.oracle.chose(seen.version, seen.asked, off, known.paused)

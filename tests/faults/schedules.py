@@ -18,9 +18,11 @@ __all__ = [
     "HOSTILE_FAULTS",
     "HOSTILE_KINDS",
     "KINDS",
+    "SCHEDULED_KINDS",
     "at_peace",
     "first_break",
     "hostile_seeds",
+    "run_scheduled",
     "run_seed",
 ]
 
@@ -31,6 +33,9 @@ EVERY = 7
 
 TURN = (5.0, 15.0)
 """Seconds that a turn takes where devices are hostile."""
+
+HOURS = tuple(f"{hour:02d}:03-{hour + 1:02d}:00" for hour in range(24))
+"""All but the first three minutes of every hour, in time zones of whole hours."""
 
 WHOLE = 1 << 20
 """Bytes of a chunk that holds a whole update, which then travels with its report."""
@@ -95,6 +100,20 @@ KINDS = {
         mode="buffered", buffer=2, min_devices=2, chunk_bytes=WHOLE
     ),
 }
+SCHEDULED_KINDS = {
+    "all": kind(min_devices=4, quorum=4, interval=40.0, hours=HOURS),
+    "all, rounded": kind("bfloat16+delta", min_devices=4, quorum=4, interval=300.0),
+    "all, the nearest of them, updates with their reports": kind(
+        "float16+zstd",
+        RobustConfig(clip_norm=1.0, combine="krum"),
+        chunk_bytes=WHOLE,
+        min_devices=4,
+        quorum=4,
+        hours=HOURS,
+    ),
+}
+"""Kinds of the same names, whose rounds have a schedule; it must not change the last version."""
+
 FIXED = frozenset(name for name in KINDS if name.startswith("all"))
 """Kinds in which all devices take part in every round: faults do not change the last version."""
 
@@ -176,6 +195,17 @@ def run_seed(seed: int, trace: Callable[[str], None] | None = None) -> Counter[s
     last = world.run()
     fixed = name in FIXED and not FAULTS[schedule].order
     if fixed and last != undisturbed(name):
+        raise BrokenError(f"the last version is {last}, undisturbed it is {undisturbed(name)}")
+    check_turns(world.oracle, FAULTS[schedule])
+    return counted(world)
+
+
+def run_scheduled(seed: int, trace: Callable[[str], None] | None = None) -> Counter[str]:
+    """One run whose rounds have a schedule."""
+    name, schedule = chosen(SCHEDULED_KINDS, FAULTS, seed)
+    world = World(seed, SCHEDULED_KINDS[name], FAULTS[schedule], trace)
+    last = world.run()
+    if last != undisturbed(name):
         raise BrokenError(f"the last version is {last}, undisturbed it is {undisturbed(name)}")
     check_turns(world.oracle, FAULTS[schedule])
     return counted(world)

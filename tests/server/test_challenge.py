@@ -68,7 +68,7 @@ class Named:
     def parts(self) -> CoordinatorParts:
         nothing: Any = None
         return CoordinatorParts(
-            config=nothing,
+            config=cast(Any, SimpleNamespace(rounds=RoundsConfig())),
             identity=self.identity,
             session=cast(Any, self.sink),
             store=nothing,

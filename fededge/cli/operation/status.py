@@ -168,7 +168,7 @@ def _json(federation: str, found: FederationStatus) -> dict[str, Any]:
 
 def _brief(state: State) -> dict[str, Any]:
     fields = ["phase", "round", "rounds", "version", "method", "accuracy", "asked", "run"]
-    fields += ["encoding", "deadline", "problem", "quarantined", "restored"]
+    fields += ["encoding", "deadline", "problem", "quarantined", "restored", "resting"]
     values: Mapping[str, Any] = msgspec.to_builtins(state)
     return {name: values[name] for name in fields}
 
@@ -188,6 +188,9 @@ def _show(federation: str, found: FederationStatus, console: Console) -> None:
             f"{plain(state.method)}",
             soft_wrap=True,
         )
+        if state.resting:
+            ends = f"; it ends in {state.deadline:.0f} s" if state.deadline else ""
+            console.print(f"resting: {plain(state.resting)}{ends}", soft_wrap=True)
         if state.phase == "open" or state.quarantined:
             console.print(f"{state.asked} devices are asked, {state.quarantined} in quarantine")
         if state.restored:

@@ -25,6 +25,7 @@ class Group(enum.Enum):
     KNOWN = "known"
     THERE = "there"
     ELIGIBLE = "eligible"
+    FRESH = "fresh"
     FREE = "free"
     ONLINE = "online"
     GONE = "gone"

@@ -47,6 +47,8 @@ class Eligibility:
             yield Group.GONE
         if one.resting or self._enough(one):
             yield Group.THERE
+        if one.fresh:
+            yield Group.FRESH
         if self.eligible(one, now):
             yield Group.ELIGIBLE
             ready = one.status is not None and one.status.activity == "ready"

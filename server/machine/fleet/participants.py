@@ -19,7 +19,7 @@ from fededge_server.machine.fleet.parts import PARTS, Attendance, Part
 from fededge_server.machine.fleet.standings import Standing
 from fededge_server.machine.transfers import Transfer
 
-__all__ = ["ForbiddenMoveError", "Participant", "Participants"]
+__all__ = ["UNTOLD", "ForbiddenMoveError", "Participant", "Participants"]
 
 UNCOUNTED = frozenset(
     {
@@ -28,6 +28,9 @@ UNCOUNTED = frozenset(
     }
 )
 """Fields that no group depends on."""
+
+UNTOLD = -1
+"""The examples of a device that the journal knows without an update: its next word counts."""
 
 
 class ForbiddenMoveError(RuntimeError):
@@ -48,6 +51,7 @@ class Participant:
         status: its last word about itself, while it is present or rests.
         heard: when it last gave a sign of life.
         announced: examples that it last announced.
+        trained: examples that it had at its last merged update; None without one.
         listed: the journal has that it is known.
         asked: examples that it had announced when the open round asked it; None if it did not.
         written: the same as the journal has it.
@@ -78,6 +82,7 @@ class Participant:
     status: Status | None = None
     heard: float | None = None
     announced: int | None = None
+    trained: int | None = None
     asked: int | None = None
     written: int | None = None
     transfer: Transfer | None = None
@@ -126,6 +131,8 @@ class Participant:
 
     def arrive(self, status: Status) -> None:
         self.attendance, self.status, self.known = Attendance.PRESENT, status, True
+        if self.trained == UNTOLD:
+            self.trained = status.examples
 
     def rest(self, status: Status) -> None:
         self.attendance, self.status = Attendance.RESTING, status
@@ -147,9 +154,30 @@ class Participant:
         return self.attendance is not Attendance.ABSENT
 
     @property
+    def fresh(self) -> bool:
+        """True if it is present with other examples than at its last update, or is new."""
+        return self.present and self.status is not None and self.status.examples != self.trained
+
+    @property
     def invited(self) -> bool:
         """True if the open round has asked it."""
         return self.asked is not None
+
+    def first_part(self, now: float) -> Part:
+        """Its part in a round that begins with it."""
+        if self.quarantined(now):
+            return Part.QUARANTINED
+        return Part.EXCUSED if self.resting else Part.INVITED
+
+    def part_after_extension(self, now: float) -> Part:
+        """Its part after a deadline without a quorum, if it was out."""
+        if not self.invited:
+            return Part.IDLE
+        if self.quarantined(now):
+            return Part.QUARANTINED
+        if self.resting or self.part is Part.EXCUSED or not self.on_call(now):
+            return Part.EXCUSED
+        return Part.BACKOFF if self.backs_off(now) else Part.INVITED
 
     def backs_off(self, now: float) -> bool:
         return self.backoff_until is not None and self.backoff_until > now

@@ -24,6 +24,7 @@ from fededge_agent.exports.export_requests import ExportRequest, PersonalModel
 from fededge_agent.exports.export_worker import ExportWorker, StatusChanged
 from fededge_agent.exports.exporter_process import ExporterProcess
 from fededge_agent.exports.promotion import Promotion
+from fededge_agent.exports.significance import Right
 from fededge_agent.trainer.turns import DeviceTurns
 from fededge_agent.worker import Worker
 from tests.device_agent.test_turn_runner import MODEL, STATE, Device
@@ -62,8 +63,8 @@ class FakeExporter:
         if self.failure is not None:
             raise self.failure
 
-    def score(self, number: int) -> float | None:
-        raise AssertionError(number)
+    def score(self, model: int | bytes) -> Right | None:
+        raise AssertionError(model)
 
     def stop(self) -> None:
         self.stops += 1

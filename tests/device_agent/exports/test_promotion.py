@@ -37,21 +37,32 @@ def candidate(round_: int, accuracy: float | None, weights: int | None = None) -
     )
 
 
+EXAMPLES = 100
+
+
 class Device:
-    """A device whose models are as accurate as `accuracies` says, by round, today."""
+    """A device whose models are as accurate as `accuracies` says, by round, today.
+
+    It has 100 held-out examples; a model is right on the first ones.
+    """
 
     def __init__(self, folder: Path, margin: float = 0.0) -> None:
         self.models = ModelRegistry(folder)
         self.accuracies: dict[int, float | None] = {}
+        self.offered: dict[bytes, int] = {}
         self.promotion = Promotion(self.models, "box", margin, self.score)
         self.promotion.follow(self.state(None))
 
-    def score(self, number: int) -> float | None:
-        return self.accuracies[self.models.manifest(number).round]
+    def score(self, model: int | bytes) -> list[bool] | None:
+        of = self.models.manifest(model).round if isinstance(model, int) else self.offered[model]
+        share = self.accuracies[of]
+        return None if share is None else [i < round(share * EXAMPLES) for i in range(EXAMPLES)]
 
     def offer(self, round_: int, accuracy: float | None, weights: int | None = None) -> str:
         self.accuracies.setdefault(round_, accuracy)
-        return self.promotion.offer(candidate(round_, accuracy, weights), lambda made: made)
+        made = candidate(round_, accuracy, weights)
+        self.offered[made.files["model.onnx"]] = round_
+        return self.promotion.offer(made, lambda same: same)
 
     def state(self, rollout: Rollout | None) -> State:
         return msgspec.structs.replace(STATE, rollout=rollout)
@@ -78,20 +89,25 @@ def device(tmp_path: Path) -> Device:
     return Device(tmp_path / "models")
 
 
-def test_a_model_that_is_not_worse_takes_over_and_a_worse_one_does_not(device: Device) -> None:
+def test_a_model_takes_over_unless_it_is_worse_by_more_than_chance(device: Device) -> None:
+    """Four examples lost, none won: 1/16. Five: 1/32, which is below one in twenty."""
     assert device.status == {"model_round": -1, "model_state": "none", "rollout": 0}
     assert device.offer(0, 0.8) == "promoted"
     assert device.offer(1, 0.8) == "promoted"
-    assert device.offer(2, 0.79).startswith("rejected: 79.0% on held-out data, the current")
+    assert device.offer(2, 0.75) == (
+        "rejected: 75.0% on 100 held-out examples, the current one has 80.0%: more than chance "
+        "(p = 0.031)"
+    )
     assert device.status == {"model_round": 1, "model_state": "rejected", "rollout": 0}
     assert len(device.models.numbers()) == 2  # it is not even written
+    assert device.offer(3, 0.76) == "promoted"
 
 
-def test_a_margin_lets_a_slightly_worse_model_take_over(tmp_path: Path) -> None:
-    device = Device(tmp_path, margin=2.0)
+def test_a_margin_lets_a_worse_model_take_over(tmp_path: Path) -> None:
+    device = Device(tmp_path, margin=6.0)
     device.offer(0, 0.8)
-    assert device.offer(1, 0.78) == "promoted"
-    assert device.offer(2, 0.759).startswith("rejected")
+    assert device.offer(1, 0.74) == "promoted"
+    assert device.offer(2, 0.67).startswith("rejected")
 
 
 def test_the_current_model_is_measured_on_todays_data(device: Device) -> None:
@@ -99,6 +115,21 @@ def test_the_current_model_is_measured_on_todays_data(device: Device) -> None:
     device.offer(0, 0.9)
     device.accuracies[0] = 0.6
     assert device.offer(1, 0.7) == "promoted"
+
+
+def test_a_perfect_score_on_few_examples_does_not_last_for_ever(device: Device) -> None:
+    """Once 100 %, then 99 % in every round: the newest model is the current one."""
+    device.offer(0, 1.0)
+    assert [device.offer(number, 0.99) for number in range(1, 6)] == ["promoted"] * 5
+    assert device.round == 5
+
+
+def test_a_current_model_that_is_worse_on_new_data_gives_way(device: Device) -> None:
+    """The held-out data changed: the current one, once perfect, is measured on it again."""
+    device.offer(0, 1.0)
+    assert device.offer(1, 0.9).startswith("rejected")
+    device.accuracies[0] = 0.92
+    assert device.offer(2, 0.9) == "promoted"
 
 
 def test_without_held_out_data_the_newest_takes_over(device: Device) -> None:

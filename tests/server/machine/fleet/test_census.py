@@ -61,6 +61,11 @@ CONDITIONS: dict[Group, Condition] = {
     Group.GONE: lambda o, c, now: o.attendance is not Attendance.ABSENT and not leased(o, c, now),
     Group.THERE: lambda o, c, now: o.attendance is Attendance.RESTING or enough(o, c, now),
     Group.ELIGIBLE: eligible,
+    Group.FRESH: lambda o, c, now: (
+        o.attendance is Attendance.PRESENT
+        and o.status is not None
+        and (o.trained is None or o.trained != o.status.examples)
+    ),
     Group.FREE: lambda o, c, now: (
         eligible(o, c, now)
         and o.status is not None

@@ -1,0 +1,91 @@
+"""The export of a global model: a version of a run as an ONNX file with its manifest."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Protocol
+
+from fededge._internal.lazy_torch import torch
+from fededge.config import CoordinatorConfig
+from fededge.data.local import evaluation_set, model_spec
+from fededge.errors import StoreError, WireError
+from fededge.export import ModelManifest, ModelRegistry, Origin, Template, make_candidate
+from fededge.export.tracing import examples
+from fededge.flat import FlatModel, Layout, Vector
+from fededge.models import build_for
+from fededge.wire import tensors
+
+__all__ = ["export_version"]
+
+
+class VersionFacts(Protocol):
+    """The journal's record of a version."""
+
+    @property
+    def version(self) -> str: ...
+    @property
+    def round(self) -> int: ...
+    @property
+    def sha256(self) -> str: ...
+    @property
+    def accuracy(self) -> float | None: ...
+
+
+COMPARED = 64
+"""Samples on which ONNX Runtime is compared with torch: the coordinator's, else random ones."""
+
+DEVICE = "coordinator"
+"""Stands for the device in the manifest of a global model."""
+
+
+def export_version(
+    config: CoordinatorConfig, entry: VersionFacts, path: Path, folder: Path
+) -> ModelManifest:
+    """Write a version of the global model into a folder, as agents write personal ones.
+
+    Args:
+        config: the coordinator's.
+        entry: what the journal has of the version.
+        path: the file of its model.
+        folder: a new or empty folder.
+
+    Raises:
+        ExportError: if ONNX Runtime and torch differ; nothing is written then.
+    """
+    if folder.exists() and any(folder.iterdir()):
+        raise StoreError(f"--out {folder}: it is not empty; choose another folder")
+    spec = model_spec(config.model, config.data)
+    net = FlatModel(build_for(spec, config.seed), trains=False)
+    net.swap(torch.from_numpy(_read(path, entry, net.layout)))
+    judged = config.data.source != "none"
+    inputs = evaluation_set(config.data, spec).x if judged else examples(spec, COMPARED)
+    template = Template.trace(net.module, spec)
+    candidate = make_candidate(net, template, _origin(config, entry), inputs[:COMPARED])
+    return ModelRegistry(folder).publish(candidate)
+
+
+def _read(path: Path, entry: VersionFacts, layout: Layout) -> Vector:
+    """A version's numbers, checked; the coordinator may run meanwhile."""
+    if not path.exists():
+        raise StoreError(f"{path}: the model of this version was pruned (keep_versions)")
+    try:
+        with path.open("rb") as file:
+            model = tensors.decode(layout, file)["model"]
+    except (OSError, WireError) as error:
+        raise StoreError(f"{path}: unreadable ({error})") from None
+    if layout.sha256(model) != entry.sha256:
+        raise StoreError(f"{path}: damaged, its SHA-256 is not the journal's")
+    return model
+
+
+def _origin(config: CoordinatorConfig, entry: VersionFacts) -> Origin:
+    return Origin(
+        federation=config.federation,
+        device=DEVICE,
+        method=config.method,
+        version=entry.version,
+        round=entry.round,
+        accuracy=entry.accuracy,
+        created=datetime.now(timezone.utc),
+    )

@@ -1,0 +1,160 @@
+"""`fededge versions`: list, show, roll back to and export the versions of a federation's model."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from fededge._internal.plain_text import plain
+
+if TYPE_CHECKING:
+    from fededge.config import CoordinatorConfig
+
+__all__ = ["add_to"]
+
+TEXT = """\
+List the versions of a federation's model with their dates, accuracies and participants, continue
+from an earlier one, or export one as ONNX. Run it on the coordinator's machine; the coordinator may
+run or not.
+
+examples:
+  fededge versions list --config coordinator.toml
+  fededge versions show 000041 --config coordinator.toml --json
+  fededge versions rollback 000041 --config coordinator.toml
+  fededge versions export --config coordinator.toml --out model
+"""
+
+ACTIONS = {
+    "list": "all versions, oldest first",
+    "show": "one version with its participants; by default the newest",
+    "rollback": "continue from a version; by default the last good one",
+    "export": "write a version as ONNX with its manifest, compared with torch",
+}
+
+
+def add_to(parser: argparse.ArgumentParser) -> None:
+    parser.description = TEXT
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    for name, text in ACTIONS.items():
+        action = actions.add_parser(name, help=text, description=text)
+        if name != "list":
+            action.add_argument(
+                "version", nargs="?", default="", metavar="VERSION", help="or how it begins"
+            )
+        if name == "export":
+            action.add_argument(
+                "--out", type=Path, required=True, metavar="FOLDER", help="an empty or new folder"
+            )
+        action.add_argument(
+            "--config", type=Path, required=True, metavar="FILE", help="the coordinator's TOML file"
+        )
+        action.add_argument("--json", action="store_true", help="as JSON")
+        action.set_defaults(run=run, action=name)
+
+
+def run(options: argparse.Namespace) -> None:
+    from fededge.config import CoordinatorConfig, load
+
+    actions: dict[str, Callable[[CoordinatorConfig, argparse.Namespace], None]] = {
+        "list": _list,
+        "show": _show,
+        "rollback": _roll_back,
+        "export": _export,
+    }
+    actions[options.action](load(options.config, CoordinatorConfig), options)
+
+
+def _list(config: CoordinatorConfig, options: argparse.Namespace) -> None:
+    from fededge_server.model.version_list import list_versions
+
+    entries = list_versions(Path(config.state))
+    if options.json:
+        _print_json([msgspec.structs.replace(entry, reports={}) for entry in entries])
+        return
+    table = Table()
+    for name in ("version", "date", "accuracy", "participants", "seconds", ""):
+        words = name in ("version", "date", "")
+        table.add_column(name, justify="left" if words else "right", no_wrap=name == "version")
+    for entry in entries:
+        table.add_row(*_cells(entry), _remarks(entry))
+    Console(highlight=False, markup=False, emoji=False).print(table)
+
+
+def _cells(entry: Any) -> tuple[str, ...]:
+    accuracy = "" if entry.accuracy is None else f"{entry.accuracy:.1%}"
+    seconds = "" if entry.seconds is None else f"{entry.seconds:.0f}"
+    return entry.version, _date(entry), accuracy, str(entry.participants), seconds
+
+
+def _date(entry: Any) -> str:
+    if entry.date is None:
+        return "unknown"
+    return datetime.fromtimestamp(entry.date).isoformat(" ", "seconds")
+
+
+def _remarks(entry: Any) -> str:
+    pruned = [] if entry.kept else ["its model was pruned"]
+    return "; ".join([*map(plain, entry.changes), *pruned])
+
+
+def _show(config: CoordinatorConfig, options: argparse.Namespace) -> None:
+    from fededge_server.model.version_list import find
+
+    entry = find(Path(config.state), options.version)
+    if options.json:
+        _print_json(entry)
+        return
+    version, date, accuracy, participants, seconds = _cells(entry)
+    print(f"{version}, made {date} after {entry.round} rounds, SHA-256 {entry.sha256}")
+    if accuracy:
+        print(f"accuracy {accuracy}")
+    took = f", in {seconds} s" if seconds else ""
+    print(f"{participants} participants{took}")
+    for device, scalars in sorted(entry.reports.items()):
+        print(f"  {plain(device)}: {', '.join(f'{n} {v:.4g}' for n, v in scalars.items())}")
+    if _remarks(entry):
+        print(_remarks(entry))
+
+
+def _roll_back(config: CoordinatorConfig, options: argparse.Namespace) -> None:
+    from fededge_server.model import rollback
+    from fededge_server.model.version_list import find
+
+    folder = Path(config.state)
+    said = rollback.go_back(
+        folder, find(folder, options.version).version if options.version else ""
+    )
+    if options.json:
+        _print_json({"said": said})
+    else:
+        print(said)
+
+
+def _export(config: CoordinatorConfig, options: argparse.Namespace) -> None:
+    from fededge.cli.fleet.global_export import export_version
+    from fededge_server.model.version_list import find
+    from fededge_server.store import Store
+
+    folder = Path(config.state)
+    entry = find(folder, options.version)
+    path = Store(folder).model(entry.version)
+    manifest = export_version(config, entry, path, options.out)
+    if options.json:
+        _print_json(manifest)
+        return
+    print(
+        f"{options.out}: version {manifest.version} as ONNX, {manifest.size:,} bytes; on "
+        f"{manifest.compared} samples its probabilities differ from torch's by at most "
+        f"{manifest.difference:.1g}"
+    )
+
+
+def _print_json(value: object) -> None:
+    print(msgspec.json.format(msgspec.json.encode(value), indent=1).decode())

@@ -1,0 +1,121 @@
+"""`fededge versions`: what it lists, shows and exports, from the folder of a run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fededge.cli import main
+from fededge.config import CoordinatorConfig, load
+from fededge.data.local import model_spec
+from fededge.errors import StoreError
+from fededge.flat import FlatModel
+from fededge.models import build_for
+from fededge.predictor import Predictor
+from fededge_server.model.network import Network
+from fededge_server.model.version_list import find
+from fededge_server.model.versions import Versions
+from fededge_server.store import Store
+
+CONFIG = """
+federation = "gates"
+state = "state"
+[model]
+name = "mlpnet"
+labels = ["truck", "bus"]
+shape = [1, 8, 8]
+mean = [0.5]
+std = [0.25]
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """The file of a run with three versions; the last one repeats the second."""
+    path = tmp_path / "coordinator.toml"
+    path.write_text(CONFIG)
+    config = load(path, CoordinatorConfig)
+    store = Store(Path(config.state))
+    store.open()
+    network = Network(config.model, config.data, config.method, config.seed)
+    versions = Versions.resume(config, store, network, network.start(), lambda: 1.8e9)
+    reports = {"gate-1": {"examples": 30.0}, "gate-2": {"examples": 12.0}}
+    versions.advance(1, versions.model * 2, versions.state, reports, 12.5)
+    versions.go_back(versions.progress.version)
+    store.close()
+    return path
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    code = main(["versions", *words])
+    told = capsys.readouterr()
+    assert code == 0, told.err
+    return told.out
+
+
+def test_the_list_has_dates_participants_and_what_was_changed(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second, third = json.loads(said(capsys, "list", "--config", str(config), "--json"))
+    assert [one["round"] for one in (first, second, third)] == [0, 1, 2]
+    assert [one["participants"] for one in (first, second, third)] == [0, 2, 0]
+    assert {one["date"] for one in (first, second, third)} == {1.8e9}
+    assert (second["seconds"], second["kept"]) == (12.5, True)
+    assert third["restored"] == second["version"]
+    assert third["changes"] == [f"rollback: back to {second['version']}"]
+    assert second["version"] in said(capsys, "list", "--config", str(config))
+
+
+def test_one_version_is_shown_with_its_participants(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = said(capsys, "show", "000001", "--config", str(config))
+    assert "2 participants, in 12 s" in shown
+    assert "gate-2: examples 12" in shown
+    found = json.loads(said(capsys, "show", "000001", "--config", str(config), "--json"))
+    assert found["reports"] == {"gate-1": {"examples": 30.0}, "gate-2": {"examples": 12.0}}
+    assert "after 2 rounds" in said(capsys, "show", "--config", str(config)), "the newest"
+
+
+def test_a_version_that_is_not_there_is_one_sentence(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["versions", "show", "000007", "--config", str(config)]) != 0
+    assert "there is no version '000007'; `fededge versions list` shows" in capsys.readouterr().err
+    with pytest.raises(StoreError, match="several versions begin with '00000'"):
+        find(config.parent / "state", "00000")
+
+
+def test_rollback_is_asked_for_when_no_coordinator_runs(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "it goes back when it starts" in said(
+        capsys, "rollback", "000001", "--config", str(config)
+    )
+
+
+def test_the_exported_version_gives_the_networks_own_probabilities(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    words = ("export", "000000", "--config", str(config), "--out", str(out), "--json")
+    manifest = json.loads(said(capsys, *words))
+    assert (manifest["round"], manifest["compared"], manifest["device"]) == (0, 64, "coordinator")
+    assert manifest["difference"] < 1e-4
+    first = find(config.parent / "state", "000000")
+    assert manifest["weights"] == first.sha256
+    wanted = load(config, CoordinatorConfig)
+    net = FlatModel(build_for(model_spec(wanted.model, wanted.data), wanted.seed), trains=False)
+    image = np.random.default_rng(3).integers(0, 256, (8, 8), dtype=np.uint8)
+    scaled = (image.astype(np.float32) / 255 - 0.5) / 0.25
+    with torch.no_grad():
+        logits = net.module.eval()(torch.from_numpy(scaled)[None, None])
+    expected = torch.softmax(logits, 1)[0].numpy()
+    found = Predictor(out).predict(image)
+    assert found.probability == pytest.approx(float(expected.max()), abs=1e-5)
+    assert main(["versions", *words]) != 0
+    assert "it is not empty; choose another folder" in capsys.readouterr().err
