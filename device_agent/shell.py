@@ -35,6 +35,7 @@ __all__ = ["AgentParts", "AgentShell"]
 
 log = logging.getLogger("agent")
 
+PROGRESS = 10.0  # seconds between two statuses of a training that advances
 SIGNS_OF_LIFE = 3
 """Statuses that a device sends within its lease: two may be lost or late."""
 
@@ -109,7 +110,9 @@ class AgentShell(ServiceShell[events.Event, commands.Command, Status]):
         lease = self.parts.machine.view.lease
         if lease is None or not self.connected:
             return False
-        return self.clock() - self._announced >= lease / SIGNS_OF_LIFE
+        advanced = self.parts.statuses.advanced
+        due = min(lease / SIGNS_OF_LIFE, PROGRESS) if advanced else lease / SIGNS_OF_LIFE
+        return self.clock() - self._announced >= due
 
     def announce(self) -> None:
         self.do(commands.Announce())

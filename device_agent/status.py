@@ -46,6 +46,7 @@ class StatusWriter:
         self.promotion = promotion
         self.trust = trust
         self.holder = holder
+        self._told = (0, 0)
         self.remark = ""
 
     def online(self, answers: str = "") -> Status:
@@ -65,6 +66,16 @@ class StatusWriter:
         return self._status(False, "offline", "", "")
 
     @property
+    def steps(self) -> tuple[int, int]:
+        """The steps of the training that is under way, and their total; else zeros."""
+        return self.runner.steps if self.machine.view.activity == "training" else (0, 0)
+
+    @property
+    def advanced(self) -> bool:
+        """True if the training has advanced since the status was last written."""
+        return self.steps not in ((0, 0), self._told)
+
+    @property
     def rivalry(self) -> str:
         rival = self.holder.rival
         return f"another agent runs as device '{self.device}', or poses as it ({rival})"
@@ -72,6 +83,7 @@ class StatusWriter:
     def _status(
         self, online: bool, activity: Activity | Literal["offline"], problem: str, answers: str
     ) -> Status:
+        self._told = self.steps if online else (0, 0)
         return Status(
             instance=self.holder.instance,
             online=online,
@@ -82,5 +94,7 @@ class StatusWriter:
             examples=self.runner.examples,
             software=__version__,
             problem=problem,
+            step=self._told[0],
+            steps=self._told[1],
             **self.promotion.describe(),
         )

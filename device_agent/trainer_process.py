@@ -53,6 +53,10 @@ class TrainerProcess:
     def prepared(self) -> bool:
         return self._prepared and self.process.alive
 
+    @property
+    def steps(self) -> tuple[int, int]:
+        return self.process.steps
+
     def start(self) -> None:
         """Start the process, if it does not run, and return at once: torch is imported there."""
         if not self.process.alive:

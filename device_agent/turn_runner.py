@@ -50,6 +50,11 @@ class TurnRunner:
         return job.examples if job else 0
 
     @property
+    def steps(self) -> tuple[int, int]:
+        """The steps of the turn that are done, and their total; zeros if that is not known."""
+        return self.trainer.steps
+
+    @property
     def flaw(self) -> str:
         """A flaw of the data with which the device takes part all the same; empty if none."""
         skipped = self.job.skipped if self.job else 0

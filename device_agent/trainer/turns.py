@@ -73,10 +73,14 @@ class DeviceTurns:
     """A device's network, data and method, as the federation's state describes them.
 
     The trainer process has one. Tests and the fault simulation have one in their own process.
-    `progress` is called after every step.
+    `progress` is called after every step, with the steps done and their total.
     """
 
-    def __init__(self, config: AgentConfig, progress: Callable[[], None] = lambda: None) -> None:
+    steps = (0, 0)  # only a process of its own reports them
+
+    def __init__(
+        self, config: AgentConfig, progress: Callable[..., None] = lambda *_: None
+    ) -> None:
         self.config = config
         self.progress = progress
         self.folder = Path(config.state) / PRIVATE
@@ -204,9 +208,9 @@ class DeviceTurns:
         assert self.job is not None, "not prepared"
         return functools.partial(read_version, self.job, self.encoding, state.version)
 
-    def _go_on(self, *_: object) -> None:
+    def _go_on(self, done: int, total: int) -> None:
         """After every step: stop if the turn was abandoned."""
-        self.progress()
+        self.progress(done, total)
         if self.abandoned.is_set():
             raise StoppedError
 

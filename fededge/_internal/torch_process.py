@@ -49,8 +49,15 @@ class RemoteError(Exception):
     """An unexpected error in the process: its type and text; its traceback is in the log."""
 
 
+@dataclass(frozen=True)
 class SignOfWork:
-    """A sign of the process that it gets on with a request; it is no answer."""
+    """A sign of the process that it gets on with a request; it is no answer.
+
+    `done` of `total` steps are taken; both are 0 where there are none.
+    """
+
+    done: int = 0
+    total: int = 0
 
 
 class TorchProcess:
@@ -61,6 +68,9 @@ class TorchProcess:
         program: the function that serves the connection, its only argument, as `module:function`.
         stall: seconds without a sign of progress after which a busy process is killed.
         progress: called at each sign of progress.
+
+    Attributes:
+        steps: those done of the request that is being answered, and their total.
     """
 
     def __init__(
@@ -74,6 +84,7 @@ class TorchProcess:
         self.program = program
         self.stall = stall
         self.progress = progress
+        self.steps = (0, 0)
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self._sending = threading.Lock()
@@ -133,13 +144,13 @@ class TorchProcess:
     def _await_answer(
         self, process: subprocess.Popen[bytes], connection: Connection, overdue: Callable[[], bool]
     ) -> object:
-        seen = time.monotonic()
+        seen, self.steps = time.monotonic(), (0, 0)
         while True:
             if connection.poll(LOOKS):
                 answer: object = connection.recv()
                 if not isinstance(answer, SignOfWork):
                     return answer
-                seen = time.monotonic()
+                seen, self.steps = time.monotonic(), (answer.done, answer.total)
                 self.progress()
             elif process.poll() is not None and not connection.poll():
                 raise EOFError
@@ -177,16 +188,16 @@ class TorchProcess:
                 connection.close()
 
 
-def report_progress(connection: Connection) -> Callable[[], None]:
+def report_progress(connection: Connection) -> Callable[..., None]:
     """A function for the process to call as often as it likes: it reports once a second."""
     reported = -math.inf
 
-    def report() -> None:
+    def report(done: int = 0, total: int = 0) -> None:
         nonlocal reported
         now = time.monotonic()
         if now - reported >= LOOKS:
             reported = now
-            connection.send(SignOfWork())
+            connection.send(SignOfWork(done, total))
 
     return report
 

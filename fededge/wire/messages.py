@@ -169,7 +169,8 @@ class Status(Message, frozen=True):
     """A device's retained status: its presence and its activity.
 
     `model_round` is the round in which the app's model was trained, -1 without one. `model_state`
-    is the outcome of the newest model, in rollout number `rollout` if that is not 0.
+    is the outcome of the newest model, in rollout number `rollout` if that is not 0. While it is
+    training, `step` of `steps` are done, if that is known.
     """
 
     instance: Instance
@@ -188,6 +189,8 @@ class Status(Message, frozen=True):
         "none", "idle", "promoted", "held", "rejected", "rolled-back", "bad", "pinned"
     ] = "none"
     rollout: Count = 0
+    step: Count = 0
+    steps: Count = 0
 
 
 class Claim(Message, frozen=True):

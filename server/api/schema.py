@@ -26,6 +26,7 @@ class DeviceView(Struct, frozen=True, kw_only=True):
     seen: float | None = None
     accuracy: float | None = None
     took: float | None = None
+    steps: tuple[int, int] | None = None
     chunks: tuple[int, int] | None = None
     backoff_left: float | None = None
     software: str = ""

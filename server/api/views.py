@@ -74,6 +74,7 @@ def _device(one: Participant, now: float) -> DeviceView:
         seen=None if one.heard is None else now - one.heard,
         accuracy=None if one.accepted is None else one.accepted.scalars.get(ACCURACY),
         took=one.took,
+        steps=_steps(one),
         chunks=_chunks(one),
         backoff_left=_left(one.backoff_until, now),
         software=status.software if status is not None else "",
@@ -108,6 +109,14 @@ def waiting(parts: CoordinatorParts) -> str:
     if eligible < config.quorum:
         return f"devices: {eligible} of {config.quorum} can be asked"
     return ""
+
+
+def _steps(one: Participant) -> tuple[int, int] | None:
+    """The steps done of how many, while it trains; a claim of the device's that makes sense."""
+    status = one.status
+    if status is None or status.activity != "training" or not 0 < status.step <= status.steps:
+        return None
+    return status.step, status.steps
 
 
 def _chunks(one: Participant) -> tuple[int, int] | None:

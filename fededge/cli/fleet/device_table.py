@@ -57,6 +57,8 @@ def _standing(one: Any) -> str:
 
 
 def _doing(one: Any) -> str:
+    if one.steps is not None:
+        return f"{one.doing} (step {one.steps[0]} of {one.steps[1]})"
     if one.chunks is not None:
         return f"{one.doing} (chunk {one.chunks[0]} of {one.chunks[1]})"
     return str(one.doing)

@@ -269,3 +269,18 @@ def test_the_status_says_why_a_device_is_not_in_the_round(site: Site) -> None:
     said = table.file.getvalue()
     assert "a label is unknown" in said
     assert "0 of 4 devices have answered" in said
+
+
+@pytest.mark.parametrize(
+    ("step", "steps", "shown"),
+    [(3, 40, (3, 40)), (40, 40, (40, 40)), (41, 40, None), (0, 40, None), (5, 0, None)],
+)
+def test_a_devices_progress_is_shown_if_it_makes_sense(
+    site: Site, step: int, steps: int, shown: tuple[int, int] | None
+) -> None:
+    one = running(site.world).parts.rounds.participants["device-0"]
+    assert one.status is not None
+    training = msgspec.structs.replace(one.status, activity="training", step=step, steps=steps)
+    running(site.world).handle(StatusCame("device-0", training))
+    found = site.do(lambda: site.fleet.device("device-0"))
+    assert (found.doing, found.steps) == ("training", shown)
