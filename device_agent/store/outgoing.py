@@ -1,0 +1,44 @@
+"""The update that leaves: its file is checked once, not for every chunk that is asked for."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from pathlib import Path
+
+from fededge.errors import StoreError
+from fededge.storage.source import FileSource
+from fededge.wire.chunks import Payload
+from fededge_agent.store.index import SavedTurn, StoredFile
+
+__all__ = ["UpdateReader"]
+
+
+class UpdateReader:
+    """Reads an update as a whole the first time, and when a chunk is asked for again.
+
+    A chunk that was not sent because it is damaged here is asked for again. Every chunk is checked
+    by its checksum when it is sent.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._payload: Payload | None = None
+        self._file: StoredFile | None = None
+        self._given: set[int] = set()
+
+    def read(self, turn: SavedTurn, wanted: Iterable[int]) -> Payload | None:
+        """The turn's update, to send the wanted chunks of it; None if it is damaged."""
+        asked = {*wanted}
+        if self._payload is None or self._file != turn.update or asked & self._given:
+            self._payload, self._file, self._given = self._checked(turn), turn.update, set()
+        self._given |= asked
+        return self._payload
+
+    def _checked(self, turn: SavedTurn) -> Payload | None:
+        path = self.folder / turn.update.name
+        with contextlib.suppress(OSError, StoreError):
+            payload = Payload.of(FileSource(path), turn.report.manifest.chunk_bytes)
+            if payload.facts.sha256 == turn.update.sha256:
+                return payload
+        return None
