@@ -47,6 +47,7 @@ from fededge.wire.messages import State, Training
 from fededge_agent.agent import Agent, Surroundings
 from fededge_agent.trainer.turns import DeviceTurns
 from fededge_agent.turn_runner import TurnRunner
+from tests.service_commands import service_command
 
 PATIENCE = 900.0
 IDLE = 2.0
@@ -128,8 +129,7 @@ def _start(folder: Path, command: str, config: str) -> Child:
     folder.mkdir()
     path = folder / "config.toml"
     path.write_text(config)
-    program = [sys.executable, "-m", "fededge", command, "--config", str(path)]
-    child = Child(program, folder / "log.txt")
+    child = Child(service_command(command, path), folder / "log.txt")
     child.start()
     return child
 

@@ -33,6 +33,7 @@ from light_agents import LightFleet
 from fededge._internal.processes import Child
 from fededge.broker.local import Broker
 from fededge.config import BrokerConfig, CoordinatorConfig, template
+from tests.service_commands import service_command
 
 SPARE_FILES = 200
 """Open files that a process needs beside its connections."""
@@ -115,7 +116,7 @@ def _coordinator(
     )
     path = folder / "coordinator.toml"
     path.write_text(config)
-    program = [sys.executable, "-m", "fededge", "coordinator", "--config", str(path)]
+    program = service_command("coordinator", path)
     child = Child(program, folder / "coordinator.log")
     child.start()
     return child

@@ -28,6 +28,7 @@ from fededge._internal.processes import Child
 from fededge.broker.local import Broker
 from fededge.config import CoordinatorConfig, template
 from fededge.wire.topics import Topics
+from tests.service_commands import service_command
 
 TOPICS = Topics("restart")
 MODEL = {"labels": [*"0123456789"], "shape": [1, 28, 28], "mean": [0.5], "std": [0.5]}
@@ -93,7 +94,7 @@ def main() -> None:
         config |= {"data": {"source": data}, "model": {} if flags.evaluate else MODEL}
         path = Path(name) / "coordinator.toml"
         path.write_text(template(CoordinatorConfig, config))
-        program = [sys.executable, "-m", "fededge", "coordinator", "--config", str(path)]
+        program = service_command("coordinator", path)
         ear, rows, numpy = Ear(it), [], []
         for _ in range(1 + flags.restarts):
             rows.append(start_once(program, Path(name) / "coordinator.log", ear))

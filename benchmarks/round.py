@@ -21,7 +21,6 @@ import itertools
 import json
 import random
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -42,6 +41,7 @@ from fededge.config import AgentConfig, CoordinatorConfig, DataConfig, ModelConf
 from fededge.data.local import model_spec
 from fededge.hardware import choose
 from fededge.methods import Hyper
+from tests.service_commands import service_command
 
 WARM_UP = 3
 """Rounds at the start of a block that are not counted."""
@@ -173,9 +173,7 @@ def _start(folder: Path, command: str, config: str) -> Child:
     folder.mkdir(parents=True)
     path = folder / "config.toml"
     path.write_text(config)
-    child = Child(
-        [sys.executable, "-m", "fededge", command, "--config", str(path)], folder / "log.txt"
-    )
+    child = Child(service_command(command, path), folder / "log.txt")
     child.start()
     return child
 

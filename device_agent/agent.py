@@ -13,7 +13,8 @@ from typing import Any
 
 from fededge._internal.malloc import return_free_memory
 from fededge.config import AgentConfig
-from fededge.data.local import check_device_data
+from fededge.data.local import check_device_data, check_device_section
+from fededge.errors import DataError
 from fededge.hardware.gate import Gate
 from fededge.service.commands import unwatched
 from fededge.service.inbox import InboxLoop
@@ -22,6 +23,7 @@ from fededge.transport.session import Session, Will
 from fededge.wire.chunks import Assembly
 from fededge.wire.messages import Status, encode
 from fededge.wire.topics import Topics
+from fededge_agent.data_watch import DataWatch
 from fededge_agent.egress import Egress
 from fededge_agent.exports.export_requests import ModelExporter
 from fededge_agent.exports.export_worker import ExportWorker
@@ -95,7 +97,7 @@ class Agent:
     def run(self) -> None:
         """Take part in the federation until stopped."""
         return_free_memory()
-        check_device_data(self.config.data)  # at the start a person is there to read the error
+        self._check_data()
         self.gating.check()
         self.store.open()
         try:
@@ -103,6 +105,15 @@ class Agent:
             self._run(self.connect())
         finally:
             self.close()
+
+    def _check_data(self) -> None:
+        """At the start a person is there to read the error. Data that is not there may come."""
+        check_device_section(self.config.data)
+        try:
+            check_device_data(self.config.data)
+        except DataError as error:
+            text = "%s; the agent stays up, and looks again when that changes"
+            log.error(text, error, extra={"event": "data-unfit"})
 
     def _run(self, shell: AgentShell) -> None:
         self.worker.start()
@@ -153,6 +164,7 @@ class Agent:
                 worker=self.worker,
                 exports=self.exports,
                 gating=self.gating,
+                data=DataWatch(config.data.root, self.around.clock),
                 machine=machine,
                 caution=Caution(index.run),
                 session=session,

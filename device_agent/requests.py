@@ -30,13 +30,14 @@ class PreparedJob:
     """The facts of a job that the trainer has prepared: all that the agent needs to know of it.
 
     `sends` are the names of the vectors that come with the model, `scalars` the numbers that may
-    leave the device with an update.
+    leave the device with an update, `skipped` the files of examples that cannot be read.
     """
 
     layout: Layout
     sends: tuple[str, ...]
     scalars: frozenset[str]
     examples: int
+    skipped: int = 0
 
     @property
     def most_bytes(self) -> int:

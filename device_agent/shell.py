@@ -17,6 +17,7 @@ from fededge.transport.session import Connected, Incoming, Session
 from fededge.wire.chunks import Payload
 from fededge.wire.messages import Claim, Reply, Report, State, Status, TaskMessage, decode
 from fededge.wire.topics import Topics
+from fededge_agent.data_watch import DataWatch
 from fededge_agent.egress import Egress
 from fededge_agent.exports.export_worker import ExportWorker, StatusChanged
 from fededge_agent.gating import Gating
@@ -49,6 +50,7 @@ class AgentParts:
     worker: Worker
     exports: ExportWorker
     gating: Gating
+    data: DataWatch
     machine: AgentMachine
     caution: Caution
     session: Session
@@ -91,6 +93,8 @@ class AgentShell(ServiceShell[events.Event, commands.Command, Status]):
         changed = self.parts.gating.look(self.parts.worker.busy)
         if changed is not None:
             self.handle(changed)
+        if self.parts.data.changed(self.parts.machine.view.cause):
+            self.handle(events.CauseGone())
         # Neither an app's report nor a sign of life waits for a training.
         if self.parts.exports.promotion.look() or self._lease_runs_out:
             self.announce()
@@ -191,6 +195,7 @@ class AgentShell(ServiceShell[events.Event, commands.Command, Status]):
                 said = parts.egress.status(parts.statuses.online(answers))
                 self.holder.says(said, self.clock())
             case commands.Prepare(state):
+                parts.data.begin()
                 parts.worker.prepare(state)
             case commands.ExpectModel(version, manifest):
                 parts.worker.warm_up()

@@ -47,7 +47,12 @@ class StatusWriter:
     def online(self, answers: str = "") -> Status:
         """The status now; `answers` is the nonce of a claim to our name."""
         view = self.machine.view
-        problem = view.problem or self.trust.problem or (self.holder.rival and self.rivalry)
+        problem = (
+            view.problem
+            or self.trust.problem
+            or (self.holder.rival and self.rivalry)
+            or self.runner.flaw
+        )
         return self._status(True, view.activity, one_line(problem), answers)
 
     def offline(self) -> Status:

@@ -55,6 +55,14 @@ class TurnRunner:
         return job.examples if job else 0
 
     @property
+    def flaw(self) -> str:
+        """A flaw of the data with which the device takes part all the same; empty if none."""
+        skipped = self.job.skipped if self.job else 0
+        if not skipped:
+            return ""
+        return f"files of the device's data that cannot be read: {skipped}; its own log names them"
+
+    @property
     def scalars(self) -> frozenset[str]:
         return self._ready.scalars
 

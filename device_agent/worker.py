@@ -28,7 +28,7 @@ from fededge.errors import (
 from fededge.wire.messages import State
 from fededge_agent.exports.export_worker import ExportWorker
 from fededge_agent.machine import events
-from fededge_agent.machine.events import Pending
+from fededge_agent.machine.events import Cause, Pending
 from fededge_agent.requests import StoppedError
 from fededge_agent.status import one_line
 from fededge_agent.turn_runner import TurnRunner
@@ -143,7 +143,7 @@ class Worker:
             self.busy = False
 
     @contextlib.contextmanager
-    def _telling(self, what: str, tell: Callable[[str], None]) -> Iterator[None]:
+    def _telling(self, what: str, tell: Callable[[str, Exception], None]) -> Iterator[None]:
         """Report a failure in one sentence; an unexpected one goes to the log with its traceback.
 
         A damaged file of our own is raised: a person must look at it.
@@ -152,28 +152,25 @@ class Worker:
             yield
         except DataError as error:  # names files and labels: for this device's log only
             log.error("%s: %s", what, error, extra={"event": "data-unfit"})
-            tell(UNFIT)
+            tell(error.public or UNFIT, error)
         except FedEdgeError as error:
             if isinstance(error, StoreError) and not isinstance(error, DiskFullError):
                 raise
-            tell(one_line(str(error)))
+            tell(one_line(str(error)), error)
         except RemoteError as error:  # its traceback is in the log already
-            tell(one_line(f"{what}: {error}"))
+            tell(one_line(f"{what}: {error}"), error)
         except Exception as error:
             log.exception("%s", what, extra={"event": "job-failed"})
-            tell(one_line(f"{what}: {type(error).__name__}: {error}"))
+            tell(one_line(f"{what}: {type(error).__name__}: {error}"), error)
 
     def _prepare(self, state: State) -> None:
-        def unable(why: str) -> None:
-            self.inbox.put(events.Unable(state, why))
+        def unable(why: str, error: Exception) -> None:
+            self.inbox.put(events.Unable(state, why, _cause(error)))
 
+        self._follow_up()  # the trainer is about to forget the last turn
         with self._telling("the preparation failed", unable):
-            try:
-                self.runner.prepare(state)
-            except (DiskFullError, HardwareError, ProcessDiedError) as error:
-                self.inbox.put(events.Unable(state, one_line(str(error)), passing=True))
-            else:
-                self.inbox.put(events.Prepared(state, self.runner.most_bytes))
+            self.runner.prepare(state)
+            self.inbox.put(events.Prepared(state, self.runner.most_bytes))
 
     def _turn(self, state: State) -> None:
         self._put_off = []
@@ -183,7 +180,7 @@ class Worker:
             self.exports.turn_ended()
 
     def _train(self, state: State) -> None:
-        def failed(why: str) -> None:
+        def failed(why: str, _: Exception) -> None:
             self.inbox.put(events.TurnFailed(why))
 
         log.info("round %d: training from %s", state.round + 1, state.version)
@@ -216,13 +213,13 @@ class Worker:
             job()
 
     def _hand_over(self) -> None:
-        with self._telling("no personal model was made", log.error):
+        with self._telling("no personal model was made", _log):
             model = self.runner.hand_over()
             if model is not None:
                 self.exports.offer(model)
 
     def _measure(self) -> None:
-        with self._telling("the turn was not measured", log.error):
+        with self._telling("the turn was not measured", _log):
             self.runner.measure()
         self._measured = time.monotonic()
 
@@ -230,3 +227,15 @@ class Worker:
         self._follow_up()
         if self.runner.job is not None:
             self.exports.release()
+
+
+def _cause(error: Exception) -> Cause:
+    if isinstance(error, DataError):
+        return Cause.DATA
+    if isinstance(error, DiskFullError):
+        return Cause.DISK
+    return Cause.BOX if isinstance(error, (HardwareError, ProcessDiedError)) else Cause.JOB
+
+
+def _log(why: str, _: Exception) -> None:
+    log.error("%s", why)

@@ -52,7 +52,13 @@ class ConfigError(FedEdgeError):
 
 
 class DataError(FedEdgeError):
+    """`public` is the part for other machines: it names no file and no label of the device's."""
+
     exit_code = 2
+
+    def __init__(self, text: str, public: str = "") -> None:
+        super().__init__(text)
+        self.public = public
 
 
 class LayoutError(FedEdgeError):

@@ -92,7 +92,7 @@ class CommandExecutor:
                 text = f"an event was dropped (bug: {move}); the round goes on without the device"
                 parts.lines.warn(text, device)
             case events.RunFinished():
-                log.info("all %d rounds are done", parts.config.rounds.count)
+                log.info("all %d rounds are done", parts.view.round)
             case events.PublishState():
                 parts.publisher.put_state()
             case events.Retire():

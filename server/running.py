@@ -28,9 +28,12 @@ SPARE_UPDATES = 4
 
 
 class RunningCoordinator(ServiceShell[Event, Command, Presence]):
-    """One federation's coordinator while it is connected."""
+    """One federation's coordinator while it is connected.
 
-    def __init__(self, parts: CoordinatorParts) -> None:
+    `stays`: it is not done when its rounds are.
+    """
+
+    def __init__(self, parts: CoordinatorParts, stays: bool = False) -> None:
         super().__init__(
             machine=CoordinatorMachine(parts.rounds, parts.staging),
             session=parts.session,
@@ -41,6 +44,7 @@ class RunningCoordinator(ServiceShell[Event, Command, Presence]):
             watch=parts.watch,
         )
         self.parts = parts
+        self.stays = stays
         self.executor = CommandExecutor(parts)
         self.challenge = Challenge(parts.identity)
         self.sweeper = Sweeper(parts.session, parts.identity.topics)
@@ -59,6 +63,8 @@ class RunningCoordinator(ServiceShell[Event, Command, Presence]):
     def done(self) -> bool:
         """True once all is done and said: a finished run can still be asked to go back."""
         parts = self.parts
+        if self.stays:
+            return False
         staged = parts.staging is None or parts.staging.idle
         return self.rounds_done and parts.publisher.idle and staged and not parts.judge.request.open
 

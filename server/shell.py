@@ -86,6 +86,7 @@ class Coordinator:
         claim: makes sure that the federation's name is free.
         progress: called when the loop or an evaluation has made progress; feeds the watchdog.
         watch: sees each event before it is handled, and each command before it is carried out.
+        stays: `run` does not return when all rounds are done.
     """
 
     def __init__(
@@ -100,6 +101,7 @@ class Coordinator:
         claim: Callable[[CoordinatorConfig, Identity], None] = claim,
         progress: Callable[[], None] = lambda: None,
         watch: Callable[[object], None] = unwatched,
+        stays: bool = False,
     ) -> None:
         self.config = config
         self.clock = clock
@@ -111,6 +113,7 @@ class Coordinator:
         self.connect = connect
         self.claim = claim
         self.watch = watch
+        self.stays = stays
         self.loop = InboxLoop(clock, progress)
 
     def stop(self) -> None:
@@ -118,7 +121,7 @@ class Coordinator:
         self.loop.stop()
 
     def run(self) -> Progress:
-        """Run the rounds that are left, and return where the run stands then."""
+        """Run until stopped, or until all rounds are done; return where the run stands then."""
         return_free_memory()
         try:
             running = self.start()
@@ -147,7 +150,7 @@ class Coordinator:
         self.store.open()
         self.claim(config, identity)
         versions = self._versions(founded, known is not None)
-        running = RunningCoordinator(self._parts(identity, versions))
+        running = RunningCoordinator(self._parts(identity, versions), self.stays)
         running.session.start()
         for before in self.store.history()[-2:-1]:  # we may have been killed before this was done
             running.parts.publisher.outdate(before.version)
@@ -160,7 +163,7 @@ class Coordinator:
             founded = Founded.without_values(founded.spec, founded.layout)
         elif known:
             founded = self.network.start()
-        versions = Versions.resume(self.config, self.store, self.network, founded)
+        versions = Versions.resume(self.config, self.store, self.network, founded, self.wall)
         if begun and known:
             self.network.resume(founded)
         else:

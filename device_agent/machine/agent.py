@@ -6,8 +6,6 @@ the fault simulation drive the same machine.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from fededge.errors import WireError
 from fededge.wire.messages import Reply, State, TaskMessage
 from fededge_agent.machine.assignment import Assignment
@@ -16,6 +14,7 @@ from fededge_agent.machine.download import Download, IncomingModel
 from fededge_agent.machine.events import (
     Abandoned,
     Activity,
+    CauseGone,
     ClaimCame,
     DownloadFailed,
     Event,
@@ -42,8 +41,9 @@ from fededge_agent.machine.events import (
 from fededge_agent.machine.preparation import Preparation
 from fededge_agent.machine.rest import Rest
 from fededge_agent.machine.turn import DeviceTurn
+from fededge_agent.machine.view import AgentView
 
-__all__ = ["AgentMachine", "AgentView"]
+__all__ = ["AgentMachine"]
 
 ANNOUNCED = (LinkUp, GateClosed, DownloadFailed, TurnFailed, Unsent, Unsettled)
 """Events that the status tells of, even if the activity stays the same."""
@@ -54,18 +54,6 @@ PLACES: dict[type[Command], int] = {Unfollow: -1, SendUpdate: 1, Announce: 2, Se
 A command that finds the disk full drops those behind it: only commands that rely on it come later.
 The status follows the report: the coordinator need not ask a device whose update is on its way.
 """
-
-
-@dataclass(frozen=True)
-class AgentView:
-    """A read-only view of the machine; `problem` is empty if there is none.
-
-    `lease` is the number of seconds for which a status is valid; None before the first state.
-    """
-
-    activity: Activity
-    problem: str
-    lease: float | None
 
 
 class AgentMachine:
@@ -94,7 +82,8 @@ class AgentMachine:
     def view(self) -> AgentView:
         state = self.assignment.state
         problem = self.preparation.reason or self.rest.reason or self.failure
-        return AgentView(self._activity, problem, None if state is None else state.lease)
+        lease = None if state is None else state.lease
+        return AgentView(self._activity, problem, lease, self.preparation.cause)
 
     @property
     def _activity(self) -> Activity:
@@ -141,6 +130,8 @@ class AgentMachine:
                 return self._rest(reason)
             case GateOpened():
                 return self.rest.end()
+            case CauseGone():
+                return self.preparation.retry_now(now)
             case Tick():
                 return self.download.tick(now) or self._report_overdue(now)
             case DownloadFailed() | TurnFailed() | Unsent() | Unsettled():
@@ -243,7 +234,7 @@ class AgentMachine:
 
     def _report_overdue(self, now: float) -> list[Command]:
         state = self.assignment.state
-        over = state is None or state.phase == "done"  # no coordinator is left to answer
+        over = state is None or state.phase == "done"  # the coordinator may have ended
         if over or not self.turn.overdue(now) or not self._may_send:
             return []
         return self.turn.send_again(now)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import Literal
 
 from fededge.service.events import Tick
@@ -12,6 +13,8 @@ from fededge_agent.machine.commands import Settle
 __all__ = [
     "Abandoned",
     "Activity",
+    "Cause",
+    "CauseGone",
     "ClaimCame",
     "DownloadFailed",
     "Event",
@@ -40,6 +43,15 @@ Activity = Literal["starting", "unable", "resting", "ready", "fetching", "traini
 
 MOST_MODEL = 16 * 1024**3
 """Bytes of a model, where no layout limits it."""
+
+
+class Cause(Enum):
+    """Why a device is unable to run a job: it decides when the preparation is tried again."""
+
+    JOB = "job"  # when there is another job
+    DATA = "data"  # when the data has changed, and now and then
+    DISK = "disk"  # every minute
+    BOX = "box"  # a lack of memory, a GPU that failed: now and then
 
 
 @dataclass(frozen=True)
@@ -110,14 +122,16 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Unable:
-    """This device cannot run the job of this state; it may be able to run another.
-
-    `passing`: the cause may pass, such as a lack of memory. The preparation is tried again.
-    """
+    """This device cannot run the job of this state; it may be able to run another."""
 
     state: State
     reason: str
-    passing: bool = False
+    cause: Cause = Cause.JOB
+
+
+@dataclass(frozen=True)
+class CauseGone:
+    """The device's data has changed since the preparation failed because of it."""
 
 
 @dataclass(frozen=True)
@@ -196,6 +210,7 @@ Event = (
     | ClaimCame
     | GateClosed
     | GateOpened
+    | CauseGone
     | Prepared
     | Unable
     | Fetched

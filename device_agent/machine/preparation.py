@@ -7,7 +7,7 @@ from enum import Enum
 
 from fededge.wire.messages import State
 from fededge_agent.machine.commands import Command, Note, Prepare
-from fededge_agent.machine.events import Prepared, Unable
+from fededge_agent.machine.events import Cause, Prepared, Unable
 from fededge_agent.machine.terms import same_job
 from fededge_agent.machine.transitions import Rows, StateMachine
 
@@ -25,7 +25,8 @@ NEW_JOB = "a state with a new job"
 RETRY = "the cause may have passed"
 
 FIRST_RETRY, LONGEST_RETRY = 60.0, 3600.0
-"""Seconds until a preparation is tried again; doubled after each failure."""
+"""Seconds until a preparation is tried again; doubled after each failure, unless the disk is full:
+that may pass at any time, and is found out quickly."""
 
 PREPARATION: Rows[PreparationState] = (
     (PreparationState.UNPREPARED, NEW_JOB, PreparationState.PREPARING),
@@ -38,7 +39,7 @@ PREPARATION: Rows[PreparationState] = (
 
 
 class Preparation(StateMachine[PreparationState]):
-    """Prepares one job at a time. `reason` says why the device is unable to run it.
+    """Prepares one job at a time. `reason` and `cause` say why the device is unable to run it.
 
     `most_bytes` is the largest size that a model of the prepared job can have.
     """
@@ -47,6 +48,7 @@ class Preparation(StateMachine[PreparationState]):
         super().__init__(PreparationState.UNPREPARED, PREPARATION)
         self.most_bytes = 0
         self.reason = ""
+        self.cause: Cause | None = None
         self._job: State | None = None
         self._retry_at = math.inf
         self._delay = FIRST_RETRY
@@ -77,7 +79,7 @@ class Preparation(StateMachine[PreparationState]):
     def begin(self, state: State) -> list[Command]:
         again = self.unable and self._is_for(state)
         self._move(RETRY if again else NEW_JOB, PreparationState.PREPARING)
-        self._job, self.reason = state, ""
+        self._job, self.reason, self.cause = state, "", None
         self._delay = min(2 * self._delay, LONGEST_RETRY) if again else FIRST_RETRY
         return [Prepare(state)]
 
@@ -87,6 +89,13 @@ class Preparation(StateMachine[PreparationState]):
 
     def failed(self, event: Unable, now: float) -> list[Command]:
         self._move("Unable", PreparationState.UNABLE)
-        self._retry_at = now + self._delay if event.passing else math.inf
-        self._job, self.reason = event.state, event.reason
+        delay = FIRST_RETRY if event.cause is Cause.DISK else self._delay
+        self._retry_at = math.inf if event.cause is Cause.JOB else now + delay
+        self._job, self.reason, self.cause = event.state, event.reason, event.cause
         return [Note(f"cannot take part: {event.reason}")]
+
+    def retry_now(self, now: float) -> list[Command]:
+        """The cause of the failure seems gone: the next step tries again."""
+        if self.unable:
+            self._retry_at, self._delay = now, FIRST_RETRY / 2  # the retry doubles it
+        return []

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from fededge.storage.files import disk_error, fsync_file, fsync_folder, write_at
+from fededge.storage.files import disk_error, fsync_file, replace_file, write_at
 from fededge.storage.sealed import read_sealed, sealed
 from fededge_agent.store.index import Index
 
@@ -96,18 +96,18 @@ class IndexFile:
     def _write(self, index: Index, synced: bool = True) -> None:
         """Overwrite the file beside the durable one; what the index names is on disk already."""
         at = 1 - self._durable
-        path, is_new = self.paths[at], not self.paths[at].exists()
+        path = self.paths[at]
         index = msgspec.structs.replace(index, serial=self.current.serial + 1)
         try:
-            write_at(path, 0, sealed(index) + b"\n", os.O_TRUNC)
+            if path.exists():
+                write_at(path, 0, sealed(index) + b"\n", os.O_TRUNC)
+            else:  # a new file is whole or not there: the first of all has no other beside it
+                replace_file(path, sealed(index) + b"\n")
+                path.chmod(0o600)  # until then the mode of the folder keeps others out
             if synced:
                 fsync_file(path)
-            if synced and is_new:
-                fsync_folder(self.folder)
         except OSError as error:
-            with contextlib.suppress(
-                OSError
-            ):  # a change that failed must not count after a restart
+            with contextlib.suppress(OSError):  # a failed change must not count after a restart
                 os.truncate(path, 0)
             raise disk_error(path, error) from None
         self._indices[at] = index

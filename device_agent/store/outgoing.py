@@ -1,17 +1,18 @@
-"""The update that leaves: its file is checked once, not for every chunk that is asked for."""
+"""The update that leaves: synced before, and checked once, not for every chunk that is sent."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from pathlib import Path
 
 from fededge.errors import StoreError
+from fededge.storage.files import disk_error, fsync_file, fsync_folder
 from fededge.storage.source import FileSource
 from fededge.wire.chunks import Payload
-from fededge_agent.store.index import SavedTurn, StoredFile
+from fededge_agent.store.index import SavedTurn, StoredFile, TrainedTurn
 
-__all__ = ["UpdateReader"]
+__all__ = ["UpdateReader", "sync_turn"]
 
 
 class UpdateReader:
@@ -42,3 +43,14 @@ class UpdateReader:
             if payload.facts.sha256 == turn.update.sha256:
                 return payload
         return None
+
+
+def sync_turn(folder: Path, turn: TrainedTurn, known: Container[str]) -> None:
+    """Make the files of a turn durable, and their names; those that are `known` already are."""
+    try:
+        for file in dict.fromkeys((turn.update, turn.private, turn.accepted)):
+            if file.name not in known:
+                fsync_file(folder / file.name)
+        fsync_folder(folder)
+    except OSError as error:
+        raise disk_error(folder, error) from None

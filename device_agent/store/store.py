@@ -25,8 +25,6 @@ from fededge.errors import StoreError, WireError
 from fededge.storage import pieces
 from fededge.storage.files import (
     disk_error,
-    fsync_file,
-    fsync_folder,
     lock_folder,
     make_folder,
 )
@@ -35,7 +33,7 @@ from fededge.wire.messages import Manifest
 from fededge_agent.store.index import Index, SavedTurn, StoredFile, TrainedTurn
 from fededge_agent.store.index_file import IndexFile
 from fededge_agent.store.model_file import Reader, is_intact, model_path, read_vectors
-from fededge_agent.store.outgoing import UpdateReader
+from fededge_agent.store.outgoing import UpdateReader, sync_turn
 from fededge_agent.store.sweeping import SUFFIXES, private_names, sweep
 
 __all__ = ["PRIVATE", "AgentStore", "exports_folder"]
@@ -203,7 +201,7 @@ class AgentStore:
             ledger: at least the bytes that have left once the turn's update has, by field.
         """
         with self._changing:
-            self._sync(turn)
+            sync_turn(self.folder, turn, private_names(self.index))
             earlier = self.index.private if self.index.run == turn.report.run else None
             self._index.change(
                 run=turn.report.run,
@@ -215,17 +213,6 @@ class AgentStore:
                 ledger=dict(ledger or self.index.ledger),
             )
             self.drop_turn()  # no file of this one: the index names them now
-
-    def _sync(self, turn: TrainedTurn) -> None:
-        """Make the files of a turn durable; those that the index names already are so."""
-        known = private_names(self.index)
-        try:
-            for file in {turn.update, turn.private, turn.accepted}:
-                if file.name not in known:
-                    fsync_file(self.folder / file.name)
-            fsync_folder(self.folder)
-        except OSError as error:
-            raise disk_error(self.folder, error) from None
 
     @property
     def ledger(self) -> Mapping[str, int]:

@@ -145,9 +145,10 @@ class DeviceTurns:
         self.trainer = Trainer(self.config.device, net, preprocess, data, method, self.hardware)
         if export:
             _ = self.handover
-        self.job = PreparedJob(net.layout, (*method.sends,), method.scalars, len(data.y))
+        sends, examples = (*method.sends,), len(data.y)
+        self.job = PreparedJob(net.layout, sends, method.scalars, examples, data.skipped)
         name = self.spec.name
-        log.info("ready: %d examples, network %s, method %s", len(data.y), name, method)
+        log.info("ready: %d examples, network %s, method %s", examples, name, method)
         return self.job
 
     @property

@@ -95,6 +95,8 @@ EVENTS = {
     # Files
     "file-damaged": ".*: (missing|damaged)",
     "marks-not-written": "",
+    "journal-migrated": "",
+    "image-skipped": "",
     "metrics-not-kept": ".*: metrics are not kept",
 }
 """Each event with the regular expression of how its line begins; empty: the call names it."""

@@ -29,6 +29,10 @@ __all__ = [
 ]
 
 
+ENDLESS_TURNS = 1000
+"""Rounds over which a method paces itself in a run without an end."""
+
+
 class ModelConfig(Section, frozen=True):
     """The network, its inputs and its labels; values left out are taken from the data."""
 
@@ -63,7 +67,7 @@ class TrainingConfig(Section, frozen=True):
 class RoundsConfig(Section, frozen=True):
     """Rounds: start, selection, end, stragglers and failures."""
 
-    count: Annotated[int, described("rounds to run", ge=1, le=100_000)] = 10
+    count: Annotated[int, described("rounds to run; 0: without end", ge=0, le=999_999)] = 10
     mode: Annotated[
         Literal["synchronous", "buffered"],
         described(
@@ -130,11 +134,18 @@ class RoundsConfig(Section, frozen=True):
 
     @property
     def expected_turns(self) -> int:
-        """The expected number of turns of a device in the run, with `min_devices` devices."""
+        """The expected number of turns of a device in the run, with `min_devices` devices.
+
+        Without an end, a method that paces itself by them does so over ENDLESS_TURNS rounds.
+        """
         wanted = self.participants or math.ceil(round(self.share * self.min_devices, 6))
         if self.mode == "buffered":
             wanted = self.buffer
-        return expected_turns(self.count, wanted, self.min_devices)
+        return expected_turns(self.count or ENDLESS_TURNS, wanted, self.min_devices)
+
+    def over(self, done: int) -> bool:
+        """True if a run with so many rounds is done."""
+        return bool(self.count) and done >= self.count
 
 
 class RobustConfig(Section, frozen=True):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
+import msgspec
+
 from fededge.config.base import Section, described
 from fededge.config.hardware_sections import EvaluationHardwareConfig, HardwareConfig
 from fededge.config.run_sections import (
@@ -111,6 +113,13 @@ class DataConfig(Section, frozen=True):
         described("source of the examples; an agent needs one, a coordinator may have none"),
     ] = "none"
     root: Annotated[str, described("folder or file of the source; relative to this file")] = ""
+    aliases: Annotated[
+        dict[str, str],
+        described("other names of labels in folder and csv, such as { cats = 'cat' }"),
+    ] = msgspec.field(default_factory=dict)
+    ignore: Annotated[
+        tuple[str, ...], described("sub-folders of a folder source that are no label")
+    ] = ()
     split: Annotated[
         str, described("for experiments: split one set among devices, as 'dirichlet:0.1'")
     ] = ""

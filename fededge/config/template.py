@@ -56,7 +56,8 @@ def _lines(
     field: msgspec.structs.FieldInfo, hints: Mapping[str, Any], values: Mapping[str, Any]
 ) -> list[str]:
     meta = hints[field.name].__metadata__[-1]  # limits of the wire come before the help
-    value = values.get(field.name, field.default)
+    made = field.default_factory
+    value = values.get(field.name, field.default if made is msgspec.NODEFAULT else made())
     mark = "" if field.name in values or field.required else "# "
     shown = "" if value is msgspec.NODEFAULT else value
     return [f"{mark}{field.name} = {_toml(shown)}  # {meta.description}"]
@@ -69,4 +70,7 @@ def _toml(value: object) -> str:
         return msgspec.json.encode(value).decode()
     if isinstance(value, tuple):
         return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, dict):
+        pairs = (f"{_toml(key)} = {_toml(each)}" for key, each in value.items())
+        return f"{{ {', '.join(pairs)} }}" if value else "{}"
     return str(value)

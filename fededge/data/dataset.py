@@ -19,7 +19,7 @@ class Dataset:
 
     `mean` and `std` hold one value per channel, of training pixels scaled to 0..1.
     Texts are tokens `x` (int64 [N, L]) from 0 up to, not including, `vocabulary`, without mean and
-    std.
+    std. `skipped` counts the files of the source that cannot be read and were left out.
     """
 
     x: Tensor
@@ -28,6 +28,7 @@ class Dataset:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     vocabulary: int = 0
+    skipped: int = 0
 
     def __post_init__(self) -> None:
         x, y, classes = self.x, self.y, len(self.labels)

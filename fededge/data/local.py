@@ -11,6 +11,7 @@ from fededge._internal.plain_text import plain
 from fededge.config import DataConfig, ModelConfig
 from fededge.data.dataset import Dataset
 from fededge.data.partition import local_split, partition
+from fededge.data.raw import Naming
 from fededge.data.sources import load
 from fededge.errors import ConfigError, DataError
 from fededge.model_spec import MAX_NAME, ModelSpec
@@ -18,6 +19,7 @@ from fededge.training import Examples
 
 __all__ = [
     "check_device_data",
+    "check_device_section",
     "device_examples",
     "evaluation_set",
     "experiment_data",
@@ -34,18 +36,26 @@ def device_examples(config: DataConfig, spec: ModelSpec, most_bytes: int | None 
         return share_examples(train, config)[config.index]
     if test is None:
         return _held_out(train, np.arange(len(train)), config)
-    return Examples(train.x, train.y, test.x, test.y, spec.classes)
+    return Examples(train.x, train.y, test.x, test.y, spec.classes, train.skipped)
 
 
 def check_device_data(config: DataConfig) -> None:
-    """Refuse a section from which no device can load examples, in any federation."""
+    """Refuse a section from which no examples can be loaded now, in any federation."""
+    check_device_section(config)
+    if config.root and not Path(config.root).exists():
+        raise DataError(
+            f"{config.root}: there is no such file or folder; check `root`",
+            "the device's [data] root does not exist",
+        )
+
+
+def check_device_section(config: DataConfig) -> None:
+    """Refuse a section from which no device can ever load examples."""
     if config.source == "none":
         raise DataError(
             "a device cannot train without data: set [data] source, such as source = 'folder' with "
             "root = 'images', or source = 'embedded' for a trial with images of Fashion-MNIST"
         )
-    if config.root and not Path(config.root).exists():
-        raise DataError(f"{config.root}: there is no such file or folder; check `root`")
     if config.split and config.index >= config.devices:
         raise ConfigError(
             f"data.index is {config.index}, but must be below data.devices, {config.devices}; "
@@ -66,7 +76,7 @@ def experiment_data(model: ModelConfig, data: DataConfig) -> tuple[ModelSpec, Da
         The network, labels and normalisation; the data that is partitioned among the devices; the
         source's test set, or else all of it.
     """
-    train, test = load(data.source, _root(data))
+    train, test = load(data.source, _root(data), naming=_naming(data))
     return _spec(model, train), train, train if test is None else test
 
 
@@ -87,7 +97,7 @@ def model_spec(model: ModelConfig, data: DataConfig) -> ModelSpec:
             "or vocabulary (texts)"
         )
     else:
-        train, _ = load(data.source, _root(data))
+        train, _ = load(data.source, _root(data), naming=_naming(data))
     return _spec(model, train)
 
 
@@ -135,13 +145,18 @@ def _load(
         labels=spec.labels,
         vocabulary=spec.vocabulary,
         most_bytes=most_bytes,
+        naming=_naming(config),
     )
 
 
 def _held_out(train: Dataset, share: np.ndarray, config: DataConfig) -> Examples:
     kept, held = local_split(train.y.numpy(), share, config.test_share, config.seed)
     mine, test = train.subset(kept), train.subset(held)
-    return Examples(mine.x, mine.y, test.x, test.y, len(train.labels))
+    return Examples(mine.x, mine.y, test.x, test.y, len(train.labels), train.skipped)
+
+
+def _naming(config: DataConfig) -> Naming:
+    return Naming(config.aliases, config.ignore)
 
 
 def _root(config: DataConfig) -> Path | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +17,7 @@ __all__ = [
     "LENGTH",
     "VOCABULARY",
     "Arrays",
+    "Naming",
     "Raw",
     "Request",
     "Shape",
@@ -45,9 +46,20 @@ class Tokens(NamedTuple):
     def of(self, texts: Sequence[str], where: Path) -> np.ndarray:
         """Tokenise the texts of a file, int64 [N, length]."""
         if not texts:
-            raise DataError(f"{where}: it holds no texts")
+            raise DataError(f"{where}: it holds no texts", "the device's data has no texts")
         check_bytes(8 * self.length * len(texts), where, "tokens", self.most_bytes)
         return tokenise(texts, self.length, self.vocabulary)
+
+
+class Naming(NamedTuple):
+    """Other names of classes in a device's data, and folders that are no class."""
+
+    aliases: Mapping[str, str] = {}
+    ignore: Sequence[str] = ()
+
+    def label(self, name: str) -> str:
+        """The federation's label for a name in the data."""
+        return self.aliases.get(name, name)
 
 
 class Request(NamedTuple):
@@ -61,6 +73,7 @@ class Request(NamedTuple):
     labels: tuple[str, ...] | None = None
     tokens: Tokens | None = None
     most_bytes: int | None = None
+    naming: Naming = Naming()
 
     def needed(self, source: str, what: str) -> Path:
         """Return the root of a source that needs one."""
@@ -80,7 +93,8 @@ class Arrays(NamedTuple):
 class Raw(NamedTuple):
     """The examples of a source; errors name `where`.
 
-    `vocabulary` is 0 for images, and the number of different tokens for texts.
+    `vocabulary` is 0 for images, and the number of different tokens for texts. `skipped` counts the
+    files that cannot be read and were left out.
     """
 
     where: Path
@@ -88,6 +102,7 @@ class Raw(NamedTuple):
     train: Arrays
     test: Arrays | None = None
     vocabulary: int = 0
+    skipped: int = 0
 
 
 @contextmanager
@@ -96,10 +111,12 @@ def reading(path: Path) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise DataError(f"{path}: there is no such file or folder; check `root`") from error
+        text = f"{path}: there is no such file or folder; check `root`"
+        raise DataError(text, "a file or folder of the device's data does not exist") from error
     except OSError as error:
-        reason = error.strerror or error
-        raise DataError(f"{path}: cannot be read ({reason})") from error
+        reason = error.strerror or "an error of the operating system"
+        public = f"the device's data cannot be read ({reason})"
+        raise DataError(f"{path}: cannot be read ({reason})", public) from error
 
 
 def check_bytes(count: int, where: Path, what: str = "pixels", most: int | None = None) -> None:
@@ -108,7 +125,8 @@ def check_bytes(count: int, where: Path, what: str = "pixels", most: int | None 
     if count > most:
         raise DataError(
             f"{where}: {count:,} bytes of {what} are more than the {most:,} allowed; "
-            "use fewer or smaller examples"
+            "use fewer or smaller examples",
+            f"the device's data would take {count:,} bytes of memory, {most:,} are allowed",
         )
 
 
@@ -119,5 +137,9 @@ def numbering(names: Sequence[str], labels: Sequence[str] | None, where: Path) -
     numbers = {name: number for number, name in enumerate(labels)}
     for name in names:
         if name not in numbers:
-            raise DataError(f"{where}: {unknown('label', name, numbers)} in this federation")
+            raise DataError(
+                f"{where}: {unknown('label', name, numbers)} in this federation; rename it, or set "
+                "[data] aliases or ignore",
+                "some labels of the device's data are not the federation's: its own log names them",
+            )
     return {name: numbers[name] for name in names}

@@ -18,12 +18,23 @@ from fededge.data.formats.idx import FASHION, read_fashion_mnist, read_mnist
 from fededge.data.formats.images import read_folder
 from fededge.data.formats.npz import read_npz
 from fededge.data.formats.tiny_imagenet import read_tiny_imagenet
-from fededge.data.raw import LENGTH, VOCABULARY, Arrays, Raw, Request, Tokens, numbering
+from fededge.data.raw import (
+    LENGTH,
+    VOCABULARY,
+    Arrays,
+    Naming,
+    Raw,
+    Request,
+    Tokens,
+    numbering,
+)
 from fededge.errors import ConfigError, DataError
 
 __all__ = ["embedded", "load", "sources"]
 
 Reader = Callable[[Request], Raw]
+
+AS_THEY_ARE = Naming()
 
 
 def embedded() -> tuple[Dataset, Dataset]:
@@ -46,6 +57,7 @@ def load(
     labels: Sequence[str] | None = None,
     vocabulary: int = 0,
     most_bytes: int | None = None,
+    naming: Naming = AS_THEY_ARE,
 ) -> tuple[Dataset, Dataset | None]:
     """Read a source into memory.
 
@@ -58,6 +70,7 @@ def load(
             classes, but a class unknown to the federation is an error.
         vocabulary: the federation's vocabulary of texts; 0 for images, or if left open.
         most_bytes: memory limit of inputs that are fitted to the federation's shape.
+        naming: other names of classes, and folders to ignore; for "folder" and "csv".
 
     Returns:
         The training set, and the test set, or None if the source has none (see `local_split`).
@@ -66,7 +79,8 @@ def load(
     if source not in SOURCES:
         raise ConfigError(unknown("data source", source, SOURCES))
     wanted = None if labels is None else _checked(labels)
-    raw = SOURCES[source](_request(source, root, shape, wanted, vocabulary, most_bytes))
+    request = _request(source, root, shape, wanted, vocabulary, most_bytes)
+    raw = SOURCES[source](request._replace(naming=naming))
     for part in (raw.train, raw.test):
         if part is not None:
             _check(part, raw, shape)
@@ -76,7 +90,7 @@ def load(
 
     def dataset(part: Arrays) -> Dataset:
         x, y = map(torch.from_numpy, part)
-        return Dataset(x, y, raw.labels, mean, std, raw.vocabulary)
+        return Dataset(x, y, raw.labels, mean, std, raw.vocabulary, raw.skipped)
 
     return dataset(raw.train), raw.test and dataset(raw.test)
 
@@ -144,7 +158,10 @@ def _checked(labels: Sequence[str]) -> tuple[str, ...]:
 def _check(part: Arrays, raw: Raw, shape: tuple[int, ...] | None) -> None:
     x, y = part
     if x.size == 0:
-        raise DataError(f"{raw.where}: it holds no images, or images without pixels")
+        raise DataError(
+            f"{raw.where}: it holds no images, or images without pixels",
+            "the device's data has no images",
+        )
     wanted = shape or raw.train.x.shape[1:]
     if x.shape[1:] != wanted:
         raise DataError(

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fededge.config import AgentConfig, DataConfig
-from fededge.data.formats.images import folders, image_files, read_images
+from fededge.data.formats.images import class_folders, folders, image_files, read_images
 from fededge.data.local import check_device_data
+from fededge.data.raw import Naming
 from fededge.doctor.catalogue import Diagnosis, found
 from fededge.doctor.subject import Subject
 from fededge.errors import ConfigError, DataError
@@ -33,7 +34,7 @@ def examples(subject: Subject) -> Iterator[Diagnosis]:
         if agent:
             check_device_data(data)
         if data.source == "folder":
-            yield from _folder(subject, Path(data.root))
+            yield from _folder(subject, Path(data.root), Naming(data.aliases, data.ignore))
         elif data.source in QUICK or (subject.deep and data.source not in ("none", "embedded")):
             yield from _file(subject, data)
     except (DataError, ConfigError) as error:
@@ -44,14 +45,14 @@ def _labels(subject: Subject) -> tuple[str, ...] | None:
     return None if subject.state is None else tuple(subject.state.model.labels)
 
 
-def _folder(subject: Subject, root: Path) -> Iterator[Diagnosis]:
+def _folder(subject: Subject, root: Path, naming: Naming) -> Iterator[Diagnosis]:
     parts = {path.name: path for path in folders(root)}
-    classes = list(parts.values())
+    classes = class_folders(root, naming)
     if set(parts) == {"train", "test"}:
-        classes = [*folders(parts["train"]), *folders(parts["test"])]
+        classes = [path for part in parts.values() for path in class_folders(part, naming)]
     if not classes:
         raise DataError(f"{root}: it must hold one sub-folder of images for each class")
-    yield from _unknown(classes, _labels(subject))
+    yield from _unknown(classes, _labels(subject), naming)
     images: list[Path] = []
     for folder in classes:
         here = image_files(folder)
@@ -62,9 +63,11 @@ def _folder(subject: Subject, root: Path) -> Iterator[Diagnosis]:
     yield from _broken(subject, images)
 
 
-def _unknown(classes: Sequence[Path], labels: tuple[str, ...] | None) -> Iterator[Diagnosis]:
+def _unknown(
+    classes: Sequence[Path], labels: tuple[str, ...] | None, naming: Naming
+) -> Iterator[Diagnosis]:
     for folder in classes:
-        if labels is not None and folder.name not in labels:
+        if labels is not None and naming.label(folder.name) not in labels:
             close = difflib.get_close_matches(folder.name, labels, n=1) or ["<a known label>"]
             known = ", ".join(labels[:MOST_LISTED]) + (", …" if len(labels) > MOST_LISTED else "")
             what = f"{folder}: the federation does not know this label; it has: {known}"
@@ -99,5 +102,13 @@ def _file(subject: Subject, data: DataConfig) -> Iterator[Diagnosis]:
     spec = None if subject.state is None else subject.state.model
     shape = None if spec is None else spec.shape
     vocabulary = 0 if spec is None else spec.vocabulary
-    train, _ = load(data.source, root, shape=shape, labels=_labels(subject), vocabulary=vocabulary)
+    naming = Naming(data.aliases, data.ignore)
+    train, _ = load(
+        data.source,
+        root,
+        shape=shape,
+        labels=_labels(subject),
+        vocabulary=vocabulary,
+        naming=naming,
+    )
     yield from _few(len(train), data.root)

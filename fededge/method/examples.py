@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from fededge._internal.lazy_torch import Tensor, torch
@@ -12,13 +12,17 @@ __all__ = ["Batch", "Examples"]
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """A device's own data: raw inputs and labels, for training and held out (`held_…`)."""
+    """A device's own data: raw inputs and labels, for training and held out (`held_…`).
+
+    `skipped` counts the files that cannot be read and were left out.
+    """
 
     x: Tensor
     y: Tensor
     held_x: Tensor
     held_y: Tensor
     classes: int
+    skipped: int = 0
 
     @cached_property
     def counts(self) -> Tensor:
@@ -28,7 +32,8 @@ class Examples:
     def to(self, device: torch.device, inputs: bool) -> Examples:
         """Return the examples on a device; their inputs too, or where they are."""
         x, held_x = (x.to(device) if inputs else x for x in (self.x, self.held_x))
-        moved = Examples(x, self.y.to(device), held_x, self.held_y.to(device), self.classes)
+        labels = self.y.to(device), self.held_y.to(device)
+        moved = replace(self, x=x, y=labels[0], held_x=held_x, held_y=labels[1])
         vars(moved)["counts"] = self.counts.to(device)  # counting there would wait for the device
         return moved
 

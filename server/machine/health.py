@@ -12,6 +12,10 @@ from fededge_server.machine.events import Judge
 __all__ = ["Health"]
 
 
+MOST_GOOD = 1000
+"""Good versions that are remembered."""
+
+
 @dataclass
 class Health:
     """The good versions, oldest first, and the best accuracy that one had.
@@ -23,13 +27,14 @@ class Health:
     Attributes:
         max_drop: points of accuracy below the best that make a version bad.
         best: by our own evaluation.
+        evaluated: the version that it judged last.
         reported: the best accuracy that each device has reported.
     """
 
     max_drop: float
     good: list[str] = field(default_factory=list)
     best: float | None = None
-    evaluated: set[str] = field(default_factory=set)
+    evaluated: str = ""
     reported: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -40,7 +45,7 @@ class Health:
         """Judge a new version by our own evaluation: why it is bad; empty if it is not."""
         if accuracy is None:
             return ""
-        self.evaluated.add(version)
+        self.evaluated = version
         if self.best is not None and accuracy < self.best - self.max_drop / 100:
             self._forget(version)
             return f"its accuracy is {accuracy:.1%}, the best one had {self.best:.1%}"
@@ -53,7 +58,7 @@ class Health:
         if judge.failed > max(1, judge.asked / 2):  # one alone may lie
             self._forget(judge.version)
             return f"{judge.failed} of {judge.asked} devices could not train from it"
-        if judge.version in self.evaluated or len(judge.accuracies) < FEWEST:
+        if judge.version == self.evaluated or len(judge.accuracies) < FEWEST:
             return ""
         return self._compare(judge.version, judge.accuracies)
 
@@ -70,7 +75,7 @@ class Health:
 
     def _remember(self, version: str) -> None:
         if version not in self.good:
-            self.good.append(version)
+            self.good = [*self.good[1 - MOST_GOOD :], version]
 
     def _forget(self, version: str) -> None:
         self.good = [other for other in self.good if other != version]

@@ -73,7 +73,7 @@ class Rounds:
         self.presence = PresenceTracker(self.state, self.eligibility, self.invitations)
         self.updates = Updates(self.state, self.eligibility)
         self.end = RoundEnd(self.state, self.eligibility, self.updates)
-        if number >= config.count:
+        if config.over(number):
             self.state.phase = "done"
         self.begun = recover(self.state, self.updates, recalled or Recalled(), now)
 
@@ -282,7 +282,7 @@ class Rounds:
         state.recent = {v: number for v, number in state.recent.items() if number >= oldest}
         state.asked = {v: asked for v, asked in state.asked.items() if v in state.recent}
         state.version, state.cutoff = version, math.inf
-        state.phase = "waiting" if state.round < self.config.count else "done"
+        state.phase = "done" if self.config.over(state.round) else "waiting"
         for one in self.participants.where(Group.INVITED):
             one.asked = one.written = None
         for one in self.participants.doing(*TAKEN):

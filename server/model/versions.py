@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import io
 import logging
+import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -41,7 +42,7 @@ NOTHING = Progress(-1, "", "", None)
 class Versions:
     """The current version, and what all versions of a run have in common.
 
-    `state` is what the method's coordinator half remembers.
+    `state` is what the method's coordinator half remembers; `wall` is the time of day.
     """
 
     config: CoordinatorConfig
@@ -55,11 +56,17 @@ class Versions:
     progress: Progress
     model: Vector
     state: MethodState
+    wall: Callable[[], float] = time.time
     _norm: tuple[str, float] | None = None
 
     @classmethod
     def resume(
-        cls, config: CoordinatorConfig, store: Store, network: Network, founded: Founded
+        cls,
+        config: CoordinatorConfig,
+        store: Store,
+        network: Network,
+        founded: Founded,
+        wall: Callable[[], float] = time.time,
     ) -> Versions:
         """Go on from the version that the journal names, or make the first one."""
         method, encoding = methods.method(config.method), Encoding.parse(config.transfer.encoding)
@@ -74,7 +81,7 @@ class Versions:
             log.info("resuming after round %d", progress.rounds_done)
         found = progress or NOTHING
         versions = cls(
-            config, store, network, run, method, encoding, spec, layout, found, model, state
+            config, store, network, run, method, encoding, spec, layout, found, model, state, wall
         )
         if progress is None:
             versions.advance(0, model, state, {}, None)
@@ -113,7 +120,7 @@ class Versions:
         sha256 = self.layout.sha256(model)
         version = f"{done:06d}-{sha256[:16]}"
         score = self.network.accuracy(model)
-        progress = Progress(done, version, sha256, score, restored)
+        progress = Progress(done, version, sha256, score, restored, self.wall())
         self.store.advance(progress, self.layout, model, state, reports, seconds)
         self.progress, self.model, self.state = progress, model, state
         shown = "" if score is None else f", global accuracy {score:.1%}"

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from fededge_server.store.store import CheckedUpdate, Progress, Store
+from fededge_server.store.store import Change, CheckedUpdate, Progress, Store
 
-__all__ = ["CheckedUpdate", "Progress", "Store"]
+__all__ = ["Change", "CheckedUpdate", "Progress", "Store"]

@@ -16,14 +16,13 @@ from pathlib import Path
 
 from fededge.errors import StoreError
 from fededge.storage.files import disk_error
+from fededge_server.store import migration
+from fededge_server.store.schema import FORMAT, TABLES, format_of
 from fededge_server.store.seal import Mark, Marks, Row, Seal
 
 __all__ = ["Connect", "Journal"]
 
 log = logging.getLogger("coordinator")
-
-FORMAT = 3
-"""The journal's `user_version`. The first format left it at 0."""
 
 SQLITE_HEADER = 100
 """Bytes that every database has."""
@@ -35,42 +34,6 @@ SETTINGS = """
 PRAGMA journal_mode = WAL;
 PRAGMA synchronous = FULL;
 """
-TABLES = {
-    "facts": "name TEXT PRIMARY KEY, value TEXT NOT NULL",
-    "rounds": """
-        number INTEGER PRIMARY KEY,
-        version TEXT NOT NULL,
-        sha256 TEXT NOT NULL,
-        accuracy REAL,
-        seconds REAL,
-        reports TEXT NOT NULL,
-        state_sha256 TEXT NOT NULL,
-        restored TEXT NOT NULL
-    """,
-    "asked": """
-        entry INTEGER PRIMARY KEY,
-        version TEXT NOT NULL,
-        number INTEGER NOT NULL,
-        devices TEXT NOT NULL
-    """,
-    "known": "device TEXT PRIMARY KEY",
-    "accepted": """
-        device TEXT PRIMARY KEY,
-        version TEXT NOT NULL,
-        report TEXT NOT NULL,
-        number INTEGER NOT NULL,
-        norm REAL NOT NULL
-    """,
-    "refused": """
-        entry INTEGER PRIMARY KEY,
-        number INTEGER NOT NULL,
-        device TEXT NOT NULL,
-        version TEXT NOT NULL,
-        reason TEXT NOT NULL
-    """,
-    "quarantined": "device TEXT PRIMARY KEY",
-    "rollout": "one INTEGER PRIMARY KEY, plan TEXT NOT NULL",
-}
 
 
 Connect = Callable[[Path], sqlite3.Connection]
@@ -99,6 +62,8 @@ class Journal:
             self._journal.executescript(SETTINGS)
             if not begun:
                 self._make_tables()
+            elif format_of(self._journal) < FORMAT:
+                self._migrate()
             self._marks.write(self._standing(self._journal))
         except (sqlite3.Error, StoreError) as error:
             self.close_journal()
@@ -124,6 +89,19 @@ class Journal:
         self._journal.execute("INSERT INTO seal VALUES (1, ?, ?)", (0, self._seal.head))
         self._journal.commit()
 
+    def _migrate(self) -> None:
+        """Bring an older journal to this format, in one transaction; a copy of it is kept."""
+        found = format_of(self._journal)
+        copy = migration.keep_copy(self._journal, self.path, self._marks.paths)
+        with migration.steps(self._journal, found):
+            self._seal = self._sum(self._journal)._replace(entries=self._seal.entries)
+            self._write_seal()
+        log.info(
+            "%s: migrated from format %d to %d; %s holds it as it was",
+            *(self.path, found, FORMAT, copy),
+            extra={"event": "journal-migrated"},
+        )
+
     # Checks at the start
 
     def _check(self) -> bool:
@@ -133,7 +111,7 @@ class Journal:
         if self.path.exists() and self.path.stat().st_size >= SQLITE_HEADER:
             with self._reading() as journal:
                 if _has_tables(journal):
-                    self._check_format(journal)
+                    migration.check_readable(self.path, format_of(journal))
                     self._check_rows(journal)
                     self._check_marks(journal)
                     return True
@@ -150,18 +128,18 @@ class Journal:
             with contextlib.closing(sqlite3.connect(address, uri=True)) as journal:
                 journal.text_factory = _text
                 yield journal
-        except (sqlite3.Error, UnicodeDecodeError) as error:
+        except (sqlite3.Error, UnicodeError) as error:
             raise self._told(error) from None
 
     def _check_format(self, journal: sqlite3.Connection) -> None:
+        """Refuse a journal that can only be read after a migration, or by a newer version."""
         if not _has_tables(journal):
             raise StoreError(f"{self.path}: it is empty: no run has begun yet")
-        (found,) = journal.execute("PRAGMA user_version").fetchone()
-        if found != FORMAT:
+        migration.check_readable(self.path, format_of(journal))
+        if format_of(journal) < FORMAT:
             raise StoreError(
-                f"{self.path}: this journal has format {found or 1}, this version of FedEdge reads "
-                f"format {FORMAT}; finish the run with the version of FedEdge that began it, or "
-                "choose another state folder"
+                f"{self.path}: this journal has format {format_of(journal)}, and is read as format "
+                f"{FORMAT}; start the coordinator, which migrates it"
             )
 
     def _check_rows(self, journal: sqlite3.Connection) -> None:
@@ -178,8 +156,8 @@ class Journal:
     def _sum(self, journal: sqlite3.Connection) -> Seal:
         """The seal of what the journal holds; its tables count as rows too."""
         seal = Seal().with_rows("", journal.execute("SELECT type, name, sql FROM sqlite_master"))
-        for table in TABLES:
-            seal = seal.with_rows(table, journal.execute(f"SELECT * FROM {table}"))
+        for table in migration.sealed_tables(journal):
+            seal = seal.with_rows(table, journal.execute(f'SELECT * FROM "{table}"'))
         return seal
 
     def _check_marks(self, journal: sqlite3.Connection) -> None:

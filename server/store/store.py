@@ -30,9 +30,9 @@ from fededge.wire.messages import Manifest
 from fededge_server.machine.facts import Recalled
 from fededge_server.store.journal import Connect
 from fededge_server.store.spool import Spool
-from fededge_server.store.tables import CheckedUpdate, JournalTables, Progress
+from fededge_server.store.tables import Change, CheckedUpdate, JournalTables, Progress
 
-__all__ = ["CheckedUpdate", "Progress", "Store"]
+__all__ = ["Change", "CheckedUpdate", "Progress", "Store"]
 
 log = logging.getLogger("coordinator")
 
@@ -172,6 +172,7 @@ class Store(JournalTables, Spool):
         """Remove the models of all but the last versions; the journal remembers them all."""
         versions = {*also, *self.last_versions(keep)}
         kept = {path for v in versions for path in (self.model(v), self._state(v))}
+        self._checked &= versions
         for path in self.models.iterdir():
             if path not in kept:
                 path.unlink(missing_ok=True)

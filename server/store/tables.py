@@ -16,12 +16,20 @@ from fededge_server.machine.facts import Recalled
 from fededge_server.machine.rollout import Plan
 from fededge_server.store.journal import Journal
 
-__all__ = ["CheckedUpdate", "JournalTables", "Progress"]
+__all__ = ["Change", "CheckedUpdate", "JournalTables", "Progress"]
 
 ASKED_VERSIONS = 1000
 """Number of versions for which the journal keeps who was asked."""
 
-VERSIONS = "SELECT number, version, sha256, accuracy, restored FROM rounds ORDER BY number"
+KEPT_REPORTS = 1000
+"""Number of versions for which the journal keeps each participant's report, and each refusal."""
+
+REPORTS = 5
+"""The column of `rounds` with the reports."""
+
+CHANGES = "SELECT number, date, kind, what FROM changes ORDER BY entry"
+COLUMNS = "number, version, sha256, accuracy, restored, date"
+VERSIONS = f"SELECT {COLUMNS} FROM rounds ORDER BY number"
 
 RECENT = """
 SELECT version, number FROM rounds
@@ -39,6 +47,7 @@ class Progress:
     """Where a run stands: how many rounds are done, and the version they led to.
 
     `restored` is the earlier version whose model this one repeats, if the run went back to it.
+    `date` is in seconds since 1970; None if an earlier version of FedEdge made it.
     """
 
     rounds_done: int
@@ -46,6 +55,16 @@ class Progress:
     sha256: str
     accuracy: float | None
     restored: str = ""
+    date: float | None = None
+
+
+class Change(NamedTuple):
+    """Something that an operator changed, from the version after `round` rounds on."""
+
+    round: int
+    date: float
+    kind: str
+    what: str
 
 
 class CheckedUpdate(NamedTuple):
@@ -108,6 +127,14 @@ class JournalTables(Journal):
             out = (device for (device,) in journal.execute("SELECT device FROM quarantined"))
             return frozenset(asked), frozenset(out)
 
+    # Changes by an operator
+
+    def changes(self) -> list[Change]:
+        """Every change of the run, oldest first; read without taking the folder."""
+        with self._reading() as journal:
+            self._check_format(journal)
+            return [Change(*row) for row in journal.execute(CHANGES)]
+
     # Versions
 
     def enter(
@@ -127,9 +154,21 @@ class JournalTables(Journal):
             json.dumps(reports),
             state_sha256,
             progress.restored,
+            progress.date,
+            len(reports),
         )
         with self._transaction():
             self._add("rounds", *row)
+            if progress.restored:
+                back = (progress.date or 0.0, "rollback", f"back to {progress.restored}")
+                self._add("changes", None, progress.rounds_done, *back)
+            self._compact(progress.rounds_done - KEPT_REPORTS)
+
+    def _compact(self, number: int) -> None:
+        """Forget the reports of an old version; how many there were is kept."""
+        for row in self._rows("rounds", "number = ? AND reports != '{}'", number):
+            self._put("rounds", "number", *row[:REPORTS], "{}", *row[REPORTS + 1 :])
+        self._remove("refused", "number <= ?", number)
 
     def hashes(self, version: str) -> tuple[str, str]:
         """The SHA-256 of a version's model, and of the method's state."""

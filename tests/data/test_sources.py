@@ -20,6 +20,7 @@ import pytest
 from PIL import Image
 
 from fededge.data import Dataset, load, sources
+from fededge.data.raw import Naming
 from fededge.errors import ConfigError, DataError
 
 RNG = np.random.default_rng(0)
@@ -370,14 +371,61 @@ def test_folder_mistakes(tmp_path: Path) -> None:
     refuses(r"2.png: its shape \(1, 4, 5\) differs from \(1, 4, 4\)", "folder", tmp_path)
     write_image(tmp_path / "a" / "2.png", pixels(4, 4, 3))
     refuses(r"2.png: its shape \(3, 4, 4\) differs", "folder", tmp_path)
-    (tmp_path / "a" / "2.png").write_bytes(b"\x89PNG but no more")
-    refuses("2.png: not a readable image", "folder", tmp_path)
-    write_image(tmp_path / "a" / "2.png", pixels(4, 4).astype(np.uint16))
-    refuses("2.png: Pillow's mode I;16 is not supported", "folder", tmp_path)
     (tmp_path / "a" / "2.png").unlink()
+    (tmp_path / "a" / "1.png").write_bytes(b"\x89PNG but no more")
+    refuses("1.png: not a readable image", "folder", tmp_path)
+    write_image(tmp_path / "a" / "1.png", pixels(4, 4).astype(np.uint16))
+    refuses("1.png: Pillow's mode I;16 is not supported", "folder", tmp_path)
     (tmp_path / "a" / "more").mkdir()
     refuses("more: a class folder holds images only", "folder", tmp_path)
     refuses("1.png: cannot be read", "folder", tmp_path / "a" / "1.png")
+
+
+def test_an_unreadable_image_is_left_out_and_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    arrays = [pixels(4, 4) + shade for shade in range(3)]
+    for number, array in enumerate(arrays):
+        write_image(tmp_path / "cat" / f"{number}.png", array)
+    write_image(tmp_path / "dog" / "0.png", arrays[0])
+    (tmp_path / "cat" / "1.png").write_bytes(b"\x89PNG half of it")
+    train = train_of("folder", tmp_path)
+    assert train.skipped == 1
+    assert train.y.tolist() == [0, 0, 1]
+    assert np.array_equal(train.x[:, 0].numpy(), [arrays[0], arrays[2], arrays[0]])
+    assert [record.message for record in caplog.records] == [
+        f"{tmp_path / 'cat' / '1.png'}: not a readable image; replace or remove it; it is left out"
+    ]
+
+
+def test_of_many_unreadable_images_the_log_names_some(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_image(tmp_path / "cat" / "good.png", pixels(4, 4))
+    for number in range(25):
+        (tmp_path / "cat" / f"{number}.png").write_bytes(b"")
+    assert train_of("folder", tmp_path).skipped == 25
+    assert len(caplog.records) == 21
+    assert (
+        caplog.records[-1].message == f"{tmp_path}: 5 more images cannot be read and are left out"
+    )
+
+
+def test_aliases_and_ignored_folders(tmp_path: Path) -> None:
+    for place in ("cat", "cats", "dog", "unsorted"):
+        write_image(tmp_path / place / "1.png", pixels(4, 4))
+    refuses("no label 'cats'; did you mean 'cat'", "folder", tmp_path, labels=("dog", "cat"))
+    naming = Naming({"cats": "cat"}, ["unsorted"])
+    train = train_of("folder", tmp_path, labels=("dog", "cat"), naming=naming)
+    assert train.counts().tolist() == [1, 2]
+    assert train_of("folder", tmp_path, naming=naming).labels == ("cat", "dog")
+
+
+def test_aliases_in_a_table(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text("label,a,b,c,d\ncats,1,2,3,4\ndog,1,2,3,4\ncat,1,2,3,4\n")
+    train = train_of("csv", path, labels=("dog", "cat"), naming=Naming({"cats": "cat"}))
+    assert train.y.tolist() == [1, 0, 1]
 
 
 def test_an_image_that_is_another_format_than_allowed(tmp_path: Path) -> None:

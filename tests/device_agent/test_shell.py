@@ -370,7 +370,6 @@ def test_nonsense_on_every_topic_costs_some_lines(
     ("data", "sentence"),
     [
         (DataConfig(source="none"), "set .data. source"),
-        (DataConfig(source="folder", root="/nowhere"), "/nowhere: there is no such file or folder"),
         (
             DataConfig(source="embedded", split="dirichlet:1", devices=2, index=2),
             "the first device has index 0",
@@ -385,6 +384,41 @@ def test_data_that_cannot_be_is_told_before_anything_begins(
     with pytest.raises(FedEdgeError, match=sentence):
         Agent(config).run()
     assert not (tmp_path / "state").exists()
+
+
+def test_data_that_is_not_there_yet_ends_nothing_and_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk may be mounted later."""
+    monkeypatch.setattr(Agent, "connect", lambda agent: agent.stop())
+    monkeypatch.setattr(Agent, "_run", lambda agent, shell: None)
+    data = DataConfig(source="folder", root="/nowhere")
+    Agent(AgentConfig(federation="f", device="box", state=str(tmp_path), data=data)).run()
+    assert "/nowhere: there is no such file or folder; check `root`; the agent stays" in caplog.text
+
+
+def test_a_device_is_unable_until_its_data_changes(tmp_path: Path, make: Make) -> None:
+    shell = make(False)
+    root = tmp_path / "images"
+    shell.shell.parts.data.root = root
+    shell.hears("state", STATE)
+    shell.take(events.Unable(STATE, "the device's [data] root does not exist", events.Cause.DATA))
+    said = shell.status
+    assert (said.activity, said.problem) == ("unable", "the device's [data] root does not exist")
+    prepare = f"prepare {STATE.method}"
+    shell.pass_time(30)
+    assert shell.asked == [prepare]
+    (root / "cat").mkdir(parents=True)
+    shell.pass_time(6)
+    assert shell.asked == [prepare, prepare]
+    shell.take(events.Unable(STATE, "the device's data folder is empty", events.Cause.DATA))
+    shell.pass_time(30)
+    assert shell.asked == [prepare, prepare]
+    (root / "cat" / "1.png").write_bytes(b"1")
+    shell.pass_time(6)
+    assert shell.asked == [prepare] * 3
+    shell.prepared(STATE)
+    assert shell.status.activity != "unable"
 
 
 @pytest.mark.parametrize("step", ["expect", "keep", "check_model"])

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from PIL import Image
 
 from fededge.config import AgentConfig, DataConfig, HardwareConfig, ModelConfig
 from fededge.data.local import model_spec
@@ -22,7 +23,7 @@ from fededge.wire import chunks, tensors
 from fededge.wire.messages import Manifest, State, Status, Training, decode, encode
 from fededge_agent.agent import Agent, Surroundings
 from fededge_agent.exporter.exports import DeviceExports
-from fededge_agent.machine.events import Abandoned, Prepared, Trained, TurnFailed, Unable
+from fededge_agent.machine.events import Abandoned, Cause, Prepared, Trained, TurnFailed, Unable
 from fededge_agent.trainer.turns import DeviceTurns
 from fededge_agent.worker import UNFIT
 from tests.pages import write_example
@@ -32,6 +33,7 @@ HERE = Surroundings(trainer=lambda config, store: DeviceTurns(config), exporter=
 
 ONE_THREAD = HardwareConfig(threads=1)
 HASH = "ab" * 32
+FOREIGN = "some labels of the device's data are not the federation's: its own log names them"
 FEW = DataConfig(source="embedded", split="dirichlet:0.5", devices=40, index=0)
 MODEL = model_spec(ModelConfig(), DataConfig(source="embedded"))
 STATE = State(
@@ -92,7 +94,7 @@ def answer(folder: Path, allowed: tuple[str, ...] = (), **announced: Any) -> Any
         ({"model": network(name="mlpnet")}, "network mlpnet has layout"),
         ({"layout": HASH}, f"the federation's is {HASH}"),
         ({"encoding": "float8"}, "float8"),
-        ({"model": network(labels=tuple("abcdefghij"))}, UNFIT),
+        ({"model": network(labels=tuple("abcdefghij"))}, FOREIGN),
         (foreign(name="fasttext", shape=(8,), vocabulary=10_000), UNFIT),
         (foreign(name="fasttext", shape=(8,), vocabulary=10_000_000), "of memory, this device"),
         (foreign(labels=tuple(map(str, range(100_000)))), "of memory, this device allows"),
@@ -129,12 +131,30 @@ def test_it_runs_the_file_that_its_operator_allows_and_no_other_version(tmp_path
     assert ready.state.files == stack.files
 
 
+def test_a_device_with_unreadable_images_takes_part_and_says_how_many(tmp_path: Path) -> None:
+    for number in range(4):
+        place = tmp_path / "images" / "Bag" / f"{number}.png"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (28, 28), number).save(place)
+    place.write_bytes(b"a broken file")
+    data = DataConfig(source="folder", root=str(tmp_path / "images"))
+    config = AgentConfig(federation="gates", device="box", state=str(tmp_path / "s"), data=data)
+    agent = Agent(config, HERE)
+    agent.runner.start()
+    assert agent.runner.flaw == ""
+    agent.worker._prepare(STATE)
+    assert isinstance(agent.loop.inbox.get_nowait(), Prepared)
+    assert agent.runner.flaw == (
+        "files of the device's data that cannot be read: 1; its own log names them"
+    )
+
+
 def test_what_is_wrong_with_the_data_is_for_the_log_alone(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A state with other labels must not have the device say which ones it has."""
     unable = answer(tmp_path, model=network(labels=tuple("abcdefghij")))
-    assert unable.reason == UNFIT
+    assert (unable.reason, unable.cause) == (FOREIGN, Cause.DATA)
     assert "no label 'T-shirt/top'" in caplog.text
 
 

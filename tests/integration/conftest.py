@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ from fededge.broker.local import Broker
 from fededge.config import AgentConfig, CoordinatorConfig, template
 from fededge.data import embedded
 from tests.integration.attacker import Attacker
+from tests.service_commands import service_command
 
 PATIENCE = 90.0
 
@@ -72,12 +72,15 @@ class Federation:
         return self._start(folder, "agent", template(AgentConfig, values | sections))
 
     def _start(self, name: str, command: str, config: str) -> Child:
+        return self.begin(name, lambda path: service_command(command, path), config)
+
+    def begin(self, name: str, program: Callable[[Path], list[str]], config: str) -> Child:
+        """Start a program with this configuration, in a folder of its own."""
         folder = self.folder / name
         folder.mkdir(exist_ok=True)
         path = folder / "config.toml"
         path.write_text(config)
-        program = [sys.executable, "-m", "fededge", command, "--config", str(path)]
-        child = Child(program, folder / "log.txt")
+        child = Child(program(path), folder / "log.txt")
         child.start()
         self.children.append(child)
         return child

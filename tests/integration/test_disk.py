@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ from fededge._internal.processes import Child
 from fededge.config import AgentConfig, CoordinatorConfig, template
 from fededge.wire.messages import State, Status, decode
 from tests.integration.test_federation import Listener
+from tests.service_commands import service_command
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Federation
@@ -55,8 +55,8 @@ class Boxed:
         state.mkdir(parents=True)
         (folder / "config.toml").write_text(config)
         disk = ["sh", "-c", FULL_DISK, "sh", str(state), str(self.release), str(SIZE - free)]
-        program = [sys.executable, "-m", "fededge", command, "--config", folder / "config.toml"]
-        child = Child(["unshare", "-rm", *disk, *map(str, program)], folder / "log.txt")
+        program = service_command(command, folder / "config.toml")
+        child = Child(["unshare", "-rm", *disk, *program], folder / "log.txt")
         child.start()
         self.federation.children.append(child)
         return child

@@ -36,6 +36,7 @@ from fededge.wire.messages import (
 )
 from fededge.wire.signing import sign
 from fededge_server.store import Store
+from tests.service_commands import ENDS
 
 if TYPE_CHECKING:
     from tests.integration.attacker import Attacker
@@ -213,8 +214,8 @@ def start(folder: Path, command: str, config: str) -> Child:
     home = folder / command
     home.mkdir(exist_ok=True)
     (home / "config.toml").write_text(config)
-    program = [sys.executable, "-X", "dev", "-W", "ignore", "-m", "fededge", command]
-    program += ["--config", str(home / "config.toml"), "--verbose"]
+    program = [sys.executable, "-X", "dev", "-W", "ignore", "-m", "fededge"]
+    program += [command, *ENDS[command], "--config", str(home / "config.toml"), "--verbose"]
     child = Child(program, home / "log.txt")
     child.start()
     return child

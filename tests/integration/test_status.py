@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ import pytest
 
 from fededge.cli import main
 from fededge.cli.operation.audit import read_ledger
+from fededge.config import CoordinatorConfig, template
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Federation
@@ -67,3 +69,31 @@ def test_a_federation_that_the_broker_does_not_know_is_one_sentence(
     path.write_text(f'federation = "nobody"\nstate = "state"\n[broker]\n{broker}')
     assert main(["status", "--config", str(path)]) != 0
     assert "the broker has no messages of a federation 'nobody'" in capsys.readouterr().err
+
+
+def test_a_coordinator_whose_rounds_are_done_stays_and_serves_the_last_version(
+    federation: Federation, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values = {"federation": federation.name, "state": "state", "broker": federation.broker}
+    values |= {"data": {"source": "npz", "root": str(federation.images)}}
+    values |= {"rounds": {"count": 1, "min_devices": 1}}
+    coordinator = federation.begin("coordinator", staying, template(CoordinatorConfig, values))
+    federation.agent("box-0")
+    config = str(federation.folder / "coordinator" / "config.toml")
+
+    def done() -> bool:
+        code = main(["status", "--config", config, "--json"])
+        said = capsys.readouterr().out
+        state = json.loads(said)["state"] if code == 0 else None
+        return state is not None and state["phase"] == "done"
+
+    federation.wait_for(done, "the round to be done")
+    federation.agent("box-1", index=1)
+    federation.wait_for(lambda: "box-1: joined" in coordinator.said(30), "box-1 to be heard")
+    assert coordinator.exit_code is None
+    coordinator.terminate()
+    assert federation.ended(coordinator) == 0
+
+
+def staying(path: Path) -> list[str]:
+    return [sys.executable, "-m", "fededge", "coordinator", "--config", str(path)]

@@ -18,6 +18,7 @@ from fededge.config import AgentConfig, BrokerConfig, load
 from fededge.credentials import tls
 from tests.mosquitto import free_port, running
 from tests.pages import blocks, page
+from tests.service_commands import service_command
 
 PAGE = page("security.md")
 TESTS = Path(__file__).resolve().parents[1]
@@ -58,8 +59,7 @@ def test_a_federation_runs_on_what_the_page_makes(made: Path) -> None:
             text = text.replace('source = "none"', 'source = "embedded"')
             path = made / f"{name}-here.toml"
             path.write_text(text)
-            program = [sys.executable, "-m", "fededge", name, "--config", str(path)]
-            children.append(Child(program, made / f"{name}.log"))
+            children.append(Child(service_command(name, path), made / f"{name}.log"))
             children[-1].start()
         try:
             deadline = time.monotonic() + 120

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import queue
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ from fededge.config import BrokerConfig, CoordinatorConfig, template
 from fededge.transport.session import Session
 from fededge.wire.messages import Status, encode
 from fededge.wire.topics import Topics
+from tests.service_commands import service_command
 
 __all__ = ["TOPICS", "Site", "status", "waiting"]
 
@@ -33,8 +33,7 @@ class Site:
         values |= {"model": model, "data": {"source": "none"}, "rounds": {"min_devices": 2}}
         self.config = folder / "coordinator.toml"
         self.config.write_text(template(CoordinatorConfig, values))
-        program = [sys.executable, "-m", "fededge", "coordinator", "--config", str(self.config)]
-        self.coordinator = Child(program, folder / "log.txt")
+        self.coordinator = Child(service_command("coordinator", self.config), folder / "log.txt")
         self.session = Session(BrokerConfig(**where), "hostile", queue.SimpleQueue())
 
     def says(self, device: str, kind: str, payload: bytes, retain: bool = False) -> None:

@@ -247,3 +247,19 @@ def test_all_that_is_said_to_a_device_names_it_and_is_signed(world: World) -> No
     reply, run = replies(world)[-1], coordinator.parts.versions.run
     assert (reply.device, reply.run, reply.reason) == ("device-0", run, "why")
     assert reply.signature
+
+
+def test_a_coordinator_that_stays_is_not_done_when_its_rounds_are() -> None:
+    world = World(0, KINDS["all"])
+    with world.disk.mounted():
+        world.populate()
+        while not world.at_rest:
+            world.calm_step()
+        ended = running(world)
+        assert ended.rounds_done
+        assert ended.done
+        ended.stays = True
+        assert not ended.done
+        for process in world.processes:
+            if process.service is not None:
+                process.service.abandon()

@@ -167,10 +167,12 @@ class Fleet:
         try:
             for name in ("coordinator", *self.devices):
                 folder = self.options.folder / name
-                command = "coordinator" if name == "coordinator" else "agent"
+                role = ["agent"]
+                if name == "coordinator":
+                    role = ["coordinator", "--exit-when-done"]
                 child = Child(
                     [
-                        *(sys.executable, "-m", "fededge", command),
+                        *(sys.executable, "-m", "fededge", *role),
                         *("--config", str(folder / "config.toml")),
                     ],
                     folder / "log.txt",

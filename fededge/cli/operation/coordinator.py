@@ -15,8 +15,8 @@ from fededge.cli.services import (
 __all__ = ["add_to"]
 
 TEXT = """\
-Run the coordinator of a federation until its rounds are done, or until SIGTERM.
-Started again, it continues from its state folder.
+Run the coordinator of a federation until SIGTERM. When its rounds are done it stays, and serves the
+last version; with --exit-when-done it ends. Started again, it continues from its state folder.
 
 examples:
   fededge init coordinator > coordinator.toml
@@ -28,6 +28,9 @@ examples:
 def add_to(parser: argparse.ArgumentParser) -> None:
     parser.description = TEXT
     add_service_options(parser)
+    parser.add_argument(
+        "--exit-when-done", action="store_true", help="end when all rounds are done"
+    )
     parser.set_defaults(run=run)
 
 
@@ -38,6 +41,7 @@ def run(options: argparse.Namespace) -> None:
     from fededge_server.shell import Coordinator, claim
 
     def make(claim: Claim, progress: Progress) -> Coordinator:
-        return Coordinator(config, claim=claim, progress=progress)
+        stays = not options.exit_when_done
+        return Coordinator(config, claim=claim, progress=progress, stays=stays)
 
     run_service(make, claim)

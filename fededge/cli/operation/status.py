@@ -137,6 +137,10 @@ def _brief(state: State) -> dict[str, Any]:
     return {name: values[name] for name in fields}
 
 
+def _rounds(state: State) -> str:
+    return f"{state.round} of {state.rounds}" if state.rounds else str(state.round)
+
+
 def _show(federation: str, found: FederationStatus, console: Console) -> None:
     state = found.state
     here = found.coordinator is not None and found.coordinator.online
@@ -144,8 +148,8 @@ def _show(federation: str, found: FederationStatus, console: Console) -> None:
     if state is not None:
         score = "" if state.accuracy is None else f", global accuracy {state.accuracy:.1%}"
         console.print(
-            f"{state.phase}: {state.round} of {state.rounds} rounds done, model {state.version}"
-            f"{score}; {plain(state.method)}",
+            f"{state.phase}: {_rounds(state)} rounds done, model {state.version}{score}; "
+            f"{plain(state.method)}",
             soft_wrap=True,
         )
         if state.phase == "open" or state.quarantined:

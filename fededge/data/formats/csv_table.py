@@ -40,7 +40,8 @@ def read_csv(request: Request) -> Raw:
     with open_rows(path) as rows:
         header = [name.strip() for name in next(rows, [])]
         tokens = _tokens(header, request, path)
-        names, x = _read_rows(rows, path, header, request, tokens)
+        named, x = _read_rows(rows, path, header, request, tokens)
+    names = [request.naming.label(name) for name in named]
     own = request.labels or _in_order(names)
     numbers = _numbers(names, own, path)
     y = np.asarray([numbers[name] for name in names], np.int64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from fededge.data.raw import Arrays, Raw, Request, Shape, check_bytes, numbering, reading
+from fededge.data.raw import (
+    Arrays,
+    Naming,
+    Raw,
+    Request,
+    Shape,
+    check_bytes,
+    numbering,
+    reading,
+)
 from fededge.errors import DataError
 from fededge.inputs.images import (
     FORMATS,
@@ -22,9 +32,14 @@ from fededge.inputs.images import (
     upright,
 )
 
-__all__ = ["folders", "image_files", "read_folder", "read_images"]
+__all__ = ["class_folders", "folders", "image_files", "read_folder", "read_images"]
+
+log = logging.getLogger("data")
 
 MOST_FILE_BYTES = 256 * 2**20
+
+MOST_NAMED = 20
+"""Unreadable images that the log names, of one folder."""
 
 
 def read_folder(request: Request) -> Raw:
@@ -33,34 +48,62 @@ def read_folder(request: Request) -> Raw:
     parts = {path.name: path for path in folders(folder)}
     if set(parts) != {"train", "test"}:
         parts = {"train": folder}
-    names = sorted({path.name for part in parts.values() for path in folders(part)})
+    found = [path for part in parts.values() for path in class_folders(part, request.naming)]
+    names = sorted({request.naming.label(path.name) for path in found})
     if not names:
-        raise DataError(f"{folder}: it must hold one sub-folder of images for each class")
+        raise DataError(
+            f"{folder}: it must hold one sub-folder of images for each class",
+            "the device's data folder is empty: it has no sub-folder of images",
+        )
     numbers = numbering(names, request.labels, folder)
-    arrays = {name: _read_classes(part, request, numbers) for name, part in parts.items()}
-    return Raw(folder, request.labels or tuple(names), arrays["train"], arrays.get("test"))
+    read = {name: _read_classes(part, request, numbers) for name, part in parts.items()}
+    arrays = {name: arrays for name, (arrays, _) in read.items()}
+    skipped = sum(broken for _, broken in read.values())
+    labels = request.labels or tuple(names)
+    return Raw(folder, labels, arrays["train"], arrays.get("test"), skipped=skipped)
 
 
 def read_images(
     paths: Sequence[Path], shape: Shape | None, most_bytes: int | None = None
 ) -> np.ndarray:
     """Read pixels [N, C, H, W], fitted to the shape; without one, all images must be alike."""
+    pixels, broken = _read_readable(paths, shape, most_bytes)
+    for error in broken.values():
+        raise error
+    return pixels
+
+
+def _read_readable(
+    paths: Sequence[Path], shape: Shape | None, most_bytes: int | None
+) -> tuple[np.ndarray, dict[int, DataError]]:
+    """The pixels of the images that can be read, and by their index what is wrong with others."""
+    _pillow()
     if shape is not None:
         check_bytes(len(paths) * math.prod(shape), paths[0].parent, most=most_bytes)
     if shape is not None and shape[0] not in (1, 3):
         raise DataError(f"image files have 1 channel (grey) or 3 (RGB), but {shape[0]} are wanted")
-    first = _read_image(paths[0], shape)
-    check_bytes(len(paths) * first.size, paths[0].parent, most=most_bytes)
-    x = np.empty((len(paths), *first.shape), np.uint8)
-    for row, path in zip(x, paths, strict=True):
-        image = _read_image(path, shape)
-        if image.shape != first.shape:
+    x, count = np.empty(0, np.uint8), 0
+    broken: dict[int, DataError] = {}
+    for index, path in enumerate(paths):
+        try:
+            image = _read_image(path, shape)
+        except DataError as error:
+            broken[index] = error
+            continue
+        if not count:
+            first = path
+            check_bytes(len(paths) * image.size, path.parent, most=most_bytes)
+            x = np.empty((len(paths), *image.shape), np.uint8)
+        if image.shape != x.shape[1:]:
             raise DataError(
-                f"{path}: its shape {image.shape} differs from {first.shape} of {paths[0].name}; "
+                f"{path}: its shape {image.shape} differs from {x.shape[1:]} of {first.name}; "
                 "set model.shape to have all images fitted to it"
             )
-        row[:] = image
-    return x
+        x[count] = image
+        count += 1
+    if not count:
+        raise broken[0]
+    return x[:count], broken
 
 
 def folders(folder: Path) -> list[Path]:
@@ -68,17 +111,34 @@ def folders(folder: Path) -> list[Path]:
         return sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
 
 
-def _read_classes(folder: Path, request: Request, numbers: dict[str, int]) -> Arrays:
+def class_folders(folder: Path, naming: Naming) -> list[Path]:
+    return [path for path in folders(folder) if path.name not in naming.ignore]
+
+
+def _read_classes(folder: Path, request: Request, numbers: dict[str, int]) -> tuple[Arrays, int]:
+    """The images of all classes, and how many were left out because they cannot be read."""
     paths: list[Path] = []
     y: list[int] = []
-    for name, number in numbers.items():
-        found = image_files(folder / name)
+    for place in class_folders(folder, request.naming):
+        found = image_files(place)
         paths += found
-        y += [number] * len(found)
+        y += [numbers[request.naming.label(place.name)]] * len(found)
     if not paths:
-        raise DataError(f"{folder}: none of its class folders holds an image ({_suffixes()})")
-    x = read_images(paths, request.shape, request.most_bytes)
-    return Arrays(x, np.asarray(y, np.int64))
+        raise DataError(
+            f"{folder}: none of its class folders holds an image ({_suffixes()})",
+            "the device's data folder is empty: no folder of a class holds an image",
+        )
+    x, broken = _read_readable(paths, request.shape, request.most_bytes)
+    _name_broken(folder, broken)
+    return Arrays(x, np.delete(np.asarray(y, np.int64), [*broken])), len(broken)
+
+
+def _name_broken(folder: Path, broken: dict[int, DataError]) -> None:
+    for error in [*broken.values()][:MOST_NAMED]:
+        log.warning("%s; it is left out", error, extra={"event": "image-skipped"})
+    if len(broken) > MOST_NAMED:
+        text = "%s: %d more images cannot be read and are left out"
+        log.warning(text, folder, len(broken) - MOST_NAMED, extra={"event": "image-skipped"})
 
 
 def image_files(folder: Path) -> list[Path]:

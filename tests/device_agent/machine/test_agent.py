@@ -32,6 +32,8 @@ from fededge_agent.machine.commands import (
 from fededge_agent.machine.download import IncomingModel
 from fededge_agent.machine.events import (
     Abandoned,
+    Cause,
+    CauseGone,
     ClaimCame,
     Fetched,
     LinkUp,
@@ -249,7 +251,7 @@ def test_a_preparation_whose_cause_may_pass_is_tried_again_and_less_and_less_oft
     driven(LinkUp(), StateCame(STATE))
     at, delays = 100.0, []
     for _ in range(8):
-        driven(Unable(STATE, "the trainer process was killed", passing=True), at=at)
+        driven(Unable(STATE, "the trainer process was killed", Cause.BOX), at=at)
         assert driven.doing() == "unable"
         since = at
         while driven(Tick(), at=at) == []:
@@ -259,6 +261,30 @@ def test_a_preparation_whose_cause_may_pass_is_tried_again_and_less_and_less_oft
     assert delays == [60, 120, 240, 480, 960, 1920, 3600, 3600]
     driven(Prepared(STATE))
     assert driven.doing() == "ready"
+
+
+def test_a_preparation_that_the_disk_had_no_space_for_is_tried_every_minute() -> None:
+    driven = Driven(held=V0)
+    driven(LinkUp(), StateCame(STATE))
+    at = 100.0
+    for _ in range(4):
+        driven(Unable(STATE, "the disk is full", Cause.DISK), at=at)
+        assert driven(Tick(), at=at + 59) == []
+        at += 60
+        assert driven(Tick(), at=at) == [Prepare(STATE), Announce()]
+
+
+def test_a_preparation_is_tried_at_once_when_its_cause_is_gone() -> None:
+    driven = Driven(held=V0)
+    driven(LinkUp(), StateCame(STATE))
+    driven(Unable(STATE, "no such folder", Cause.DATA), at=100.0)
+    assert driven.machine.view.cause is Cause.DATA
+    assert driven(Tick(), at=101.0) == []
+    assert driven(CauseGone(), at=101.0) == [Prepare(STATE), Announce()]
+    assert driven(CauseGone(), at=102.0) == [], "the preparation is under way"
+    driven(Prepared(STATE))
+    assert driven.doing() == "ready"
+    assert driven(CauseGone(), at=103.0) == []
 
 
 def test_another_file_of_the_same_method_is_another_job() -> None:

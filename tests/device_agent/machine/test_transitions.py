@@ -77,8 +77,9 @@ class Walk:
             events.Tick(),
             events.GateClosed("why"),
             events.GateOpened(),
+            events.CauseGone(),
         ]
-        return rng.choices(messages, [2, 3, 6, 2, 1, 1, 0.5, 1])[0]
+        return rng.choices(messages, [2, 3, 6, 2, 1, 1, 0.5, 1, 0.5])[0]
 
     def results(self, batch: list[commands.Command]) -> Iterator[events.Event]:
         """The events that a batch leads to; a full disk drops the rest of it."""
@@ -87,8 +88,8 @@ class Walk:
             match command:
                 case commands.Prepare(state):
                     unable = self.rng.random() < 0.2
-                    passing = self.rng.random() < 0.5
-                    failed = events.Unable(state, "why", passing)
+                    cause = self.rng.choice([*events.Cause])
+                    failed = events.Unable(state, "why", cause)
                     self.jobs.append(failed if unable else events.Prepared(state))
                 case commands.Train(state):
                     self.jobs.append(self.outcome(state))

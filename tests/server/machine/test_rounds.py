@@ -605,6 +605,17 @@ def test_a_finished_run_stays_finished_when_started_again() -> None:
     assert not only(machine.handle(status("a"), 0.0), Invite)
 
 
+def test_a_run_without_a_count_has_no_end() -> None:
+    driven = opened("a", "b", count=0)
+    driven.deliver("a")
+    driven.deliver("b")
+    commands = driven(MergeDone(V1))
+    assert not only(commands, RunFinished)
+    assert only(commands, RoundOpened) == [RoundOpened(1, ("a", "b"))]
+    late = Rounds(FACTS, RoundsConfig(count=0, min_devices=1), 900_000, "900000-0123456789abcdef")
+    assert only(late.handle(status("a"), 0.0), Invite)
+
+
 # Asking again
 
 

@@ -54,7 +54,10 @@ def accept(store: Store, device: str, of: Progress) -> None:
 
 
 def play(store: Store, first: int, last: int) -> None:
-    """Some rounds: each of them with every kind of entry; the last one is open at the end."""
+    """Some rounds: each of them with every kind of entry but changes, which are rarer.
+
+    The last one is open at the end.
+    """
     devices = [f"device-{i}" for i in range(4)]
     for number in range(first, last):
         of = version(number)
@@ -67,6 +70,10 @@ def play(store: Store, first: int, last: int) -> None:
         store.refuse(number, Refuse(devices[3], of.version, f"round {number}", number % 2 == 0))
         store.keep_plan(Plan.initial(number))
         store.note("issued", str(1000 + number))
+        if number % 9 == 0:
+            what = ", ".join(f"setting-{i} = {number}" for i in range(40))
+            with store._transaction():
+                store._add("changes", None, number, 1e9 + number, "settings", what)
 
 
 def content(store: Store) -> object:
@@ -74,7 +81,8 @@ def content(store: Store) -> object:
     with store._transaction() as journal:
         facts = dict(journal.execute("SELECT name, value FROM facts"))
         refused = journal.execute("SELECT * FROM refused").fetchall()
-    return store.progress(), store.history(), store.recall(), facts, store.plan(), refused
+    told = (store.progress(), store.history(), store.recall(), store.changes())
+    return *told, facts, store.plan(), refused
 
 
 @contextlib.contextmanager

@@ -23,7 +23,7 @@ from fededge.wire import chunks, tensors
 from fededge.wire.messages import Manifest, Report
 from fededge_server.machine.events import Refuse
 from fededge_server.machine.facts import Recalled
-from fededge_server.store import CheckedUpdate, Progress, Store
+from fededge_server.store import Change, CheckedUpdate, Progress, Store
 
 LAYOUT = Layout.of(nn.Linear(20, 30))
 
@@ -500,29 +500,7 @@ def test_a_version_that_repeats_an_earlier_one_says_which(store: Store) -> None:
     store.advance(again, LAYOUT, vector(0), {}, {}, None)
     assert reopened(store).progress() == again
     assert store.history() == [first, again]
-
-
-# The format
-
-
-@pytest.mark.parametrize("number", [0, 2, 4])
-def test_a_journal_of_another_format_is_refused(store: Store, number: int) -> None:
-    advance(store, 0)
-    store.close()
-    with contextlib.closing(sqlite3.connect(store.path)) as journal:
-        journal.execute(f"PRAGMA user_version = {number}")
-    said = (
-        f"{store.path}: this journal has format {number or 1}, this version of FedEdge reads "
-        "format 3; finish the run with the version of FedEdge that began it, or choose another "
-        "state folder"
-    )
-    for use in (store.open, store.history):
-        with pytest.raises(StoreError) as caught:
-            use()
-        assert str(caught.value) == said
-    with contextlib.closing(sqlite3.connect(store.path)) as journal:
-        journal.execute("PRAGMA user_version = 3")
-    store.open()
+    assert store.changes() == [Change(1, 0.0, "rollback", f"back to {first.version}")]
 
 
 def test_pruning_leaves_the_last_versions_and_the_history(store: Store) -> None:
@@ -535,3 +513,17 @@ def test_pruning_leaves_the_last_versions_and_the_history(store: Store) -> None:
             store.load(progress.version, LAYOUT)
     assert [entry.version for entry in store.history()] == [p.version for p in versions]
     assert len(list(store.models.iterdir())) == 4
+
+
+def test_reports_and_refusals_are_kept_for_the_last_thousand_versions(store: Store) -> None:
+    for number in range(1003):
+        sha256 = f"{number:064x}"
+        of = Progress(number, f"{number:06d}-{sha256[-16:]}", sha256, 0.5)
+        store.enter(of, "f" * 64, {"a": {"examples": 3.0}, "b": {"examples": 4.0}}, 1.0)
+        store.refuse(number, Refuse("c", of.version, "odd", False))
+    rows = store._journal.execute("SELECT reports, participants FROM rounds ORDER BY number")
+    kept = [(reports != "{}", participants) for reports, participants in rows]
+    assert kept == [(False, 2)] * 3 + [(True, 2)] * 1000
+    refused = store._journal.execute("SELECT MIN(number), COUNT(*) FROM refused").fetchone()
+    assert refused == (3, 1000)
+    reopened(store).verify()
