@@ -65,6 +65,7 @@ class Journal:
             elif format_of(self._journal) < FORMAT:
                 self._migrate()
             self._marks.write(self._standing(self._journal))
+            self._marks.sync()
         except (sqlite3.Error, StoreError) as error:
             self.close_journal()
             raise self._told(error) from None
@@ -230,11 +231,14 @@ class Journal:
         self._journal.execute("UPDATE seal SET entries = ?, head = ?", sealed)
 
     def _mark(self) -> None:
-        """Let the marks follow. If they cannot, the journal is ahead of them, which is allowed."""
-        try:
+        """Let the latest mark follow."""
+        with _ahead_of_marks():
             self._marks.write(self._standing(self._journal))
-        except StoreError as error:
-            log.warning("%s", error, extra={"event": "marks-not-written"})
+
+    def sync_marks(self) -> None:
+        """Make the mark of the newest version durable; from time to time, no round waits for it."""
+        with _ahead_of_marks():
+            self._marks.sync()
 
     def _add(self, table: str, *row: object) -> None:
         """Write a row; as it is read back it counts, for SQLite may keep 1 as 1.0."""
@@ -263,6 +267,15 @@ class Journal:
         if isinstance(error, sqlite3.OperationalError) and not str(error).startswith(DAMAGED):
             return StoreError(f"{self.path}: {error}")
         return self._lost(f"unreadable ({error})")
+
+
+@contextlib.contextmanager
+def _ahead_of_marks() -> Iterator[None]:
+    """Marks that cannot be written are a line in the log: the journal may be ahead of them."""
+    try:
+        yield
+    except StoreError as error:
+        log.warning("%s", error, extra={"event": "marks-not-written"})
 
 
 def _has_tables(journal: sqlite3.Connection) -> bool:

@@ -69,8 +69,8 @@ class Mark(Struct, frozen=True):
 class Marks:
     """Two files beside the journal. The constructor only stores.
 
-    `run.json` is replaced and synced once a version. `run.latest` is overwritten after every
-    transaction and not synced: it outlives the process, if not always a power cut.
+    `run.latest` is overwritten after every transaction and not synced: it outlives the process, if
+    not always a power cut. `run.json` is replaced and synced soon after a version: no round waits.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -87,12 +87,16 @@ class Marks:
         marks = {path: read_sealed(path, Mark) for path in self.paths}
         self.found = {path: mark for path, mark in marks.items() if mark is not None}
 
+    def sync(self) -> None:
+        """Make the latest mark durable, if it is of another version; tried again if it fails."""
+        latest, durable = self.found.get(self.latest), self.found.get(self.path)
+        if latest is not None and (durable is None or durable.version != latest.version):
+            replace_file(self.path, sealed(latest) + b"\n")
+            self.found[self.path] = latest
+
     def write(self, mark: Mark) -> None:
         """Follow the journal. What could not be written is tried again the next time."""
-        durable = self.found.get(self.path)
-        if durable is None or durable.version != mark.version:
-            replace_file(self.path, sealed(mark) + b"\n")
-            self.found[self.path] = mark
+        self.found[self.latest] = mark
         try:
             write_at(self.latest, 0, sealed(mark).ljust(BLOCK - 1) + b"\n")
         except OSError as error:
