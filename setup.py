@@ -157,7 +157,7 @@ def extension() -> Extension:
     from torch.utils.cpp_extension import CppExtension
 
     flags = CXX_FLAGS + OPENMP
-    sources = {*Path("csrc/torch").glob("*.cpp"), *Path("csrc/cpu").glob("*.cpp")}
+    sources = {*Path("csrc/torch").glob("*.cpp"), *Path("csrc/cpu").rglob("*.cpp")}
     module: Extension = CppExtension(
         "fededge._C",
         sorted(map(str, sources)),

@@ -63,7 +63,7 @@ class Surroundings:
     claim: Callable[..., None] = claim_name
     trainer: Callable[[AgentConfig, AgentStore], TurnTrainer] = TrainerProcess
     worker: Callable[[TurnRunner, ExportWorker, queue.SimpleQueue[Any]], Worker] = Worker
-    exporter: Callable[[AgentConfig], ModelExporter] = ExporterProcess
+    exporter: Callable[[AgentConfig, AgentStore], ModelExporter] = ExporterProcess
     exports: Callable[[AgentConfig, ModelExporter, queue.SimpleQueue[Any]], ExportWorker] = (
         ExportWorker
     )
@@ -85,7 +85,7 @@ class Agent:
         self.loop = InboxLoop(around.clock, around.progress)
         self.store = AgentStore(Path(config.state))
         self.runner = TurnRunner(config, self.store, around.trainer(config, self.store))
-        self.exports = around.exports(config, around.exporter(config), self.loop.inbox)
+        self.exports = around.exports(config, around.exporter(config, self.store), self.loop.inbox)
         self.worker = around.worker(self.runner, self.exports, self.loop.inbox)
         self.trust = Trust(config, self.store)
         self.gating = Gating(around.gate(config))

@@ -25,13 +25,12 @@ from fededge_agent.requests import (
     TrainRequest,
 )
 from fededge_agent.store import AgentStore, Index, TrainedTurn
+from fededge_agent.store.programs import TRAINER
 
 __all__ = ["TrainerProcess"]
 
 STOPS = 30.0
 """Seconds that an abandoned training may take to stop; a process that hangs is killed then."""
-
-PROGRAM = "fededge_agent.trainer.serving:serve"
 
 
 class TrainerProcess:
@@ -45,7 +44,7 @@ class TrainerProcess:
     def __init__(self, config: AgentConfig, store: AgentStore) -> None:
         self.config = config
         self.store = store
-        self.process = TorchProcess("the trainer process", PROGRAM, config.hardware.stall)
+        self.process = TorchProcess("the trainer process", TRAINER, config.hardware.stall)
         self._prepared = False
         self._greeted = False
         self._abandoned: float | None = None
@@ -129,8 +128,8 @@ class TrainerProcess:
     def _receive(self, overdue: Callable[[], bool] = lambda: False) -> Any:
         try:
             answer = self.process.receive(overdue)
-        except HardwareError:
-            self.stop()  # a GPU that failed stays failed for its process
+        except (HardwareError, RemoteError):
+            self.stop()  # a GPU that failed stays failed for its process, and so may the rest
             raise
         if isinstance(answer, StoppedError):
             raise answer

@@ -6,19 +6,20 @@ A command may raise DiskFullError: then nothing of it has happened, or nothing t
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
 from fededge._internal.plain_text import plain
-from fededge.errors import WireError
+from fededge.errors import RefusedError, StoreError, WireError
 from fededge.wire.messages import Reply, TaskMessage, encode
-from fededge_server.machine import coordinator, events, rollout
+from fededge_server.machine import coordinator, events, orders, rollout
 from fededge_server.parts import CoordinatorParts
 from fededge_server.store import CheckedUpdate
 
-__all__ = ["Command", "CommandExecutor", "CommitGroup", "FulfilRequest"]
+__all__ = ["Command", "CommandExecutor", "CommitGroup", "FulfilRequest", "GiveOrder"]
 
 log = logging.getLogger("coordinator")
 
@@ -36,8 +37,22 @@ class CommitGroup:
     """A command of the shell's own: make all checked updates durable, and answer with Stored."""
 
 
+@dataclass(frozen=True)
+class GiveOrder:
+    """A command of the shell's own: write an operator's order down, and carry it out.
+
+    `answer` hears of the outcome, or of the error.
+    """
+
+    order: Any
+    answer: Callable[[orders.Outcome | Exception], None]
+
+
 Event = coordinator.Event
-Command = coordinator.Command | FulfilRequest | CommitGroup
+Command = coordinator.Command | FulfilRequest | CommitGroup | GiveOrder
+
+Told = events.Invite | events.SendReply | events.RoundOpened | orders.ClearStatus
+"""Commands that are messages."""
 
 GROUPED = (
     events.Check
@@ -63,7 +78,7 @@ class CommandExecutor:
         self.opened: dict[int, float] = {}
         self.group: list[CheckedUpdate] = []
 
-    def do(self, command: Command) -> list[Event]:
+    def do(self, command: Command) -> Sequence[Event]:
         """Carry a command out; the events that come of it, to be handled after its batch."""
         parts = self.parts
         match command:
@@ -77,6 +92,8 @@ class CommandExecutor:
                 return parts.judge.requested()
             case CommitGroup():
                 return self.commit()
+            case GiveOrder():
+                return self._give(command)
             case events.Merge():
                 return self._merge(command)
             case events.Refuse():
@@ -86,13 +103,10 @@ class CommandExecutor:
                 return [rollout.PlanKept(plan)]
             case events.Invite() | events.SendReply() | events.RoundOpened():
                 self._tell(command)
-            case events.Note(text, device):
-                parts.lines.note(text, device)
-            case events.SetAside(device, move):
-                text = f"an event was dropped (bug: {move}); the round goes on without the device"
-                parts.lines.warn(text, device)
-            case events.RunFinished():
-                log.info("all %d rounds are done", parts.view.round)
+            case orders.ClearStatus():
+                self._tell(command)
+            case events.Note() | events.SetAside() | events.RunFinished():
+                self._log(command)
             case events.PublishState():
                 parts.publisher.put_state()
             case events.Retire():
@@ -100,6 +114,31 @@ class CommandExecutor:
             case _:
                 return self._write(command)
         return []
+
+    def _log(self, command: events.Note | events.SetAside | events.RunFinished) -> None:
+        parts = self.parts
+        match command:
+            case events.Note(text, device):
+                parts.lines.note(text, device)
+            case events.SetAside(device, move):
+                text = f"an event was dropped (bug: {move}); the round goes on without the device"
+                parts.lines.warn(text, device)
+            case events.RunFinished():
+                log.info("all %d rounds are done", parts.view.round)
+
+    def _give(self, command: GiveOrder) -> list[Event]:
+        """Make an order durable; it takes effect with the event that comes of it."""
+        parts = self.parts
+        try:
+            outcome = parts.store.order(command.order, parts.wall(), parts.rounds.participants)
+        except RefusedError as error:
+            command.answer(error)
+            return []
+        except StoreError as error:
+            command.answer(error)
+            raise
+        command.answer(outcome)
+        return [orders.OrderGiven(command.order)] if outcome.changed else []
 
     # On disk
 
@@ -181,13 +220,16 @@ class CommandExecutor:
 
     # Over MQTT
 
-    def _tell(self, command: events.Invite | events.SendReply | events.RoundOpened) -> None:
+    def _tell(self, command: Told) -> None:
         parts, run = self.parts, self.parts.versions.run
         match command:
             case events.RoundOpened(number, devices):
                 self.opened.setdefault(number, parts.clock())
                 log.info("round %d: asking %s", number + 1, _listed(devices))
                 parts.publisher.put_state()
+            case orders.ClearStatus(device):
+                topic = parts.identity.topics.device(device, "status")
+                parts.session.publish(topic, b"", retain=True)
             case events.Invite(device, _, version):
                 task = TaskMessage(device, run, version)
                 self._send(device, "task", parts.identity.signed(task))

@@ -42,6 +42,7 @@ class CoordinatorParts:
     publisher: Publisher
     message: StateMessage
     clock: Callable[[], float]
+    wall: Callable[[], float]
     lines: LogLines
     watch: Callable[[object], None] = unwatched
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 from fededge.errors import DiskFullError, RefusedError
 from fededge.service.presence import Holder
@@ -11,6 +12,7 @@ from fededge.transport.session import Connected, Delivered, Incoming
 from fededge.wire import reports
 from fededge.wire.messages import Claim, Presence, Status, decode, encode
 from fededge.wire.topics import Address
+from fededge_server.api.requests import OrderRequest, ReadRequest, answer
 from fededge_server.challenge import Challenge
 from fededge_server.executor import Command, CommandExecutor, CommitGroup, FulfilRequest
 from fededge_server.machine import events
@@ -138,6 +140,14 @@ class RunningCoordinator(ServiceShell[Event, Command, Presence]):
 
     def on_delivered(self, event: Delivered) -> None:
         self.parts.publisher.delivered(event)
+
+    def on_event(self, event: Any) -> None:
+        """Answer a request of the API, once the updates that came before it are durable."""
+        if isinstance(event, ReadRequest | OrderRequest):
+            self.on_pause()
+            answer(event, self.parts, self.do)
+        else:
+            super().on_event(event)
 
     def device_of(self, topic: str) -> str:
         return self.parts.identity.topics.device_of(topic)

@@ -22,6 +22,7 @@ from fededge.service.log_lines import LogLines
 from fededge.service.presence import claim_name, new_claim
 from fededge.transport.session import Session, Will
 from fededge.wire.messages import Presence
+from fededge_server.api.server import ApiServer
 from fededge_server.identity import Identity
 from fededge_server.machine import events
 from fededge_server.machine.facts import RunFacts
@@ -84,6 +85,7 @@ class Coordinator:
         network: builds and evaluates the model; by default the configured one.
         connect: makes the session with the broker.
         claim: makes sure that the federation's name is free.
+        serve: makes the API, which `run` starts.
         progress: called when the loop or an evaluation has made progress; feeds the watchdog.
         watch: sees each event before it is handled, and each command before it is carried out.
         stays: `run` does not return when all rounds are done.
@@ -99,6 +101,7 @@ class Coordinator:
         network: Network | None = None,
         connect: Connect = Session,
         claim: Callable[[CoordinatorConfig, Identity], None] = claim,
+        serve: Callable[[Store, queue.SimpleQueue[Any]], ApiServer] = ApiServer,
         progress: Callable[[], None] = lambda: None,
         watch: Callable[[object], None] = unwatched,
         stays: bool = False,
@@ -112,6 +115,7 @@ class Coordinator:
         )
         self.connect = connect
         self.claim = claim
+        self.serve = serve
         self.watch = watch
         self.stays = stays
         self.loop = InboxLoop(clock, progress)
@@ -125,9 +129,12 @@ class Coordinator:
         return_free_memory()
         try:
             running = self.start()
+            api = self.serve(self.store, self.loop.inbox)
+            api.start()
             try:
                 self.loop.run(running)
             finally:
+                api.stop()
                 running.stop()
             return running.progress
         finally:
@@ -189,6 +196,7 @@ class Coordinator:
             publisher=publisher,
             message=message,
             clock=self.clock,
+            wall=self.wall,
             lines=lines,
             watch=self.watch,
         )
@@ -207,7 +215,7 @@ class Coordinator:
         )
         done, version = progress.rounds_done, progress.version
         now = self.clock()
-        rounds = Rounds(facts, config.rounds, done, version, store.recall(), now)
+        rounds = Rounds(facts, config.rounds, done, version, store.recall(self.wall()), now)
         store.clear_spool(keep=rounds.spooled)
         return rounds
 

@@ -36,7 +36,7 @@ credentials: errors storage
 federated: _sums errors _internal flat wire method storage
 predictor: errors _internal inputs storage
 training: errors _internal hardware flat ops models method
-fededge_agent.store: errors flat wire storage
+fededge_agent.store: errors _internal flat wire storage
 export: errors model_spec _internal flat models storage predictor
 methods: errors _internal flat ops models method training
 config: errors _internal hardware models wire storage credentials federated methods
@@ -53,7 +53,7 @@ fededge_agent.trainer: errors model_spec _internal hardware flat models wire met
     training fededge_agent.store export methods config data fededge_agent
 fededge_agent.exporter: errors _internal hardware credentials fededge_agent.store export config
     fededge_agent
-fededge_server.store: errors flat wire storage fededge_server.machine
+fededge_server.store: errors _internal flat wire storage fededge_server.machine
 doctor: _internal.plain_text errors wire storage broker credentials fededge_agent.store config data
     transport fededge_server.store
 fededge_server: _internal.plain_text errors model_spec _internal hardware flat models wire method
@@ -61,7 +61,8 @@ fededge_server: _internal.plain_text errors model_spec _internal hardware flat m
     fededge_server.machine fededge_server.store
 cli: _internal.plain_text errors _internal hardware inputs ops models wire storage broker
     credentials federated predictor training export methods config data transport service
-    simulation fededge_agent fededge_server.store doctor fededge_server
+    simulation fededge_agent.store fededge_agent fededge_server.machine fededge_server.store doctor
+    fededge_server
 __main__: cli
 """
 
@@ -81,6 +82,7 @@ PARTS = _parts(TABLE)
 
 # Packages that only these parts may import.
 ONLY: dict[str, tuple[str, ...]] = {
+    "aiohttp": ("fededge_server.api.http_app",),
     "amqtt": ("fededge.broker",),
     "cryptography": ("fededge.credentials", "fededge.predictor", "fededge.wire"),
     "fededge._C": ("fededge.ops",),
@@ -100,6 +102,7 @@ ONLY: dict[str, tuple[str, ...]] = {
 
 # Imports that are lazy (inside functions): heavy, optional, or circular at import time.
 LAZY: dict[str, tuple[str, ...]] = {
+    "fededge_server.api.http_app": ("fededge_server",),
     "PIL": ("fededge",),
     "cryptography": ("fededge.predictor",),
     "fededge.credentials.signing_keys": ("fededge_agent.trust",),

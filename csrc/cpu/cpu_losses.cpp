@@ -2,7 +2,7 @@
 #include <ATen/EmptyTensor.h>
 #include <torch/library.h>
 
-#include "cpu/parallel_rows.h"
+#include "cpu/rows/parallel_rows.h"
 #include "ops/distillation_op.h"
 #include "ops/label_loss_op.h"
 #include "ops/probability_sums_op.h"

@@ -2,7 +2,7 @@
 //
 // It consists of vector types of GCC and clang in the register size of the instruction set. The
 // size of a pack and the order of its reductions never change: all instruction sets with fused
-// multiply-add (kernels/maths.h) give the same bits, and so do all without it.
+// multiply-add (kernels/numbers/maths.h) give the same bits, and so do all without it.
 #pragma once
 
 #if defined(__x86_64__)
@@ -14,8 +14,8 @@
 #include <cstring>
 #include <utility>
 
-#include "cpu/row_dispatch.h"
-#include "kernels/maths.h"
+#include "cpu/rows/row_dispatch.h"
+#include "kernels/numbers/maths.h"
 
 namespace fededge::cpu {
 
@@ -43,7 +43,7 @@ FEDEDGE_HD typename Vector<double, kRegister>::Type widened(const T* from) {
   return __builtin_convertvector(x, typename Vector<double, kRegister>::Type);
 }
 
-// a * b + c of registers, rounded like fused() of numbers (kernels/maths.h).
+// a * b + c of registers, rounded like fused() of numbers (kernels/numbers/maths.h).
 template <typename T, int kRegister, class V>
 FEDEDGE_HD V fused_registers(V a, V b, V c) {
 #if !defined(FEDEDGE_FUSES)
@@ -230,8 +230,8 @@ FEDEDGE_PACK FEDEDGE_HD Pack<T, kRegister> where(const Mask<T, kRegister>& take,
       [&](int i) FEDEDGE_LAMBDA { return take.piece[i] ? a.piece[i] : b.piece[i]; });
 }
 
-// The maximum, like larger() of numbers (kernels/maths.h). With a mask it would not compile to one
-// instruction.
+// The maximum, like larger() of numbers (kernels/numbers/maths.h). With a mask it would not compile
+// to one instruction.
 FEDEDGE_PACK FEDEDGE_HD Pack<T, kRegister> larger(const Pack<T, kRegister>& a,
                                                   const Pack<T, kRegister>& b) {
   return Pack<T, kRegister>::Base::each(

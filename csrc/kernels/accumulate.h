@@ -1,8 +1,8 @@
 // Adds a weighted model to a running sum.
 #pragma once
 
-#include "kernels/half.h"
-#include "kernels/host_device.h"
+#include "kernels/numbers/half.h"
+#include "kernels/numbers/host_device.h"
 
 namespace fededge {
 

@@ -1,8 +1,8 @@
 // One step of FedALA's element-wise weights, and the mixed model.
 #pragma once
 
-#include "kernels/host_device.h"
-#include "kernels/select.h"
+#include "kernels/numbers/host_device.h"
+#include "kernels/numbers/select.h"
 
 namespace fededge {
 

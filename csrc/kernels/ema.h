@@ -1,7 +1,7 @@
 // Exponential moving average of a model.
 #pragma once
 
-#include "kernels/host_device.h"
+#include "kernels/numbers/host_device.h"
 
 namespace fededge {
 

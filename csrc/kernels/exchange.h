@@ -1,7 +1,7 @@
 // Data exchange between the threads of a block that compute one row together.
 #pragma once
 
-#include "kernels/host_device.h"
+#include "kernels/numbers/host_device.h"
 
 namespace fededge {
 

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "kernels/exchange.h"
-#include "kernels/host_device.h"
 #include "kernels/lanes.h"
+#include "kernels/numbers/host_device.h"
 
 namespace fededge {
 

@@ -4,9 +4,9 @@
 // over them. There are four kinds:
 //
 //   StridedLanes   kernels/lanes.h       a warp or block; each thread takes every n-th column
-//   ColumnLanes    cpu/column_lanes.h    a pack of columns of one row
-//   RowLanes       cpu/row_lanes.h       one column of a pack of rows
-//   BlockLanes     cpu/block_lanes.h     packs of columns of several rows
+//   ColumnLanes    cpu/rows/column_lanes.h    a pack of columns of one row
+//   RowLanes       cpu/rows/row_lanes.h       one column of a pack of rows
+//   BlockLanes     cpu/rows/block_lanes.h     packs of columns of several rows
 //
 // LanesContract lists what a Lanes offers, and the compiler checks it.
 #pragma once
@@ -14,8 +14,8 @@
 #include <type_traits>
 #include <utility>
 
-#include "kernels/host_device.h"
-#include "kernels/maths.h"
+#include "kernels/numbers/host_device.h"
+#include "kernels/numbers/maths.h"
 
 namespace fededge {
 

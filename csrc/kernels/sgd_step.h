@@ -1,8 +1,8 @@
 // One step of SGD with momentum, weight decay and an affine correction of the gradient.
 #pragma once
 
-#include "kernels/host_device.h"
-#include "kernels/select.h"
+#include "kernels/numbers/host_device.h"
+#include "kernels/numbers/select.h"
 
 namespace fededge {
 

@@ -15,7 +15,6 @@ import logging
 import os
 import shutil
 import threading
-import time
 import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -25,11 +24,11 @@ from fededge.errors import StoreError, WireError
 from fededge.storage import pieces
 from fededge.storage.files import (
     disk_error,
-    lock_folder,
     make_folder,
 )
 from fededge.wire.chunks import Payload
 from fededge.wire.messages import Manifest
+from fededge_agent.store.folder_lock import take_lock
 from fededge_agent.store.index import Index, SavedTurn, StoredFile, TrainedTurn
 from fededge_agent.store.index_file import IndexFile
 from fededge_agent.store.model_file import Reader, is_intact, model_path, read_vectors
@@ -45,10 +44,6 @@ PRIVATE = "private"
 
 EXPORTS = "exports"
 """Its folder of personal models that wait for their export; a new process begins without them."""
-
-LOCK_WAIT = 10.0
-"""Seconds that a start waits for the lock: a killed agent's trainer process holds it until it ends.
-"""
 
 
 def exports_folder(state: Path) -> Path:
@@ -95,7 +90,7 @@ class AgentStore:
             self.folder.chmod(0o700)
         except OSError as error:
             raise disk_error(self.folder, error) from None
-        self._lock = _lock(self.folder)
+        self._lock = take_lock(self.folder)
 
     @property
     def descriptors(self) -> tuple[int, ...]:
@@ -282,15 +277,3 @@ class AgentStore:
 
     def _part(self, version: str) -> Path:
         return self.folder / f"{version}.part"
-
-
-def _lock(folder: Path) -> IO[str]:
-    """Lock the folder; wait a moment for a trainer process that is about to end."""
-    deadline = time.monotonic() + LOCK_WAIT
-    while True:
-        try:
-            return lock_folder(folder, "another agent")
-        except StoreError:
-            if time.monotonic() >= deadline:
-                raise
-            time.sleep(0.02)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 
 from fededge import models
@@ -30,7 +31,7 @@ class Limits:
 
     def check_network(self, spec: ModelSpec, layout: str) -> None:
         """Refuse a network that is too large, or whose layout is not the federation's."""
-        found = Layout.of(models.meta_network(spec))
+        found = _layout(spec)
         size = FLOAT * found.size
         if size > self.model:
             raise ConfigError(
@@ -55,7 +56,7 @@ class Limits:
         layers = models.activation_counts(spec)
         trained = layers.all * min(batch + 1, examples)
         evaluated = 2 * layers.largest * min(AT_ONCE, examples)
-        fixed = _fixed(spec, FLOAT * Layout.of(models.meta_network(spec)).size)
+        fixed = _fixed(spec, FLOAT * _layout(spec).size)
         self._check_memory(fixed + FLOAT * max(trained, evaluated))
 
     def _check_memory(self, size: int) -> None:
@@ -64,6 +65,11 @@ class Limits:
                 f"the federation's training would take some {size:,} bytes of memory, this device "
                 f"allows {self.memory:,}: raise max_memory_bytes if it has them"
             )
+
+
+@functools.lru_cache(maxsize=4)
+def _layout(spec: ModelSpec) -> Layout:
+    return Layout.of(models.meta_network(spec))
 
 
 def _fixed(spec: ModelSpec, size: int) -> int:

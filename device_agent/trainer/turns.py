@@ -171,7 +171,7 @@ class DeviceTurns:
             raise WireError(f"the federation's network cannot be built: {error}") from None
         data = device_examples(self.config.data, spec, self.limits.memory)
         self.limits.check_training(spec, state.training.batch_size, len(data.y))
-        return spec, build_for(spec, seed=0), data
+        return spec, build_for(spec, seed=None), data  # a turn loads its values
 
     # A turn
 

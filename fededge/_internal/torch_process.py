@@ -11,6 +11,7 @@ import contextlib
 import importlib
 import math
 import os
+import re
 import select
 import signal
 import socket
@@ -19,11 +20,21 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 from fededge.errors import FedEdgeError, ProcessDiedError
 
-__all__ = ["RemoteError", "SignOfWork", "TorchProcess", "begin", "report_progress"]
+__all__ = [
+    "Lineage",
+    "RemoteError",
+    "SignOfWork",
+    "TorchProcess",
+    "begin",
+    "lineage",
+    "report_progress",
+]
 
 LOOKS = 1.0
 """Seconds between two looks at the process: one that its program forked may hold the connection."""
@@ -84,7 +95,7 @@ class TorchProcess:
         try:
             ours, end = socket.socketpair()
             with ours, end:  # the child alone holds it then: its exit closes the connection
-                text = f"from {__name__} import begin; begin({end.fileno()}, {self.program!r})"
+                text = _program_text(end.fileno(), self.program)
                 passed = (end.fileno(), *descriptors)
                 self._process = _spawn([sys.executable, "-c", text], environment, passed)
                 self._connection = Connection(ours.detach())
@@ -190,6 +201,38 @@ def _spawn(
         pass_fds=passed,
         env=dict(environment),
     )
+
+
+def _program_text(descriptor: int, program: str) -> str:
+    """The program's text; its comment is for those who read the command line: see `lineage`."""
+    text = f"from {__name__} import begin; begin({descriptor}, {program!r})"
+    return f"{text}  # started by {os.getpid()}"
+
+
+_PROGRAM_TEXT = re.compile(r"from .+ import begin; begin\(\d+, '(.+)'\)  # started by (\d+)")
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """A process of this module: its program, the process that started it, and its parent now."""
+
+    program: str
+    starter: int
+    parent: int
+
+
+def lineage(pid: int) -> Lineage | None:
+    """Read a process's lineage from /proc; None for any other process, or one that has ended."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return None
+    found = next(filter(None, map(_PROGRAM_TEXT.fullmatch, words)), None)
+    parent = re.search(r"^PPid:\s*(\d+)", status, re.MULTILINE)
+    if found is None or parent is None:
+        return None
+    return Lineage(found[1], int(found[2]), int(parent[1]))
 
 
 def begin(descriptor: int, program: str) -> None:

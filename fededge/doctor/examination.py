@@ -5,20 +5,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 
-from fededge.doctor import (
+from fededge.doctor.catalogue import Diagnosis
+from fededge.doctor.on_box import clock, data_folder, disk, installation, state_folder
+from fededge.doctor.on_broker import (
     access,
     broker_limits,
     certificate_dates,
-    clock,
-    data_folder,
-    disk,
     fake_round,
     federation,
-    installation,
     reach,
-    state_folder,
 )
-from fededge.doctor.catalogue import Diagnosis
 from fededge.doctor.subject import Subject
 
 __all__ = ["examine"]

@@ -42,7 +42,9 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 @contextlib.contextmanager
-def replacing(path: Path, synced: bool = True, named: bool = True) -> Iterator[Digesting]:
+def replacing(
+    path: Path, synced: bool = True, named: bool = True, mode: int = 0o666
+) -> Iterator[Digesting]:
     """Open a temporary file that replaces `path` atomically at the end of the block.
 
     Args:
@@ -50,11 +52,12 @@ def replacing(path: Path, synced: bool = True, named: bool = True) -> Iterator[D
         synced: make the new file durable (fsync) before returning.
         named: sync the folder as well. A caller that replaces several files of a folder may sync
             it once, with the last of them.
+        mode: permissions of a new file, of which the umask takes some.
     """
     temporary = _temporary(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as file:
+        with open(temporary, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             yield Digesting(file)
             file.flush()
             if synced:

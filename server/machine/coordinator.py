@@ -1,18 +1,19 @@
-"""The rounds and the rollout as one machine: all that the coordinator's shell drives."""
+"""The rounds, the rollout and the orders as one machine: all that a coordinator's shell drives."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fededge_server.machine import events, rollout
+from fededge_server.machine import events, orders, rollout
 from fededge_server.machine.fleet.participants import ForbiddenMoveError
+from fededge_server.machine.order_effects import OrderEffects
 from fededge_server.machine.rounds import Rounds
 
 __all__ = ["Command", "CoordinatorMachine", "Event"]
 
-Event = events.Event | rollout.Event
-Command = events.Command | rollout.Command
+Event = events.Event | rollout.Event | orders.OrderGiven
+Command = events.Command | rollout.Command | orders.ClearStatus
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,8 @@ class CoordinatorMachine:
     staging: rollout.Staging | None
 
     def handle(self, event: Event, now: float) -> list[Command]:
+        if isinstance(event, orders.OrderGiven):
+            return [*OrderEffects(self.rounds, self.staging).handle(event, now)]
         return [*self._round(event, now), *self._stage(event, now)]
 
     def _round(self, event: Event, now: float) -> Sequence[Command]:

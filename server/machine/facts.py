@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fededge.wire.messages import Report
+from fededge_server.machine.fleet.standings import Standing
 
 __all__ = ["Recalled", "RunFacts"]
 
@@ -31,7 +32,8 @@ class Recalled:
     holds each device's last accepted update, of this round or an earlier one, and `norms` the norm
     of its change; `stored` names those that no version has been made of yet. `recent` are the last
     versions, by round; `coming` are the updates that were on their way, with the chunks that had
-    come.
+    come. `standings` are what an operator has ordered for devices, with the seconds that are left;
+    `paused`: no round begins, by order of an operator.
     """
 
     asked: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
@@ -42,3 +44,5 @@ class Recalled:
     quarantined: frozenset[str] = frozenset()
     coming: Mapping[str, tuple[Report, frozenset[int]]] = field(default_factory=dict)
     norms: Mapping[str, float] = field(default_factory=dict)
+    standings: Mapping[str, tuple[Standing, float]] = field(default_factory=dict)
+    paused: bool = False

@@ -52,10 +52,16 @@ class Invitations:
         if self.state.phase != "open" or status.activity != "ready" or not free:
             return []
         if one.invited and one.part is not Part.EXCUSED:
-            return self.state.invitations([one])
+            return self.state.invitations([one]) if one.on_call(now) else self._excuse(one)
         if not self._vacant or not self.eligibility.eligible(one, now):
             return []
         return self._ask({one.device: status.examples})
+
+    def _excuse(self, one: Participant) -> list[Command]:
+        """A device that must not be asked has not begun its turn: nobody waits for it."""
+        if one.part is not Part.IDLE:
+            one.move(Part.EXCUSED)
+        return self.substitutes()
 
     @property
     def _vacant(self) -> float:

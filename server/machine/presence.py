@@ -104,6 +104,7 @@ class PresenceTracker:
         if not one.invited or one.part in OUT or one.backoff_until is not None:
             return []
         again = self.eligibility.failed(one, now)
+        again = again and one.on_call(now)
         if one.part is Part.INVITED:
             one.move(Part.BACKOFF if again else Part.FAILED)
         return [

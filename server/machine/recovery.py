@@ -36,6 +36,11 @@ def recover(
             one.merged_change = norm
     for device in recalled.quarantined:
         updates.eligibility.quarantine(of(device), now)
+    state.paused = recalled.paused
+    for device, (standing, seconds) in recalled.standings.items():
+        one = of(device)
+        one.standing, one.rested_until = standing, now + seconds
     for device, (report, have) in recalled.coming.items():
-        updates.resume(of(device), report, have, now)
+        if device in recalled.asked.get(report.version, {}):  # else it was forgotten since
+            updates.resume(of(device), report, have, now)
     return recalled.asked.get(state.version)

@@ -36,6 +36,7 @@ class RoundsView:
     deadline: float
     asked: int
     quarantined: int
+    paused: bool
 
 
 @dataclass
@@ -47,6 +48,7 @@ class RoundState:
         asked: the devices that were asked for earlier versions, with their examples.
         recent: earlier versions whose late updates may still be folded, with their rounds.
         full: the disk is full, and no update is taken.
+        paused: by order of an operator, no round begins.
         unwritten: refusals that are not in the journal yet, by device and version.
         places: how many devices the open round wants; 0: all.
         counted: how many devices the federation had when the round was last opened.
@@ -64,6 +66,7 @@ class RoundState:
     asked: dict[str, Mapping[str, int]] = field(default_factory=dict)
     recent: dict[str, int] = field(default_factory=dict)
     full: bool = False
+    paused: bool = False
     unwritten: dict[tuple[str, str], Refuse] = field(default_factory=dict)
     places: int = 0
     counted: int = 0
@@ -83,6 +86,7 @@ class RoundState:
             deadline=self.deadline,
             asked=self.participants.count(Group.INVITED),
             quarantined=self.participants.count(Group.QUARANTINED),
+            paused=self.paused,
         )
 
     @property

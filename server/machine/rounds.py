@@ -98,7 +98,7 @@ class Rounds:
         commands = self._handle(event, now)
         if isinstance(event, UpdateChunkCame | RefusalWritten | Remembered):
             return commands  # none decides anything by itself, and there are many chunks
-        following = self._advance(now)
+        following = self.advance(now)
         opened = any(isinstance(command, RoundOpened) for command in following)
         if isinstance(event, MergeDone | RolledBack) and not opened:
             commands.append(PublishState())
@@ -155,10 +155,11 @@ class Rounds:
 
     # A round begins
 
-    def _advance(self, now: float) -> list[Command]:
+    def advance(self, now: float) -> list[Command]:
+        """Open or close a round, or extend it, if it is time."""
         state = self.state
         if state.phase == "waiting" and (self.begun is not None or self._ready):
-            return self._open(now) + self._advance(now)
+            return self._open(now) + self.advance(now)
         if state.phase != "open" or self.participants.doing(Part.CHECKING):
             return []  # what is being checked came in time, and must not be acknowledged in vain
         if self.end.over(now):
@@ -173,7 +174,8 @@ class Rounds:
         A device that rests, or is in backoff or quarantine, is there: else it could hold all
         others up.
         """
-        if self.participants.count(Group.THERE) < self.config.min_devices:
+        there = self.participants.count(Group.THERE) >= self.config.min_devices
+        if self.state.paused or not there:
             return False
         return self.participants.count(Group.ELIGIBLE) >= self.config.quorum
 
@@ -232,7 +234,7 @@ class Rounds:
             return Part.IDLE
         if one.quarantined(now):
             return Part.QUARANTINED
-        if one.resting or one.part is Part.EXCUSED:
+        if one.resting or one.part is Part.EXCUSED or not one.on_call(now):
             return Part.EXCUSED
         return Part.BACKOFF if one.backs_off(now) else Part.INVITED
 

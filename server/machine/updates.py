@@ -25,6 +25,7 @@ from fededge_server.machine.events import (
 from fededge_server.machine.fleet.eligibility import Eligibility
 from fededge_server.machine.fleet.participants import Participant
 from fededge_server.machine.fleet.parts import Part
+from fededge_server.machine.fleet.standings import Standing
 from fededge_server.machine.report_checks import flaw, foreign
 from fededge_server.machine.round_state import RoundState
 from fededge_server.machine.transfers import Transfer
@@ -84,6 +85,8 @@ class Updates:
             reason = f"the device was not asked for version {version}"
         elif one.part is Part.REFUSED:
             reason = "an update of this device was refused in this round"
+        elif one.standing is Standing.QUARANTINED:
+            reason = "the device is in quarantine, by order of an operator"
         elif one.quarantined(now):
             reason = "the device is in quarantine: too many of its updates had to be refused"
         return Reply("refused", version, reason) if reason else None
@@ -110,7 +113,7 @@ class Updates:
 
     def resume(self, one: Participant, report: Report, have: frozenset[int], now: float) -> None:
         """Go on with an update that was on its way when an earlier process ended."""
-        wanted = not self.state.too_late(report.version)
+        wanted = not self.state.too_late(report.version) and not one.quarantined(now)
         if one.part is not Part.IDLE or not wanted or self.state.outdated(one, report.version):
             return
         one.move(Part.SENDING)

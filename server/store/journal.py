@@ -18,7 +18,7 @@ from fededge.errors import StoreError
 from fededge.storage.files import disk_error
 from fededge_server.store import migration
 from fededge_server.store.schema import FORMAT, TABLES, format_of
-from fededge_server.store.seal import Mark, Marks, Row, Seal
+from fededge_server.store.seal import Mark, Marks, Row, Seal, ahead_of_marks
 
 __all__ = ["Connect", "Journal"]
 
@@ -206,6 +206,20 @@ class Journal:
         entries, head = self._seal.entries, self._seal.head
         return Mark("" if run is None else run[0], number, version, sha256, entries, head)
 
+    # Copies
+
+    def snapshot(self, target: Path) -> None:
+        """Copy the journal as one transaction sees it, also while it is written; no marks."""
+        with self._reading() as journal, contextlib.closing(sqlite3.connect(target)) as copy:
+            journal.backup(copy)
+
+    def mark_anew(self) -> None:
+        """Check a copy of a journal, and write its marks."""
+        with self._reading() as journal:
+            self._check_format(journal)
+            self._check_rows(journal)
+            self._marks.write(self._standing(journal))
+
     # Changes
 
     @contextlib.contextmanager
@@ -232,12 +246,12 @@ class Journal:
 
     def _mark(self) -> None:
         """Let the latest mark follow."""
-        with _ahead_of_marks():
+        with ahead_of_marks():
             self._marks.write(self._standing(self._journal))
 
     def sync_marks(self) -> None:
         """Make the mark of the newest version durable; from time to time, no round waits for it."""
-        with _ahead_of_marks():
+        with ahead_of_marks():
             self._marks.sync()
 
     def _add(self, table: str, *row: object) -> None:
@@ -267,15 +281,6 @@ class Journal:
         if isinstance(error, sqlite3.OperationalError) and not str(error).startswith(DAMAGED):
             return StoreError(f"{self.path}: {error}")
         return self._lost(f"unreadable ({error})")
-
-
-@contextlib.contextmanager
-def _ahead_of_marks() -> Iterator[None]:
-    """Marks that cannot be written are a line in the log: the journal may be ahead of them."""
-    try:
-        yield
-    except StoreError as error:
-        log.warning("%s", error, extra={"event": "marks-not-written"})
 
 
 def _has_tables(journal: sqlite3.Connection) -> bool:

@@ -10,7 +10,7 @@ import sqlite3
 
 __all__ = ["FORMAT", "STEPS", "TABLES", "format_of"]
 
-FORMAT = 4
+FORMAT = 5
 """The journal's `user_version`. The first format left it at 0."""
 
 TABLES = {
@@ -57,6 +57,18 @@ TABLES = {
         kind TEXT NOT NULL,
         what TEXT NOT NULL
     """,
+    "orders": """
+        entry INTEGER PRIMARY KEY,
+        at REAL NOT NULL,
+        name TEXT NOT NULL,
+        request TEXT NOT NULL
+    """,
+    "standings": """
+        device TEXT PRIMARY KEY,
+        standing TEXT NOT NULL,
+        until REAL NOT NULL,
+        reason TEXT NOT NULL
+    """,
 }
 
 ASKED_BY_ENTRY = """
@@ -78,9 +90,19 @@ CREATE TABLE changes (
 );
 """
 
+ORDERS = """
+CREATE TABLE orders (
+    entry INTEGER PRIMARY KEY, at REAL NOT NULL, name TEXT NOT NULL, request TEXT NOT NULL
+);
+CREATE TABLE standings (
+    device TEXT PRIMARY KEY, standing TEXT NOT NULL, until REAL NOT NULL, reason TEXT NOT NULL
+);
+"""
+
 STEPS: dict[int, str] = {
     2: ASKED_BY_ENTRY,
     3: DATES_AND_CHANGES,
+    4: ORDERS,
 }
 """For each older format, the statements that lead to the next one."""
 

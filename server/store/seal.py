@@ -9,18 +9,23 @@ of its marks, by what a crash kept from being marked, and never behind them.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-from collections.abc import Iterable
+import logging
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from msgspec import Struct
 
+from fededge.errors import StoreError
 from fededge.storage.files import disk_error, replace_file, write_at
 from fededge.storage.sealed import read_sealed, sealed
 
-__all__ = ["Mark", "Marks", "Row", "Seal"]
+__all__ = ["Mark", "Marks", "Row", "Seal", "ahead_of_marks"]
+
+log = logging.getLogger("coordinator")
 
 Row = tuple[object, ...]
 
@@ -101,3 +106,12 @@ class Marks:
             write_at(self.latest, 0, sealed(mark).ljust(BLOCK - 1) + b"\n")
         except OSError as error:
             raise disk_error(self.latest, error) from None
+
+
+@contextlib.contextmanager
+def ahead_of_marks() -> Iterator[None]:
+    """Marks that cannot be written are a line in the log: the journal may be ahead of them."""
+    try:
+        yield
+    except StoreError as error:
+        log.warning("%s", error, extra={"event": "marks-not-written"})

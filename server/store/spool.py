@@ -38,10 +38,10 @@ class Spool:
 
     def expect(self, device: str, report: Report) -> None:
         """Pieces of this update are to come; none has."""
-        pieces.expect(self._update(report.version, device), report)
+        pieces.expect(self.update_file(report.version, device), report)
 
     def keep(self, version: str, device: str, offset: int, data: bytes) -> None:
-        path = self._update(version, device)
+        path = self.update_file(version, device)
         try:
             path.parent.mkdir(exist_ok=True)
         except OSError as error:
@@ -50,7 +50,7 @@ class Spool:
 
     def keep_whole(self, version: str, device: str, data: memoryview) -> None:
         """Write an update that came at once; what came of it before counts no more."""
-        path = self._update(version, device)
+        path = self.update_file(version, device)
         try:
             path.parent.mkdir(exist_ok=True)
         except OSError as error:
@@ -86,7 +86,7 @@ class Spool:
         if data:
             pieces.check_data(data, facts)
             return read(io.BytesIO(data))
-        path = self._update(version, device)
+        path = self.update_file(version, device)
         pieces.check_whole(path, facts)
         try:
             with path.open("rb") as file:
@@ -109,7 +109,7 @@ class Spool:
     def expand(self, version: str, device: str, read: Callable[[BinaryIO, Sink], None]) -> None:
         """Keep what `read` makes of an accepted update beside it, until `shrink`."""
         with replacing(self._plain(version, device), synced=False) as plain:
-            self._read(self._update(version, device), lambda file: read(file, plain))
+            self._read(self.update_file(version, device), lambda file: read(file, plain))
 
     def shrink(self) -> None:
         """Remove what `expand` has made."""
@@ -120,7 +120,7 @@ class Spool:
         self, version: str, device: str, read: Callable[[BinaryIO], T], expanded: bool = False
     ) -> T:
         """Read an accepted update, or its decompressed copy."""
-        place = self._plain if expanded else self._update
+        place = self._plain if expanded else self.update_file
         return self._read(place(version, device), read)
 
     def _read(self, path: Path, read: Callable[[BinaryIO], T]) -> T:
@@ -131,7 +131,7 @@ class Spool:
             raise StoreError(f"{path}: an accepted update is unreadable ({error})") from None
 
     def discard(self, version: str, device: str) -> None:
-        pieces.forget(self._update(version, device))
+        pieces.forget(self.update_file(version, device))
 
     def clear_spool(self, keep: Container[str] = ()) -> None:
         """Remove what is left of updates, but for those trained from these versions."""
@@ -144,7 +144,7 @@ class Spool:
         """Where a merge may put the round's updates for a while."""
         return self.spool / ROWS
 
-    def _update(self, version: str, device: str) -> Path:
+    def update_file(self, version: str, device: str) -> Path:
         return self.spool / version / f"{device}.safetensors"
 
     def _plain(self, version: str, device: str) -> Path:

@@ -29,19 +29,20 @@ from fededge.wire import container, tensors
 from fededge.wire.messages import Manifest
 from fededge_server.machine.facts import Recalled
 from fededge_server.store.journal import Connect
+from fededge_server.store.order_tables import OrderTables, read_paused, read_standings
 from fededge_server.store.spool import Spool
-from fededge_server.store.tables import Change, CheckedUpdate, JournalTables, Progress
+from fededge_server.store.tables import Change, CheckedUpdate, Progress
 
 __all__ = ["Change", "CheckedUpdate", "Progress", "Store"]
 
 log = logging.getLogger("coordinator")
 
 
-class Store(JournalTables, Spool):
+class Store(OrderTables, Spool):
     """The coordinator's folder. The constructor only stores; `open` and `close` do."""
 
     def __init__(self, folder: Path, connect: Connect = sqlite3.connect) -> None:
-        JournalTables.__init__(self, folder, connect)
+        OrderTables.__init__(self, folder, connect)
         Spool.__init__(self, folder / "spool")
         self.models = folder / "models"
         self._checked: set[str] = set()
@@ -142,14 +143,18 @@ class Store(JournalTables, Spool):
 
         Their pieces are counted no more.
         """
-        places = [self._update(update.report.version, update.device) for update in updates]
+        places = [self.update_file(update.report.version, update.device) for update in updates]
         self.sync(places)
         super().accept(*updates)
         for path in places:
             pieces.complete(path)
 
-    def recall(self) -> Recalled:
-        return replace(super().recall(), coming=self.coming())
+    def recall(self, wall: float = 0.0) -> Recalled:
+        """All that an earlier process knew; `wall`: the time of day, for what an order limits."""
+        with self._transaction() as journal:
+            ordered, paused = read_standings(journal), read_paused(journal)
+        left = {d: (o.at(wall), o.until - wall) for d, o in ordered.items()}
+        return replace(super().recall(), coming=self.coming(), standings=left, paused=paused)
 
     def _sweep_spool(self) -> None:
         """Forget accepted updates that are damaged: their senders have copies and are asked."""
@@ -157,7 +162,7 @@ class Store(JournalTables, Spool):
         self.shrink()
         recalled = self.recall()
         for device, report in recalled.accepted.items():
-            path = self._update(report.version, device)
+            path = self.update_file(report.version, device)
             if device not in recalled.stored:
                 pieces.forget(path)  # it is in a version
             elif not _whole(path, report.manifest):
@@ -171,7 +176,7 @@ class Store(JournalTables, Spool):
     def prune(self, keep: int, also: Iterable[str] = ()) -> None:
         """Remove the models of all but the last versions; the journal remembers them all."""
         versions = {*also, *self.last_versions(keep)}
-        kept = {path for v in versions for path in (self.model(v), self._state(v))}
+        kept = {path for version in versions for path in self.version_files(version)}
         self._checked &= versions
         for path in self.models.iterdir():
             if path not in kept:
@@ -188,6 +193,10 @@ class Store(JournalTables, Spool):
 
     def _state(self, version: str) -> Path:
         return self.models / f"{version}.state.safetensors"
+
+    def version_files(self, version: str) -> tuple[Path, Path]:
+        """The files of a version: its model, and the state of the method's coordinator half."""
+        return self.model(version), self._state(version)
 
     @property
     def published(self) -> Path:

@@ -42,6 +42,9 @@ ASKED = (
 )
 
 
+SPOOLED = "SELECT report FROM accepted WHERE number = (SELECT MAX(number) FROM rounds)"
+
+
 @dataclass(frozen=True)
 class Progress:
     """Where a run stands: how many rounds are done, and the version they led to.
@@ -126,6 +129,13 @@ class JournalTables(Journal):
             asked = [device for (row,) in journal.execute(ASKED) for device in json.loads(row)]
             out = (device for (device,) in journal.execute("SELECT device FROM quarantined"))
             return frozenset(asked), frozenset(out)
+
+    def spooled(self) -> list[tuple[str, str, str]]:
+        """Version, device and SHA-256 of the open round's updates, as `history` reads."""
+        with self._reading() as journal:
+            rows = journal.execute(SPOOLED).fetchall()
+        reports = [msgspec.json.decode(row, type=Report) for (row,) in rows]
+        return [(each.version, each.device, each.manifest.sha256) for each in reports]
 
     # Changes by an operator
 

@@ -26,7 +26,7 @@ BUILD = ROOT / "build" / "accelerator"
 SOURCES = sorted((FOLDER / "csrc").glob("*.cpp"))
 HEADERS = [
     *sorted((FOLDER / "csrc").glob("*.h")),
-    *sorted((ROOT / "csrc" / "kernels").glob("*.h")),
+    *sorted((ROOT / "csrc" / "kernels").rglob("*.h")),
     *sorted((ROOT / "csrc" / "ops").glob("*.h")),
     ROOT / "tests" / "ops" / "emulated" / "team.h",
 ]

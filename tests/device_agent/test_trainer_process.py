@@ -206,6 +206,29 @@ def test_a_plugin_cannot_confuse_the_protocol(
             device.store.settle(accepted=True)
 
 
+def test_an_unexpected_error_ends_the_trainer_and_the_next_turn_has_a_new_one(
+    box: Callable[..., Device], tmp_path: Path
+) -> None:
+    """Whatever it left behind (half a network, a GPU in an unknown state) is gone with it."""
+    mark = tmp_path / "failed"
+    body = f"""
+        mark = {str(mark)!r}
+        if not os.path.exists(mark):
+            open(mark, "w").close()
+            raise RuntimeError("no luck")"""
+    reference = plugin(tmp_path, "Once", body)
+    stack = method(f"fedavg+{reference}")
+    device = box(allowed=(reference,), method=str(stack), files=stack.files, training=SHORT)
+    first = trainer(device).process.pid
+    assert first is not None
+    device.agent.worker._train(device.state)
+    assert device.answer() == TurnFailed("the training failed: RuntimeError: no luck")
+    assert not exists(first)
+    assert not trainer(device).prepared
+    take(device)
+    assert trainer(device).process.pid not in (None, first)
+
+
 def agent_config(state: Path, **more: Any) -> AgentConfig:
     data = DataConfig(source="embedded")
     return AgentConfig(federation="gates", device="box", state=str(state), data=data, **more)
@@ -237,21 +260,38 @@ from tests.device_agent.test_trainer_process import *
 box = Device(Path(sys.argv[1]), THERE, training=ENDLESS)
 box.receive(box.data, box.state.version)
 begin(box)
-print(trainer(box).process.pid, flush=True)
+exporter = box.agent.exports.exporter
+exporter.start()
+print(trainer(box).process.pid, exporter.process.pid, flush=True)
+sys.stdin.read()
 """
 
 
-def test_a_killed_agent_takes_its_trainer_with_it(tmp_path: Path) -> None:
-    """It never writes again, and the next agent opens the folder at once."""
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
+    """An agent in mid-training, and its children: trainer and exporter."""
     program = [sys.executable, "-c", KILLED_AGENT, str(tmp_path)]
-    agent = subprocess.Popen(program, stdout=subprocess.PIPE, text=True, cwd=ROOT)
-    assert agent.stdout is not None
-    child = int(agent.stdout.readline())
-    assert exists(child)
-    os.kill(agent.pid, signal.SIGKILL)
-    agent.wait()
-    agent.stdout.close()
-    assert soon(lambda: not exists(child), 1.0)
+    pipe = subprocess.PIPE
+    # In a session of its own: the kernel continues stopped processes that lose their terminal's.
+    with subprocess.Popen(
+        program, stdin=pipe, stdout=pipe, text=True, cwd=ROOT, start_new_session=True
+    ) as made:
+        assert made.stdout is not None
+        try:
+            yield made, [int(pid) for pid in made.stdout.readline().split()]
+        finally:
+            made.kill()
+
+
+def test_a_killed_agent_takes_its_children_with_it(
+    tmp_path: Path, agent: tuple[subprocess.Popen[str], list[int]]
+) -> None:
+    """They never write again, and the next agent opens the folder at once."""
+    process, children = agent
+    assert all(map(exists, children))
+    process.kill()
+    process.wait()
+    assert soon(lambda: not any(map(exists, children)), 5.0)
     store = AgentStore(tmp_path)
     store.open()
     names = sorted(path.name for path in store.folder.iterdir())
@@ -259,11 +299,46 @@ def test_a_killed_agent_takes_its_trainer_with_it(tmp_path: Path) -> None:
     store.close()
 
 
+def test_children_of_a_dead_agent_that_cannot_end_are_killed_by_the_next_one(
+    tmp_path: Path,
+    agent: tuple[subprocess.Popen[str], list[int]],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    process, children = agent
+    for pid in children:
+        os.kill(pid, signal.SIGSTOP)
+    process.kill()
+    process.wait()
+    assert all(map(exists, children))
+    store = AgentStore(tmp_path)
+    store.open()
+    store.close()
+    assert soon(lambda: not any(map(exists, children)), 5.0)
+    for pid, name in zip(children, ("trainer", "exporter"), strict=True):
+        assert f"killing the {name} process {pid} of a dead agent" in caplog.text
+
+
+def test_an_agent_that_lives_keeps_its_folder_and_its_stopped_children(
+    tmp_path: Path,
+    agent: tuple[subprocess.Popen[str], list[int]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    process, children = agent
+    for pid in (*children, process.pid):
+        os.kill(pid, signal.SIGSTOP)
+    monkeypatch.setattr("fededge_agent.store.folder_lock.ENDS", 0.0)
+    monkeypatch.setattr("fededge_agent.store.folder_lock.LOCK_WAIT", 1.0)
+    with pytest.raises(StoreError, match="another agent uses this state folder"):
+        AgentStore(tmp_path).open()
+    assert all(map(exists, (*children, process.pid)))
+
+
 def test_the_folder_stays_locked_while_a_trainer_lives(
     box: Callable[..., Device], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Even if it did not notice that its agent has died."""
-    monkeypatch.setattr("fededge_agent.store.store.LOCK_WAIT", 0.1)
+    """A store that is closed is no dead agent: whoever started the trainer still runs."""
+    monkeypatch.setattr("fededge_agent.store.folder_lock.ENDS", 0.0)
+    monkeypatch.setattr("fededge_agent.store.folder_lock.LOCK_WAIT", 0.1)
     device = box(training=SHORT)
     device.store.close()
     second = AgentStore(device.store.folder.parent)

@@ -28,7 +28,10 @@ from fededge_agent.trainer.turns import DeviceTurns
 from fededge_agent.worker import UNFIT
 from tests.pages import write_example
 
-HERE = Surroundings(trainer=lambda config, store: DeviceTurns(config), exporter=DeviceExports)
+HERE = Surroundings(
+    trainer=lambda config, store: DeviceTurns(config),
+    exporter=lambda config, store: DeviceExports(config),
+)
 """Torch is in this process already."""
 
 ONE_THREAD = HardwareConfig(threads=1)

@@ -157,7 +157,7 @@ class Patient:
     stack: contextlib.ExitStack
     values: dict[str, Any] = field(default_factory=dict)
     deep: bool = False
-    box: Box = field(default_factory=lambda: Box(patience=1.0))
+    box: Box = field(default_factory=lambda: Box(clock=lambda: 0.0, patience=2.0))
 
     def __post_init__(self) -> None:
         self.values = {

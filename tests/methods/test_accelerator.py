@@ -16,6 +16,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fededge.errors import MethodError
 from fededge.flat import FlatModel, as_tensors
 from fededge.hardware import CPU, Hardware, Precision
 from fededge.methods import METHODS, Hyper, Private, method
@@ -56,6 +57,9 @@ def next_partner(name: str) -> Iterator[str]:
 
 OPTIONS = [text for name in SINGLE for text in with_options(name)]
 PAIRS = [text for name in SINGLE for text in next_partner(name)]
+WITHOUT_NETWORK = ["fedrod+lfd", "lfd+fedrod"]
+"""Pairs that compose, but need different heads."""
+
 every_method = pytest.mark.parametrize(
     "name", dict.fromkeys([*SINGLE, *COMPOSED, *OPTIONS, *PAIRS, *EXTRA])
 )
@@ -138,16 +142,39 @@ def all_near(a: Mapping[str, object], b: Mapping[str, object]) -> bool:
     return a.keys() == b.keys() and all(near(a[name], b[name]) for name in a)
 
 
+def check_near(answer: Answer, expected: Answer) -> None:
+    assert answer.upload.is_cpu
+    assert near(answer.upload, expected.upload)
+    assert near(answer.personal, expected.personal)
+    assert all_near(answer.scalars, expected.scalars)
+    assert all_near(dict(answer.private.items()), dict(expected.private.items()))
+
+
 @every_method
 def test_two_rounds_agree_with_the_cpu(name: str, hardware: Hardware) -> None:
     for ours, theirs in zip(two_rounds(name, hardware), two_rounds(name, CPU), strict=True):
         for device, answer in ours.items():
-            expected = theirs[device]
-            assert answer.upload.is_cpu
-            assert near(answer.upload, expected.upload)
-            assert near(answer.personal, expected.personal)
-            assert all_near(answer.scalars, expected.scalars)
-            assert all_near(dict(answer.private.items()), dict(expected.private.items()))
+            check_near(answer, theirs[device])
+
+
+def one_turn(name: str, hardware: Hardware) -> Answer:
+    one = trainer(name, 6, hardware)
+    hyper = dataclasses.replace(TRAINING, epochs=1)
+    return one.turn(dataclasses.replace(task(one), hyper=hyper), Private())
+
+
+@pytest.mark.parametrize("first", SINGLE)
+def test_every_ordered_pair_agrees_with_the_cpu(first: str, hardware: Hardware) -> None:
+    pairs = [f"{first}+{other}" for other in SINGLE if other != first]
+    for name in [pair for pair in pairs if combines(pair) and pair not in WITHOUT_NETWORK]:
+        check_near(one_turn(name, hardware), one_turn(name, CPU))
+
+
+@pytest.mark.parametrize("name", WITHOUT_NETWORK)
+def test_a_pair_that_no_network_serves_is_refused(name: str) -> None:
+    for head in (nn.Linear, CosineHead):
+        with pytest.raises(MethodError, match="needs a"):
+            method(name).needs(Classifier(nn.Flatten(), head(4, CLASSES)))
 
 
 def counted_turns(name: str, hardware: Hardware) -> Iterator[list[accelerator.Counts]]:

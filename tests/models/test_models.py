@@ -30,7 +30,7 @@ BATCH_NORM = ("vgg8-bn", *(name for name in names() if name.startswith("resnet")
 DROPOUT = ("alexnet32",)
 
 
-def make(name: str, shape: Shape = COLOUR, seed: int = 0, classes: int = 10) -> Classifier:
+def make(name: str, shape: Shape = COLOUR, seed: int | None = 0, classes: int = 10) -> Classifier:
     """A network; one for texts has a vocabulary of 50 and takes 12 tokens."""
     if name in names("text"):
         return build(name, classes, TEXT, seed, vocabulary=WORDS)
@@ -187,6 +187,16 @@ def test_weights_depend_on_the_seed_alone(name: str) -> None:
     matrices = [key for key in first if first[key].ndim > 1]  # norms and some biases begin alike
     assert len(matrices) > 1
     assert not any(torch.equal(first[key], other[key]) for key in matrices)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_without_a_seed_nothing_is_drawn_and_the_rest_is_the_same(name: str) -> None:
+    """What is drawn is zero; constants, such as the scales of a norm, are there."""
+    first, second, blank = (make(name, seed=seed).state_dict() for seed in (3, 4, None))
+    assert first.keys() == blank.keys()
+    for key, tensor in blank.items():
+        drawn = not torch.equal(first[key], second[key])
+        assert torch.equal(tensor, torch.zeros_like(tensor) if drawn else first[key]), key
 
 
 @pytest.mark.parametrize("name", ALL)

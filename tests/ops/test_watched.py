@@ -52,7 +52,7 @@ def compile_watched(folder: Path) -> None:
         subprocess.run(command, env=environment(), check=True)
         return str(out)
 
-    torchs = [*(ROOT / "csrc" / "torch").glob("*.cpp"), *(ROOT / "csrc" / "cpu").glob("*.cpp")]
+    torchs = [*(ROOT / "csrc" / "torch").glob("*.cpp"), *(ROOT / "csrc" / "cpu").rglob("*.cpp")]
     numpys = [*(ROOT / "csrc" / "sums").glob("*.cpp"), ROOT / "csrc" / "cpu" / "simd.cpp"]
     sources = sorted({*torchs, *numpys})
     with ThreadPoolExecutor(os.cpu_count()) as pool:

@@ -79,6 +79,7 @@ class Named:
             judge=cast(Any, SimpleNamespace(request=SimpleNamespace(open=False))),
             publisher=cast(Any, self.publisher),
             message=nothing,
+            wall=lambda: 0.0,
             clock=lambda: self.now,
             lines=LogLines(logging.getLogger("test"), lambda: self.now, devices=1),
         )

@@ -97,6 +97,15 @@ class Census(Generic[R]):
         found = [record for group in groups for record in self.members.get(group, {}).values()]
         return sorted(found, key=lambda record: record.device)
 
+    def forget(self, device: str) -> None:
+        """Take a record out of all groups; a later one of the same id is new."""
+        for group in self.filed.pop(device, NOWHERE):
+            del self.members[group][device]
+        self.changed.pop(device, None)
+        self.due.pop(device, None)
+        self.times = [entry for entry in self.times if entry[1] != device]
+        heapq.heapify(self.times)
+
     def _settle(self) -> None:
         while self.changed:
             device, record = self.changed.popitem()

@@ -33,7 +33,7 @@ class Eligibility:
             yield Group.KNOWN
             if not one.listed:
                 yield Group.UNLISTED  # the journal has yet to hear of it
-        if one.quarantined_until > now:
+        if one.quarantined(now):
             yield Group.QUARANTINED
         if one.attendance is not Attendance.ABSENT:
             yield from self._online(one, now)
@@ -68,12 +68,14 @@ class Eligibility:
             if self.leased(one, now):
                 yield Group.EXPECTED
         backed_off = one.backoff_until is not None and not one.backs_off(now)
-        if backed_off and one.present and one.part in (Part.INVITED, Part.BACKOFF):
+        asked_again = backed_off and one.present and one.on_call(now)
+        if asked_again and one.part in (Part.INVITED, Part.BACKOFF):
             yield Group.RETRIED
 
     def ends(self, one: Participant) -> Iterator[float]:
         """The times at which a device's groups may change by themselves."""
         yield one.quarantined_until
+        yield one.rested_until
         if one.backoff_until is not None:
             yield one.backoff_until
         if one.heard is not None:
@@ -91,7 +93,8 @@ class Eligibility:
 
     def eligible(self, one: Participant, now: float) -> bool:
         """True if a device may be asked now."""
-        return self._enough(one) and not one.backs_off(now) and not one.quarantined(now)
+        allowed = one.on_call(now) and not one.quarantined(now)
+        return allowed and self._enough(one) and not one.backs_off(now)
 
     def failed(self, one: Participant, now: float) -> bool:
         """A turn failed: back off, each time twice as long. True if the device may try again."""

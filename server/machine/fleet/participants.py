@@ -1,8 +1,9 @@
 """One record per device: where it stands, and what is known of it; and the table of all.
 
-Two small enums hold the state, since neither decides the other: a device may leave while its update
-is checked, and come back after the round that it was part of. Backoff and quarantine are times,
-not states: they outlast a round. The census files a record anew after every change of a field.
+Three small enums hold the state, since none decides the others: a device may leave while its update
+is checked, come back after the round that it was part of, and be drained by an operator meanwhile.
+Backoff and quarantine for bad updates are times, not states: they outlast a round. The census
+files a record anew after every change of a field.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Protocol
 from fededge.wire.messages import Report, Status
 from fededge_server.machine.fleet.census import Census, Group
 from fededge_server.machine.fleet.parts import PARTS, Attendance, Part
+from fededge_server.machine.fleet.standings import Standing
 from fededge_server.machine.transfers import Transfer
 
 __all__ = ["ForbiddenMoveError", "Participant", "Participants"]
@@ -57,7 +59,9 @@ class Participant:
         given_up: turns that it gave up to rest; a good update halves them.
         verdicts: on its last updates; True for a refusal.
         backoff_until: when its backoff is over; None without one.
-        quarantined_until: when its quarantine is over.
+        quarantined_until: when its quarantine for bad updates is over.
+        standing: what an operator has ordered for it.
+        rested_until: when the rest is over that an operator has ordered.
     """
 
     device: str
@@ -82,6 +86,8 @@ class Participant:
     verdicts: tuple[bool, ...] = ()
     backoff_until: float | None = None
     quarantined_until: float = -math.inf
+    standing: Standing = Standing.ACTIVE
+    rested_until: float = -math.inf
 
     def __setattr__(self, name: str, value: object) -> None:
         """Change a field; here, so that no change can miss the census."""
@@ -140,7 +146,16 @@ class Participant:
         return self.backoff_until is not None and self.backoff_until > now
 
     def quarantined(self, now: float) -> bool:
-        return self.quarantined_until > now
+        return self.quarantined_until > now or self.standing is Standing.QUARANTINED
+
+    def ordered(self, now: float) -> Standing:
+        """Its standing by the operator's orders that are in force."""
+        over = self.standing is Standing.RESTED and self.rested_until <= now
+        return Standing.ACTIVE if over else self.standing
+
+    def on_call(self, now: float) -> bool:
+        """True if no order of an operator forbids to ask it."""
+        return self.ordered(now) is Standing.ACTIVE
 
 
 class Rules(Protocol):
@@ -162,6 +177,11 @@ class Participants(dict[str, Participant]):
         if device not in self:
             self[device] = Participant(device, self.census.changed)
         return self[device]
+
+    def forget(self, device: str) -> None:
+        """Remove the record of a device."""
+        self.census.forget(device)
+        self.pop(device, None)
 
     def count(self, group: Group | Part) -> int:
         return self.census.count(group)

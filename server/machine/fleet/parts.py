@@ -6,6 +6,8 @@ import enum
 from collections.abc import Mapping
 from typing import TypeVar
 
+from fededge_server.machine.fleet.standings import STANDINGS
+
 __all__ = ["AWAITED", "OUT", "PARTS", "Attendance", "Part", "transitions_table"]
 
 E = TypeVar("E", bound=enum.Enum)
@@ -43,6 +45,8 @@ OVER = "the round ends"
 EXTENDED = "the deadline passes without a quorum"
 FULL = "the disk is full"
 RESTS = "it says that it rests"
+ORDERED = "an operator puts it in quarantine, or has it forgotten"
+DRAINED = "an operator has drained it, and it has no turn under way"
 
 PARTS: Mapping[Part, Mapping[Part, str]] = {
     Part.IDLE: {
@@ -55,26 +59,31 @@ PARTS: Mapping[Part, Mapping[Part, str]] = {
     Part.INVITED: {
         Part.SENDING: "its report comes",
         Part.BACKOFF: "it says that its turn failed",
-        Part.EXCUSED: RESTS,
+        Part.EXCUSED: f"{RESTS}, or {DRAINED}",
+        Part.QUARANTINED: ORDERED,
         Part.FAILED: "it cannot take part, or its turn failed too often",
         Part.IDLE: OVER,
     },
     Part.BACKOFF: {
         Part.INVITED: "its backoff is over and it is asked again",
         Part.SENDING: "its report comes",
-        Part.EXCUSED: RESTS,
+        Part.EXCUSED: f"{RESTS}, or {DRAINED}",
+        Part.QUARANTINED: ORDERED,
         Part.FAILED: "it cannot take part",
         Part.IDLE: OVER,
     },
     Part.EXCUSED: {
         Part.INVITED: f"it is ready again and the round has a place for it, or {EXTENDED}",
         Part.SENDING: "its report comes",
+        Part.QUARANTINED: ORDERED,
         Part.IDLE: OVER,
     },
     Part.SENDING: {
         Part.CHECKING: "its last chunk comes",
         Part.INVITED: FULL,
-        Part.IDLE: f"{FULL} and the round did not ask it, or {OVER} and the update is too late",
+        Part.QUARANTINED: ORDERED,
+        Part.IDLE: f"{FULL} and the round did not ask it, or {OVER} and the update is too late, or "
+        + ORDERED,
     },
     Part.CHECKING: {
         Part.STORED: "the update is on disk",
@@ -84,21 +93,22 @@ PARTS: Mapping[Part, Mapping[Part, str]] = {
     },
     Part.STORED: {
         Part.REFUSED: "the update is an outlier, or no version can be made with it",
-        Part.IDLE: OVER,
+        Part.QUARANTINED: ORDERED,
+        Part.IDLE: f"{OVER}, or {ORDERED}",
     },
     Part.REFUSED: {
         Part.INVITED: EXTENDED,
         Part.BACKOFF: f"{EXTENDED}, and the device is in backoff",
         Part.EXCUSED: f"{EXTENDED}, and the device rests",
-        Part.QUARANTINED: f"{EXTENDED}, and the device is in quarantine",
-        Part.IDLE: f"{OVER}, or {EXTENDED} and the round did not ask it",
+        Part.QUARANTINED: f"{EXTENDED}, and the device is in quarantine, or {ORDERED}",
+        Part.IDLE: f"{OVER}, or {ORDERED}, or {EXTENDED} and the round did not ask it",
     },
     Part.FAILED: {
         Part.INVITED: EXTENDED,
         Part.BACKOFF: f"{EXTENDED}, and the device is in backoff",
         Part.SENDING: "its report comes",
         Part.EXCUSED: f"{EXTENDED}, and the device rests",
-        Part.QUARANTINED: f"{EXTENDED}, and the device is in quarantine",
+        Part.QUARANTINED: f"{EXTENDED}, and the device is in quarantine, or {ORDERED}",
         Part.IDLE: OVER,
     },
     Part.QUARANTINED: {
@@ -140,6 +150,7 @@ def transitions_table() -> str:
     """The tables of this module as Markdown, for the documentation."""
     lines = ["| attendance | becomes | when |", "|---|---|---|", *_rows(ATTENDANCES)]
     lines += ["", "| part in the round | becomes | when |", "|---|---|---|", *_rows(PARTS)]
+    lines += ["", "| standing | becomes | by the order |", "|---|---|---|", *_rows(STANDINGS)]
     return "\n".join(lines) + "\n"
 
 

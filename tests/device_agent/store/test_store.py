@@ -101,7 +101,7 @@ def test_a_folder_that_is_in_use_is_refused_until_it_is_free(
     store: AgentStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lock belongs to the opened file, so a second one stands for another process."""
-    monkeypatch.setattr("fededge_agent.store.store.LOCK_WAIT", 0.1)
+    monkeypatch.setattr("fededge_agent.store.folder_lock.LOCK_WAIT", 0.1)
     with pytest.raises(StoreError) as caught:
         AgentStore(store.folder.parent).open()
     assert str(caught.value) == f"{store.folder}: another agent uses this state folder"

@@ -2,8 +2,8 @@
 //
 // FEDEDGE_REGISTER says of how many bytes the registers are. All lies in memory of exactly its
 // size, so that a sanitizer sees every step beyond it.
-#include "cpu/convolution_backward_loops.h"
-#include "cpu/convolution_loops.h"
+#include "cpu/convolution/convolution_backward_loops.h"
+#include "cpu/convolution/convolution_loops.h"
 
 #include <cmath>
 #include <cstdio>

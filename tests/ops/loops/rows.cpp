@@ -2,7 +2,7 @@
 //
 // FEDEDGE_REGISTER says of how many bytes the registers are. Inputs lie in memory of exactly their
 // size, so that a sanitizer sees every step beyond it.
-#include "cpu/row_loops.h"
+#include "cpu/rows/row_loops.h"
 
 #include <cstdio>
 #include <vector>

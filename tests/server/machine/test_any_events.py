@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -21,6 +22,17 @@ from fededge_server.machine.events import (
 from fededge_server.machine.facts import Recalled
 from fededge_server.machine.fleet.participants import Participant
 from fededge_server.machine.fleet.parts import PARTS, Part
+from fededge_server.machine.order_effects import OrderEffects
+from fededge_server.machine.orders import (
+    DrainOrder,
+    ForgetOrder,
+    OrderGiven,
+    PauseOrder,
+    QuarantineOrder,
+    ReleaseOrder,
+    RestOrder,
+    ResumeOrder,
+)
 from fededge_server.machine.rounds import Rounds
 from tests.server.machine.test_rounds import (
     FACTS,
@@ -57,17 +69,26 @@ class Anything:
 
     def step(self) -> None:
         self.now += self.draw.choice((0.0, 0.1, 1.0, 7.0, 40.0, 200.0))
-        event = self._event()
-        for command in self.machine.handle(event, self.now):
+        for command in self._handled(self._event()):
             if isinstance(command, Check | Merge):
                 self.pending.append(command)
+
+    def _handled(self, event: Any) -> Sequence[Any]:
+        if isinstance(event, OrderGiven):
+            return OrderEffects(self.machine, None).handle(event, self.now)
+        return self.machine.handle(event, self.now)
+
+    def _order(self, device: str) -> OrderGiven:
+        orders: list[Any] = [DrainOrder(device), RestOrder(device, 30.0), QuarantineOrder(device)]
+        orders += [ForgetOrder(device), PauseOrder(), *[ReleaseOrder(device)] * 4]
+        return OrderGiven(self.draw.choice([*orders, *[ResumeOrder()] * 3]))
 
     def _event(self) -> Any:
         if self.pending:  # the shell carries commands out before it takes what comes next
             return self._answer(self.pending.pop(0))
         device, draw = self.draw.choice(DEVICES), self.draw
         version = draw.choice([*self.versions[-2:], *self.versions[-1:] * 4, V1])
-        kinds = {
+        kinds: dict[str, Callable[[], Any]] = {
             "ready": lambda: status(device),
             "restarted": lambda: status(device, instance=f"i{draw.random()}"),
             "offline": lambda: status(device, online=False, activity="offline"),
@@ -84,9 +105,10 @@ class Anything:
             "tick": Tick,
             "full": lambda: Full(draw.random() < 0.3),
             "rollback": self._rollback,
+            "order": lambda: self._order(device),
         }
         names = [*kinds, *["ready", "report", "report", "chunk", "chunk", "chunk", "tick"] * 6]
-        names += ["resting"] * 2 + ["update"] * 6
+        names += ["resting"] * 2 + ["update"] * 6 + ["order"] * 3
         return kinds[draw.choice(names)]()
 
     def _rollback(self) -> Any:
@@ -124,6 +146,8 @@ class Anything:
             norms={n: o.change for n, o in everyone.items()},
             quarantined=frozenset(n for n, o in everyone.items() if o.quarantined(self.now)),
             coming=sending,
+            standings={n: (o.standing, o.rested_until - self.now) for n, o in everyone.items()},
+            paused=state.paused,
         )
         self.pending.clear()
         number, version = state.round, state.version

@@ -15,6 +15,8 @@ from fededge_server.store.schema import FORMAT, STEPS
 
 ASKED_BY_VERSION = """
 BEGIN;
+DROP TABLE orders;
+DROP TABLE standings;
 DROP TABLE asked;
 CREATE TABLE asked (version TEXT PRIMARY KEY, number INTEGER NOT NULL, devices TEXT NOT NULL);
 INSERT INTO asked VALUES ('v1', 1, '{"b": 3}'), ('v0', 0, '{"a": 1, "b": 2}');

@@ -13,6 +13,7 @@ from fededge_server.machine.events import Remember, Remembered
 from fededge_server.machine.fleet.census import Census, Group
 from fededge_server.machine.fleet.participants import Participant
 from fededge_server.machine.fleet.parts import AWAITED, OUT, Attendance, Part
+from fededge_server.machine.fleet.standings import Standing
 from fededge_server.machine.rounds import Rounds
 from tests.server.machine.test_any_events import Anything
 from tests.server.machine.test_rounds import Driven, only, status
@@ -27,7 +28,14 @@ def enough(o: Participant, c: RoundsConfig, now: float) -> bool:
 
 def held(o: Participant, now: float) -> bool:
     backs_off = o.backoff_until is not None and now < o.backoff_until
-    return backs_off or now < o.quarantined_until
+    return backs_off or now < o.quarantined_until or ordered_off(o, now)
+
+
+def ordered_off(o: Participant, now: float) -> bool:
+    """True if an operator has drained it, put it in quarantine, or rested it until later."""
+    if o.standing is Standing.RESTED:
+        return now < o.rested_until
+    return o.standing in (Standing.DRAINED, Standing.QUARANTINED)
 
 
 def leased(o: Participant, c: RoundsConfig, now: float) -> bool:
@@ -59,7 +67,9 @@ CONDITIONS: dict[Group, Condition] = {
         and o.status.activity == "ready"
         and (o.part, o.asked) == (Part.IDLE, None)
     ),
-    Group.QUARANTINED: lambda o, c, now: now < o.quarantined_until,
+    Group.QUARANTINED: lambda o, c, now: (
+        now < o.quarantined_until or o.standing is Standing.QUARANTINED
+    ),
     Group.INVITED: lambda o, c, now: o.asked is not None,
     Group.UNWRITTEN: lambda o, c, now: o.asked is not None and o.asked != o.written,
     Group.PLACED: lambda o, c, now: o.asked is not None and o.part not in OUT,
@@ -72,6 +82,7 @@ CONDITIONS: dict[Group, Condition] = {
         and o.attendance is Attendance.PRESENT
         and o.part in (Part.INVITED, Part.BACKOFF)
         and backed_off(o, now)
+        and not ordered_off(o, now)
     ),
 }
 

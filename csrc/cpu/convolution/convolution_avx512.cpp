@@ -1,0 +1,14 @@
+#if defined(__x86_64__)
+#define FEDEDGE_AVX512
+#include "cpu/isa_begin.h"
+
+#include "cpu/convolution/convolution_backward_loops.h"
+
+namespace fededge::cpu {
+
+FEDEDGE_CONVOLUTIONS(avx512, 64)
+
+}  // namespace fededge::cpu
+
+#include "cpu/isa_end.h"
+#endif

@@ -1,7 +1,0 @@
-#include "cpu/convolution_backward_loops.h"
-
-namespace fededge::cpu {
-
-FEDEDGE_CONVOLUTIONS(baseline, 16)
-
-}  // namespace fededge::cpu

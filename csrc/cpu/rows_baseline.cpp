@@ -1,7 +1,0 @@
-#include "cpu/row_loops.h"
-
-namespace fededge::cpu {
-
-FEDEDGE_ROWS(rows_baseline, 16)
-
-}  // namespace fededge::cpu

@@ -1,0 +1,1 @@
+"""Commands for a fleet that runs: its devices, its pauses, its history."""

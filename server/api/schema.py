@@ -1,0 +1,85 @@
+"""The API's answers. Fields are only ever added; docs/operation.md says what they mean."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+__all__ = ["DeviceView", "HistoryView", "OutcomeView", "RoundView", "StatusView", "VersionView"]
+
+
+class DeviceView(Struct, frozen=True, kw_only=True):
+    """A device. What is not known is null; times are in seconds."""
+
+    device: str
+    standing: str
+    attendance: str = "absent"
+    part: str = "idle"
+    rest_left: float | None = None
+    quarantined: bool = False
+    activity: str | None = None
+    problem: str = ""
+    examples: int | None = None
+    seen: float | None = None
+    accuracy: float | None = None
+    chunks: tuple[int, int] | None = None
+    backoff_left: float | None = None
+    software: str = ""
+
+
+class StatusView(Struct, frozen=True, kw_only=True):
+    """A federation as its coordinator sees it; `coordinator` is "running" or "down"."""
+
+    federation: str
+    coordinator: str
+    round: int
+    rounds: int
+    phase: str
+    paused: bool
+    version: str
+    accuracy: float | None
+    quorum: int
+    asked: int = 0
+    deadline_left: float | None = None
+    problem: str = ""
+    devices: list[DeviceView] = []
+
+
+class VersionView(Struct, frozen=True, kw_only=True):
+    """A version of the model; `kept`: its file is still there. `date`: seconds since 1970."""
+
+    version: str
+    round: int
+    accuracy: float | None
+    restored: str
+    kept: bool
+    date: float | None
+    participants: int
+
+
+class RoundView(Struct, frozen=True, kw_only=True):
+    """A round that was done; `devices` of the last rounds, with the accuracy of each."""
+
+    round: int
+    version: str
+    accuracy: float | None
+    restored: str
+    seconds: float | None
+    date: float | None
+    participants: int
+    devices: dict[str, float | None]
+
+
+class HistoryView(Struct, frozen=True, kw_only=True):
+    """The rounds that were done and the orders that were given, oldest first."""
+
+    rounds: list[RoundView]
+    orders: list[dict[str, Any]]
+
+
+class OutcomeView(Struct, frozen=True, kw_only=True):
+    """The outcome of an order: False if all was as ordered already, and one sentence."""
+
+    changed: bool
+    text: str

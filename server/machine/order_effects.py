@@ -1,0 +1,133 @@
+"""The effects of an operator's orders on the rounds and on the fleet. Each is in the journal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fededge.wire.messages import Reply
+from fededge_server.machine.events import Command, Discard, Note, PublishState, SendReply
+from fededge_server.machine.fleet.participants import Participant
+from fededge_server.machine.fleet.parts import Part
+from fededge_server.machine.fleet.standings import Standing
+from fededge_server.machine.orders import (
+    ClearStatus,
+    DeviceOrder,
+    DrainOrder,
+    ForgetOrder,
+    OrderGiven,
+    PauseOrder,
+    QuarantineOrder,
+    ReleaseOrder,
+    RestOrder,
+    ResumeOrder,
+)
+from fededge_server.machine.rollout import Staging
+from fededge_server.machine.rounds import Rounds
+
+__all__ = ["EFFECTS", "OrderEffects"]
+
+AnyCommand = Command | ClearStatus
+
+
+@dataclass(frozen=True)
+class OrderEffects:
+    """Carries out orders on the rounds, and on the rollout if there is one."""
+
+    rounds: Rounds
+    staging: Staging | None
+
+    def handle(self, event: OrderGiven, now: float) -> list[AnyCommand]:
+        """Carry an order out; a round that waited for nobody else ends."""
+        order = event.order
+        self.rounds.participants.census.advance(now)
+        commands = EFFECTS[type(order)](self, order, now)
+        device = order.device if isinstance(order, DeviceOrder) else ""
+        note = Note(f"ordered by the operator: {order.name}", device)
+        return [note, *commands, *self.rounds.advance(now)]
+
+    def pause(self, order: PauseOrder, now: float) -> list[AnyCommand]:
+        self.rounds.state.paused = True
+        return [PublishState()]
+
+    def resume(self, order: ResumeOrder, now: float) -> list[AnyCommand]:
+        self.rounds.state.paused = False
+        return [PublishState()]
+
+    def drain(self, order: DrainOrder, now: float) -> list[AnyCommand]:
+        return self._off_call(order.device, Standing.DRAINED, math.inf)
+
+    def rest(self, order: RestOrder, now: float) -> list[AnyCommand]:
+        return self._off_call(order.device, Standing.RESTED, now + order.seconds)
+
+    def _off_call(self, device: str, standing: Standing, until: float) -> list[AnyCommand]:
+        """The device is not asked any more; a turn that it has begun, it ends."""
+        one = self.rounds.participants.of(device)
+        one.standing, one.rested_until = standing, until
+        if one.part is Part.BACKOFF:
+            one.move(Part.EXCUSED)
+        return [*self.rounds.invitations.substitutes()]
+
+    def release(self, order: ReleaseOrder, now: float) -> list[AnyCommand]:
+        """The open round goes on without the device, unless the round has a place for it."""
+        one = self.rounds.participants.of(order.device)
+        one.standing, one.quarantined_until, one.verdicts = Standing.ACTIVE, -math.inf, ()
+        if one.status is None:
+            return []
+        return [*self.rounds.invitations.ask_if_free(one, one.status, now)]
+
+    def quarantine(self, order: QuarantineOrder, now: float) -> list[AnyCommand]:
+        one = self.rounds.participants.of(order.device)
+        one.standing = Standing.QUARANTINED
+        return self._put_out(one, "an operator has put the device in quarantine", now)
+
+    def forget(self, order: ForgetOrder, now: float) -> list[AnyCommand]:
+        """Remove every record; what the device sends is that of one that nobody has asked."""
+        rounds, device = self.rounds, order.device
+        out = self._put_out(rounds.participants.of(device), "the device was forgotten", now)
+        rounds.participants.forget(device)
+        state = rounds.state
+        state.asked = {v: _without(asked, device) for v, asked in state.asked.items()}
+        state.unwritten = {k: r for k, r in state.unwritten.items() if k[0] != device}
+        if self.staging is not None:
+            self.staging.known.discard(device)
+            self.staging.said.pop(device, None)
+        return [*out, ClearStatus(device), *rounds.invitations.substitutes()]
+
+    def _put_out(self, one: Participant, reason: str, now: float) -> list[AnyCommand]:
+        """Take a device out of the open round, and refuse its update."""
+        sent = one.stored or (one.transfer.report if one.transfer else None)
+        refused: list[AnyCommand] = []
+        if sent is not None:
+            reply = SendReply(one.device, Reply("refused", sent.version, reason))
+            refused = [Discard(one.device, sent.version), reply]
+        if one.part is Part.STORED:
+            one.accepted = None
+            self._reopen(now)
+        if one.part not in (Part.IDLE, Part.QUARANTINED):
+            one.move(Part.QUARANTINED if one.invited else Part.IDLE)
+        return [*refused, *self.rounds.invitations.substitutes()]
+
+    def _reopen(self, now: float) -> None:
+        """A merge that a full disk put off must not count an update that was put out."""
+        state = self.rounds.state
+        if state.phase == "merging":
+            state.phase, state.deadline = "open", now + state.config.deadline
+
+
+def _without(asked: Mapping[str, int], device: str) -> dict[str, int]:
+    return {other: examples for other, examples in asked.items() if other != device}
+
+
+EFFECTS: dict[type, Callable[[OrderEffects, Any, float], list[AnyCommand]]] = {
+    DrainOrder: OrderEffects.drain,
+    RestOrder: OrderEffects.rest,
+    QuarantineOrder: OrderEffects.quarantine,
+    ReleaseOrder: OrderEffects.release,
+    ForgetOrder: OrderEffects.forget,
+    PauseOrder: OrderEffects.pause,
+    ResumeOrder: OrderEffects.resume,
+}
+"""The effect of each order."""

@@ -1,0 +1,115 @@
+"""Orders: what an operator tells the coordinator to do. The journal has each before it counts.
+
+To add one: a class here and its place in `Order`, a function in `store/order_tables.py` that
+writes it down, and one in `EFFECTS` of `machine/order_effects.py` that carries it out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+from fededge.errors import RefusedError
+from fededge.wire.messages import DeviceId, Line
+
+__all__ = [
+    "ClearStatus",
+    "DeviceOrder",
+    "DrainOrder",
+    "ForgetOrder",
+    "Order",
+    "OrderGiven",
+    "Outcome",
+    "PauseOrder",
+    "QuarantineOrder",
+    "ReleaseOrder",
+    "RestOrder",
+    "ResumeOrder",
+    "read_order",
+]
+
+LONGEST_REST = 366 * 24 * 3600.0
+
+
+class BaseOrder(Struct, frozen=True, forbid_unknown_fields=True, tag_field="order"):
+    """Base of all orders; the field `order` has the name."""
+
+    @property
+    def name(self) -> str:
+        return str(type(self).__struct_config__.tag)
+
+
+class DeviceOrder(BaseOrder, frozen=True):
+    """An order for one device."""
+
+    device: DeviceId
+
+
+class DrainOrder(DeviceOrder, frozen=True, tag="drain"):
+    """The device ends its turn, and is asked for no other."""
+
+
+class RestOrder(DeviceOrder, frozen=True, tag="rest"):
+    """The same, for so many seconds."""
+
+    seconds: Annotated[float, Meta(gt=0, le=LONGEST_REST)]
+
+
+class QuarantineOrder(DeviceOrder, frozen=True, tag="quarantine"):
+    """Its updates are refused, and it is not asked, until it is released."""
+
+    reason: Line = ""
+
+
+class ReleaseOrder(DeviceOrder, frozen=True, tag="release"):
+    """No order is in force for the device any more, and no quarantine."""
+
+
+class ForgetOrder(DeviceOrder, frozen=True, tag="forget"):
+    """All records of the device go: if it joins again, it is new."""
+
+
+class PauseOrder(BaseOrder, frozen=True, tag="pause"):
+    """No new round begins; an open one ends."""
+
+
+class ResumeOrder(BaseOrder, frozen=True, tag="resume"):
+    """Rounds begin again."""
+
+
+Order = (
+    DrainOrder | RestOrder | QuarantineOrder | ReleaseOrder | ForgetOrder | PauseOrder | ResumeOrder
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The answer to an order: False if all was as ordered already, and one sentence."""
+
+    changed: bool
+    text: str
+
+
+@dataclass(frozen=True)
+class OrderGiven:
+    """An event: the journal has this order, and it takes effect now."""
+
+    order: Any
+
+
+@dataclass(frozen=True)
+class ClearStatus:
+    """A command: remove the status of a forgotten device from the broker."""
+
+    device: str
+
+
+def read_order(data: bytes) -> Any:
+    """An order from its JSON; RefusedError with a sentence if it is not one."""
+    try:
+        return msgspec.json.decode(data, type=Order)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise RefusedError(f"not an order: {str(error)[:300]}") from None

@@ -1,0 +1,228 @@
+"""The local API: over its real socket, with a real coordinator's loop behind it."""
+
+from __future__ import annotations
+
+import queue
+import socket
+import stat
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import pytest
+
+from fededge.errors import RefusedError, StoreError
+from fededge_server.api import http_app
+from fededge_server.api.client import FleetClient, UnixConnection
+from fededge_server.api.server import ApiServer
+from fededge_server.machine.fleet.standings import Standing
+from fededge_server.machine.orders import DrainOrder, ForgetOrder, PauseOrder, QuarantineOrder
+from fededge_server.store import Store
+from tests.faults.world import World
+from tests.server.test_running import opened_world, running
+
+T = TypeVar("T")
+
+
+class Site:
+    """A coordinator whose first round is open, its API, and an operator's client."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.store = running(world).parts.store
+        self.api = ApiServer(self.store, self.inbox, patience=60.0)
+        self.fleet = FleetClient(world.coordinator.config)
+
+    def start(self) -> None:
+        self.api.start()
+        assert self.api._ready.wait(60)
+
+    def do(self, ask: Callable[[], T]) -> T:
+        """Ask in another thread, and let the coordinator's loop run here until that is answered."""
+        answers: list[T | Exception] = []
+
+        def asking() -> None:
+            try:
+                answers.append(ask())
+            except Exception as error:  # noqa: BLE001 - it is raised again below
+                answers.append(error)
+            self.inbox.put(None)
+
+        thread = threading.Thread(target=asking)
+        thread.start()
+        while (event := self.inbox.get(timeout=60)) is not None:
+            running(self.world).take(event)
+        thread.join()
+        if isinstance(answers[0], Exception):
+            raise answers[0]
+        return answers[0]
+
+    def raw(self, method: str, path: str, body: bytes = b"") -> tuple[int, dict[str, str]]:
+        """Ask what needs no answer from the loop."""
+        connection = UnixConnection(self.api.path)
+        connection.request(method, path, body)
+        response = connection.getresponse()
+        code, text = response.status, response.read()
+        connection.close()
+        return code, msgspec.json.decode(text)
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    yield from opened_world("all")
+
+
+@pytest.fixture
+def site(world: World) -> Iterator[Site]:
+    made = Site(world)
+    made.start()
+    yield made
+    made.api.stop()
+
+
+def test_the_status_has_the_round_and_each_device(site: Site) -> None:
+    status = site.do(site.fleet.status)
+    assert (status.coordinator, status.phase, status.asked) == ("running", "open", 4)
+    assert status.deadline_left is not None
+    assert 0 < status.deadline_left < 61
+    assert [one.part for one in status.devices] == ["invited"] * 4
+    assert site.do(site.fleet.devices) == status.devices
+    assert site.do(lambda: site.fleet.device(status.devices[0].device)) == status.devices[0]
+
+
+def test_an_order_is_durable_and_in_force_when_it_is_answered(site: Site) -> None:
+    name = site.do(site.fleet.devices)[0].device
+    outcome = site.do(lambda: site.fleet.order(QuarantineOrder(name)))
+    assert outcome.changed
+    assert site.store.recall().standings[name][0] is Standing.QUARANTINED
+    assert site.do(lambda: site.fleet.device(name)).part == "quarantined"
+    assert not site.do(lambda: site.fleet.order(QuarantineOrder(name))).changed
+    history = site.do(site.fleet.history)
+    assert [order["order"] for order in history.orders] == ["quarantine"]
+
+
+def test_errors_are_one_sentence(site: Site) -> None:
+    with pytest.raises(RefusedError, match="no device 'nobody'"):
+        site.do(lambda: site.fleet.device("nobody"))
+    with pytest.raises(RefusedError, match="no device 'nobody'"):
+        site.do(lambda: site.fleet.order(DrainOrder("nobody")))
+    assert site.raw("GET", "/nothing")[0] == 404
+    assert site.raw("POST", "/status")[0] == 405
+    code, answer = site.raw("POST", "/orders", b'{"order": "burn"}')
+    assert (code, answer["error"].startswith("not an order:")) == (409, True)
+    code, answer = site.raw("POST", "/orders", b" " * (http_app.MOST_BYTES + 1))
+    assert (code, "error" in answer) == (413, True)
+
+
+def test_an_order_that_finds_the_disk_full_is_refused_and_not_in_force(site: Site) -> None:
+    name = site.do(site.fleet.devices)[0].device
+    site.world.disk.full.add("coordinator")
+    with pytest.raises(RefusedError, match="the disk is full"):
+        site.do(lambda: site.fleet.order(QuarantineOrder(name)))
+    site.world.disk.full.clear()
+    assert site.do(lambda: site.fleet.device(name)).standing == "active"
+    assert site.store.orders() == []
+
+
+def test_a_client_that_hangs_holds_nobody_up(site: Site) -> None:
+    hanging = [UnixConnection(site.api.path) for _ in range(3)]
+    for connection, text in zip(hanging, (b"", b"GET /sta", HALF), strict=True):
+        connection.connect()
+        assert isinstance(connection.sock, socket.socket)
+        connection.sock.sendall(text)
+    assert site.do(site.fleet.status).coordinator == "running"
+    for connection in hanging:
+        connection.close()
+
+
+HALF = b"POST /orders HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"
+
+
+def test_a_loop_that_does_not_answer_is_told_from_one_that_does(world: World) -> None:
+    site = Site(world)
+    site.api.patience = 0.2
+    site.start()
+    with pytest.raises(RefusedError, match="has not answered within 0 s"):
+        site.fleet.status()
+    site.api.stop()
+
+
+def test_requests_that_wait_are_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_app, "MOST_REQUESTS", 2)
+    site = Site(world)
+    site.start()
+    waiting = [threading.Thread(target=site.fleet.devices) for _ in range(2)]
+    for thread in waiting:
+        thread.start()
+    asked = [site.inbox.get(timeout=60) for _ in waiting]
+    code, answer = site.raw("GET", "/status")
+    assert (code, answer["error"]) == (503, "2 requests wait already; try again")
+    for request in asked:
+        running(world).take(request)
+    for thread in waiting:
+        thread.join()
+    site.api.stop()
+
+
+def test_the_socket_is_for_one_user_and_goes_with_the_api(site: Site) -> None:
+    assert stat.S_IMODE(site.api.path.stat().st_mode) == 0o600
+    site.api.stop()
+    assert not site.api.path.exists()
+
+
+def test_a_socket_that_a_killed_process_left_is_replaced(world: World) -> None:
+    site = Site(world)
+    site.api.path.touch()
+    site.start()
+    assert site.do(site.fleet.status).coordinator == "running"
+    site.api.stop()
+
+
+def test_a_long_path_is_no_hindrance(world: World, tmp_path: Path) -> None:
+    deep = tmp_path / ("long" * 30) / ("longer" * 20)
+    deep.mkdir(parents=True)
+    site = Site(world)
+    site.api.path, site.fleet.folder = deep / site.api.path.name, deep
+    site.start()
+    assert site.do(site.fleet.status).coordinator == "running"
+    site.api.stop()
+
+
+# A coordinator that is down
+
+
+def test_orders_work_on_the_folder_of_a_coordinator_that_is_down(world: World) -> None:
+    fleet = FleetClient(world.coordinator.config)
+    names = [*running(world).parts.rounds.participants]
+    with pytest.raises(RefusedError, match="runs but does not listen"):
+        fleet.order(PauseOrder())
+    world.coordinator.die(power_cut=False)
+    assert fleet.order(PauseOrder()).changed
+    assert fleet.order(DrainOrder(names[0])).changed
+    assert fleet.order(ForgetOrder(names[1])).changed
+    status = fleet.status()
+    assert (status.coordinator, status.paused) == ("down", True)
+    assert {one.device: one.standing for one in status.devices} == {
+        names[0]: "drained",
+        names[2]: "active",
+        names[3]: "active",
+    }
+    assert fleet.device(names[0]) in status.devices
+    assert [order["order"] for order in fleet.history().orders] == ["pause", "drain", "forget"]
+    world.coordinator.start()
+    parts = running(world).parts
+    assert parts.view.paused
+    assert parts.rounds.participants[names[0]].standing is Standing.DRAINED
+    assert names[1] not in parts.rounds.participants
+
+
+def test_a_folder_without_a_journal_is_one_sentence(world: World, tmp_path: Path) -> None:
+    fleet = FleetClient(world.coordinator.config)
+    fleet.folder = tmp_path
+    for use in (fleet.status, lambda: fleet.order(PauseOrder())):
+        with pytest.raises(StoreError, match="the coordinator has not run here yet"):
+            use()
+    assert not Store(tmp_path).path.exists()

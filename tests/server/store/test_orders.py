@@ -1,0 +1,169 @@
+"""The operator's orders in the journal: durable, idempotent, and refused with a sentence."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fededge.errors import RefusedError
+from fededge.wire.messages import Manifest, Report
+from fededge_server.machine.fleet.standings import STANDINGS, Standing
+from fededge_server.machine.orders import (
+    DrainOrder,
+    ForgetOrder,
+    PauseOrder,
+    QuarantineOrder,
+    ReleaseOrder,
+    RestOrder,
+    ResumeOrder,
+    read_order,
+)
+from fededge_server.store import CheckedUpdate, Progress, Store
+
+V0, V1 = "000000-0123456789abcdef", "000001-fedcba9876543210"
+NOW = 1e9
+DATA = b"an update"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    """A journal after one round, which a and b had answered; both were asked for the next."""
+    made = Store(tmp_path / "state")
+    made.open()
+    made.enter(Progress(0, V0, "0" * 64, None), "f" * 64, {}, None)
+    made.remember(0, V0, {"a": 5, "b": 6}, ["a", "b"])
+    for device in "ab":
+        accept(made, device, V0, 0)
+    made.enter(Progress(1, V1, "1" * 64, 0.5), "f" * 64, {"a": {}, "b": {}}, 2.0)
+    made.remember(1, V1, {"a": 5, "b": 6}, [])
+    yield made
+    made.close()
+
+
+def accept(store: Store, device: str, version: str, number: int) -> None:
+    """An update that passed its check, on disk and in the journal."""
+    store.keep_whole(version, device, memoryview(DATA))
+    manifest = Manifest(1, 1024, len(DATA), hashlib.sha256(DATA).hexdigest())
+    report = Report(device, "run", version, "ab" * 32, manifest, {})
+    store.accept(CheckedUpdate(device, report, number, 1.0))
+
+
+def reopened(store: Store) -> Store:
+    store.close()
+    store.open()
+    return store
+
+
+def test_an_order_outlasts_the_process_and_is_in_the_history(store: Store) -> None:
+    assert store.order(QuarantineOrder("a", "its lens is covered"), NOW).changed
+    assert reopened(store).recall(NOW).standings["a"][0] is Standing.QUARANTINED
+    assert store.orders() == [
+        (NOW, {"order": "quarantine", "device": "a", "reason": "its lens is covered"})
+    ]
+
+
+ORDERS = [DrainOrder("a"), QuarantineOrder("a"), ReleaseOrder("a"), PauseOrder(), ResumeOrder()]
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=lambda order: order.name)
+def test_an_order_that_is_repeated_changes_nothing(store: Store, order: object) -> None:
+    store.order(order, NOW)
+    entries, before = store._seal.entries, store.orders()
+    again = store.order(order, NOW + 1)
+    assert not again.changed
+    assert (store._seal.entries, store.orders()) == (entries, before)
+
+
+def test_a_rest_ends_by_itself_also_while_the_coordinator_is_down(store: Store) -> None:
+    store.order(RestOrder("a", 60.0), NOW)
+    assert reopened(store).recall(NOW + 20).standings["a"] == (Standing.RESTED, 40.0)
+    assert store.recall(NOW + 61).standings["a"][0] is Standing.ACTIVE
+
+
+def test_a_standing_follows_the_table(store: Store) -> None:
+    """Each pair of standings: the order that leads there is taken, or refused as the table says."""
+    orders = {
+        Standing.DRAINED: DrainOrder("a"),
+        Standing.RESTED: RestOrder("a", 60.0),
+        Standing.QUARANTINED: QuarantineOrder("a"),
+        Standing.ACTIVE: ReleaseOrder("a"),
+    }
+    for before in Standing:
+        for after in Standing:
+            store.order(ReleaseOrder("a"), NOW)
+            store.order(orders[before], NOW)
+            if after in STANDINGS[before] or after is before:
+                store.order(orders[after], NOW)
+                assert store.recall(NOW).standings.get("a", (Standing.ACTIVE,))[0] is after
+            else:
+                with pytest.raises(RefusedError, match=f"a is {before.value}: release it first"):
+                    store.order(orders[after], NOW)
+
+
+def test_an_unknown_device_is_refused_with_the_closest(store: Store) -> None:
+    store.remember(1, V1, {}, ["cam-1"])
+    with pytest.raises(RefusedError, match="no device 'cam1'; did you mean 'cam-1'"):
+        store.order(DrainOrder("cam1"), NOW)
+    assert store.order(DrainOrder("cam1"), NOW, heard=["cam1"]).changed
+    assert len(store.orders()) == 1
+
+
+def test_quarantine_drops_an_accepted_update_that_no_version_was_made_of(store: Store) -> None:
+    accept(store, "a", V1, 1)
+    store.order(QuarantineOrder("a"), NOW)
+    store.order(QuarantineOrder("b"), NOW)
+    recalled = reopened(store).recall(NOW)
+    assert "a" not in recalled.accepted
+    assert recalled.accepted["b"].version == V0, "it is in a version: a repetition must be known"
+
+
+def test_a_forgotten_device_has_left_no_row(store: Store) -> None:
+    accept(store, "a", V1, 1)
+    store.order(QuarantineOrder("a"), NOW)
+    store.order(ForgetOrder("a"), NOW)
+    recalled = reopened(store).recall(NOW)
+    assert recalled.known == {"b"}
+    assert recalled.asked == {V0: {"b": 6}, V1: {"b": 6}}
+    assert {*recalled.accepted} == {"b"}
+    assert "a" not in recalled.standings
+    assert "a" not in store.fleet()
+    store.order(ForgetOrder("b"), NOW)
+    assert store.recall(NOW).asked == {}, "a round that asked nobody has not begun"
+
+
+def test_release_ends_a_quarantine_for_bad_updates_too(store: Store) -> None:
+    with store._transaction():
+        store._put("quarantined", "device", "a")
+    assert store.order(ReleaseOrder("a"), NOW).changed
+    assert reopened(store).recall(NOW).quarantined == frozenset()
+
+
+def test_a_pause_outlasts_the_process(store: Store) -> None:
+    store.order(PauseOrder(), NOW)
+    assert reopened(store).recall().paused
+    assert store.paused
+    store.order(ResumeOrder(), NOW)
+    assert not reopened(store).recall().paused
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"[]",
+        b'{"order": "burn", "device": "a"}',
+        b'{"order": "drain"}',
+        b'{"order": "drain", "device": "a/b"}',
+        b'{"order": "drain", "device": "a", "more": 1}',
+        b'{"order": "rest", "device": "a", "seconds": -1}',
+        b'{"order": "rest", "device": "a", "seconds": 1e300}',
+        b'{"order": "quarantine", "device": "a", "reason": "\\u001b[31m"}',
+        b"[" * 100_000,
+    ],
+)
+def test_what_is_not_an_order_is_refused_with_one_line(text: bytes) -> None:
+    with pytest.raises(RefusedError, match=r"^not an order: [^\n]*\Z"):
+        read_order(text)
