@@ -83,6 +83,8 @@ class Publisher:
 
         A state whose echo has not come may still reach that broker, without its chunks.
         """
+        if not self.echoes:
+            self._note_chunks()
         self.looking, self.found, self.put_at = True, None, None
         if self.echoes:
             self._note("published", "")

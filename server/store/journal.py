@@ -219,6 +219,7 @@ class Journal:
             self._check_format(journal)
             self._check_rows(journal)
             self._marks.write(self._standing(journal))
+            self._marks.sync()
 
     # Changes
 

@@ -90,7 +90,7 @@ class Round:
         for seed, (device, report) in enumerate(self.reports.items()):
             late = round_of(report.version) == 0
             base = self.old if late else self.new
-            path = self.store._update(report.version, device)
+            path = self.store.update_file(report.version, device)
             sent = self.encoding.unpack(LAYOUT, path.read_bytes(), base)
             change = (sent.astype(np.float64) - base) * (2**-0.5 if late else 1.0)
             norm = np.linalg.norm(change)
@@ -129,7 +129,7 @@ def test_the_parts_of_an_update_are_those_of_the_whole_to_the_bit(
     round_ = Round(store, encoding, RobustConfig(), late=False)
     sent = {}
     for device, report in round_.reports.items():
-        data = store._update(report.version, device).read_bytes()
+        data = store.update_file(report.version, device).read_bytes()
         sent[device] = round_.encoding.unpack(LAYOUT, data, round_.new)
     reports = {device: dict(report.scalars) for device, report in round_.reports.items()}
     whole, _ = aggregation.aggregate(
@@ -153,7 +153,7 @@ def test_the_middle_of_the_updates(store: Store, encoding: str) -> None:
     """The median of three is neither the smallest nor the largest."""
     round_ = Round(store, encoding, RobustConfig(combine="median"), late=False)
     found = [
-        round_.encoding.unpack(LAYOUT, store._update(r.version, d).read_bytes(), round_.new)
+        round_.encoding.unpack(LAYOUT, store.update_file(r.version, d).read_bytes(), round_.new)
         for d, r in round_.reports.items()
     ]
     assert np.array_equal(round_.merged(), np.sort(np.stack(found), axis=0)[1])
