@@ -23,6 +23,7 @@ from fededge.transport.session import Session, Will
 from fededge.wire.chunks import Assembly
 from fededge.wire.messages import Status, encode
 from fededge.wire.topics import Topics
+from fededge_agent.coordinator_watch import CoordinatorWatch
 from fededge_agent.data_watch import DataWatch
 from fededge_agent.egress import Egress
 from fededge_agent.exports.export_requests import ModelExporter
@@ -165,6 +166,7 @@ class Agent:
                 exports=self.exports,
                 gating=self.gating,
                 data=DataWatch(config.data.root, self.around.clock),
+                coordinator=CoordinatorWatch(self.topics, session, self.around.clock),
                 machine=machine,
                 caution=Caution(index.run),
                 session=session,
@@ -213,7 +215,7 @@ class Agent:
         self.around.claim(config.broker, base, claim, shell.holder.instance, what, Status)
 
     def _subscribe(self, session: Session) -> None:
-        session.subscribe(self.topics.state)
+        session.subscribe(self.topics.state, f"{self.topics.coordinator}/status")
         for kind in ("task", "reply", "claim", "status"):
             session.subscribe(self.topics.device(self.config.device, kind))
 

@@ -15,8 +15,9 @@ from fededge.service.presence import Holder
 from fededge.service.shell import ServiceShell
 from fededge.transport.session import Connected, Incoming, Session
 from fededge.wire.chunks import Payload
-from fededge.wire.messages import Claim, Reply, Report, State, Status, TaskMessage, decode
-from fededge.wire.topics import Topics
+from fededge.wire.messages import Claim, Presence, Reply, Report, State, Status, TaskMessage, decode
+from fededge.wire.topics import Topics, federation_of
+from fededge_agent.coordinator_watch import CoordinatorWatch
 from fededge_agent.data_watch import DataWatch
 from fededge_agent.egress import Egress
 from fededge_agent.exports.export_worker import ExportWorker, StatusChanged
@@ -51,6 +52,7 @@ class AgentParts:
     exports: ExportWorker
     gating: Gating
     data: DataWatch
+    coordinator: CoordinatorWatch
     machine: AgentMachine
     caution: Caution
     session: Session
@@ -95,6 +97,8 @@ class AgentShell(ServiceShell[events.Event, commands.Command, Status]):
             self.handle(changed)
         if self.parts.data.changed(self.parts.machine.view.cause):
             self.handle(events.CauseGone())
+        if self.connected and self.parts.coordinator.tick():
+            self._remark(self.parts.coordinator.remark)
         # Neither an app's report nor a sign of life waits for a training.
         if self.parts.exports.promotion.look() or self._lease_runs_out:
             self.announce()
@@ -117,7 +121,18 @@ class AgentShell(ServiceShell[events.Event, commands.Command, Status]):
     # Events
 
     def on_connected(self, event: Connected) -> None:
+        self.parts.coordinator.connected()
+        self.parts.statuses.remark = self.parts.coordinator.remark
         self.handle(events.LinkUp(event.resumed))
+
+    def on_denied(self, reason: str) -> None:
+        super().on_denied(reason)
+        self._remark(one_line(reason))
+
+    def _remark(self, text: str) -> None:
+        if self.parts.statuses.remark != text:
+            self.parts.statuses.remark = text
+            self.announce()
 
     def on_event(self, event: Any) -> None:
         match event:
@@ -129,6 +144,9 @@ class AgentShell(ServiceShell[events.Event, commands.Command, Status]):
                 self.handle(event)
 
     def on_message(self, message: Incoming) -> None:
+        self.parts.coordinator.hears(message.topic)
+        if federation_of(message.topic) not in ("", self.parts.topics.federation):
+            return
         address = self.parts.topics.parse(message.topic)
         payload = message.payload
         if address.kind == "state" and payload:
@@ -143,10 +161,16 @@ class AgentShell(ServiceShell[events.Event, commands.Command, Status]):
             self.handle(events.ReplyCame(reply))
         elif address.kind == "claim":
             self.handle(events.ClaimCame(decode(payload, Claim).nonce))
+        elif address.kind == "coordinator status" and payload:
+            self._hear_coordinator(decode(payload, Presence))
         elif address.kind == "status":
             self.hear_name(payload)
         elif address.kind == "model" and payload:
             self.handle(events.ModelChunkCame(address.version, payload))
+
+    def _hear_coordinator(self, presence: Presence) -> None:
+        self.parts.trust.vouch(presence)
+        self.parts.coordinator.presence_came(presence)
 
     def _check_sender(self, message: TaskMessage | Reply) -> None:
         """Refuse a message for another device: anybody may have copied it to our topic."""
@@ -175,6 +199,9 @@ class AgentShell(ServiceShell[events.Event, commands.Command, Status]):
                 self.announce()
 
     def _go_by(self, state: State) -> None:
+        self.parts.coordinator.state_came()
+        if self.parts.statuses.remark:
+            self._remark("")
         self._follow_rollout(state)
         self.handle(events.StateCame(state))
 

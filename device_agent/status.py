@@ -26,7 +26,10 @@ def one_line(text: str) -> str:
 
 
 class StatusWriter:
-    """Writes the status: the machine's view, the job, the models, the trust and the name."""
+    """Writes the status: the machine's view, the job, the models, the trust and the name.
+
+    `remark` says what the broker does not let us do, or that no state comes.
+    """
 
     def __init__(
         self,
@@ -43,6 +46,7 @@ class StatusWriter:
         self.promotion = promotion
         self.trust = trust
         self.holder = holder
+        self.remark = ""
 
     def online(self, answers: str = "") -> Status:
         """The status now; `answers` is the nonce of a claim to our name."""
@@ -50,6 +54,7 @@ class StatusWriter:
         problem = (
             view.problem
             or self.trust.problem
+            or self.remark
             or (self.holder.rival and self.rivalry)
             or self.runner.flaw
         )

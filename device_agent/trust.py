@@ -17,7 +17,7 @@ from fededge.config import AgentConfig
 from fededge.errors import DiskFullError, StoreError, WireError
 from fededge.storage.files import replace_file
 from fededge.storage.sealed import read_sealed, sealed
-from fededge.wire.messages import Reply, State, TaskMessage
+from fededge.wire.messages import Presence, Reply, State, TaskMessage
 from fededge.wire.signing import verify
 from fededge_agent.store import AgentStore
 
@@ -87,7 +87,7 @@ class Trust:
             raise
         self.problem = ""
 
-    def vouch(self, message: TaskMessage | Reply) -> None:
+    def vouch(self, message: TaskMessage | Reply | Presence) -> None:
         """Raise WireError unless a trusted key signed the message, if there is one."""
         if self.key:
             verify(message, self.keys)

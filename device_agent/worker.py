@@ -238,4 +238,4 @@ def _cause(error: Exception) -> Cause:
 
 
 def _log(why: str, _: Exception) -> None:
-    log.error("%s", why)
+    log.error("%s", why, extra={"event": "job-failed"})

@@ -24,6 +24,8 @@ EVENTS = {
     "failed": "",
     "message-dropped": "message on ",
     "lines-left-out": "",
+    "access-denied": "the broker does not let ",
+    "claim-unheard": "the broker has not echoed",
     "name-contested": "another (coordinator|agent) ",
     "disk-full": "the disk is full",
     "disk-free": "there is space again",
@@ -101,6 +103,9 @@ EVENTS = {
     "marks-not-written": "",
     "journal-migrated": "",
     "image-skipped": "",
+    "state-awaited": "",
+    "coordinator-offline": "the coordinator is offline",
+    "coordinator-online": "the coordinator is online",
     "metrics-not-kept": ".*: metrics are not kept",
 }
 """Each event with the regular expression of how its line begins; empty: the call names it."""

@@ -71,7 +71,16 @@ def examine(
     taken = chosen.hardware
     count = threads or (threads_for(macs, probe.cores) if taken.on_cpu else 1)
     order = _order(taken) if memory_format == "auto" else MemoryFormat(memory_format)
-    return replace(chosen, hardware=replace(taken, threads=count, memory_format=order))
+    findings = (*chosen.findings, *_crowded(count, probe.cores))
+    return Chosen(replace(taken, threads=count, memory_format=order), findings)
+
+
+def _crowded(threads: int, cores: int) -> list[Finding]:
+    """More threads than cores are allowed, for the bits of another box, but they are slow."""
+    if threads <= cores:
+        return []
+    problem = f"{threads} threads share {cores} {'core' if cores == 1 else 'cores'}: that is slower"
+    return [Finding(problem, f"threads = {cores}, or 0")]
 
 
 def check_device_name(device: str) -> None:

@@ -8,6 +8,7 @@ presence again, and who the rival is.
 
 from __future__ import annotations
 
+import logging
 import math
 import queue
 import time
@@ -17,13 +18,16 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from fededge.config import BrokerConfig
-from fededge.errors import RefusedError, WireError
+from fededge.errors import RefusedError, TransportError, WireError
+from fededge.transport.events import Denied
 from fededge.transport.session import Failed, Incoming, Session
 from fededge.wire.messages import Claim, Presence, Status, decode, encode
 
 __all__ = ["Holder", "claim_name", "new_claim"]
 
 P = TypeVar("P", Presence, Status)
+
+log = logging.getLogger("service")
 
 AWAIT_ANSWER = 3.0
 
@@ -123,7 +127,7 @@ def claim_name(
 
     try:
         session.publish(f"{base}/claim", encode(claim))
-        holder = _await_answer(inbox, claim, others)
+        holder = _await_answer(inbox, claim, others, broker.username)
     finally:
         session.stop()
     if holder:
@@ -131,14 +135,17 @@ def claim_name(
 
 
 def _await_answer(
-    inbox: queue.SimpleQueue[Any], claim: Claim, others: Callable[[bytes], P | None]
+    inbox: queue.SimpleQueue[Any],
+    claim: Claim,
+    others: Callable[[bytes], P | None],
+    user: str,
 ) -> str:
     """The instance that answers our claim; empty if none does.
 
     The broker sends the retained presence before the echo of our claim: if only the echo comes, the
-    name is free.
+    name is free. If not even that comes, the broker may not let us read.
     """
-    held, deadline = False, time.monotonic() + AWAIT_ANSWER
+    held, heard, deadline = False, False, time.monotonic() + AWAIT_ANSWER
     while (left := deadline - time.monotonic()) > 0:
         try:
             event = inbox.get(timeout=left)
@@ -146,9 +153,12 @@ def _await_answer(
             break
         if isinstance(event, Failed):
             raise RefusedError(event.reason)
+        if isinstance(event, Denied):
+            raise TransportError(event.by(user))
         if not isinstance(event, Incoming):
             continue
         event.ack()
+        heard = True
         if event.topic.endswith("/claim"):
             if event.payload == encode(claim) and not held:
                 break
@@ -156,6 +166,12 @@ def _await_answer(
             if presence.answers == claim.nonce:
                 return presence.instance
             held = True
+    if not heard:
+        log.warning(
+            "the broker has not echoed our claim within %.0f s: it is slow, or its access list "
+            "does not let user '%s' read its own topics",
+            *(AWAIT_ANSWER, user),
+        )
     return ""
 
 

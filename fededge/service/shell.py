@@ -15,6 +15,7 @@ from fededge.service.commands import CommandQueue, Machine, unwatched
 from fededge.service.events import Tick
 from fededge.service.log_lines import LogLines
 from fededge.service.presence import Holder
+from fededge.transport.events import Denied
 from fededge.transport.session import Connected, Delivered, Failed, Incoming, Lost, Session
 from fededge.wire.messages import Presence, Status, decode
 
@@ -111,6 +112,10 @@ class ServiceShell(ABC, Generic[E, C, P]):
     def on_rival(self) -> None:
         """A rival was named in the log, and our presence was repeated."""
 
+    def on_denied(self, reason: str) -> None:
+        """The broker refused a message or a subscription of ours."""
+        self.lines.warn(reason)
+
     def on_event(self, event: Any) -> None:
         """Handle an event of our own threads."""
         self.handle(event)
@@ -155,6 +160,8 @@ class ServiceShell(ABC, Generic[E, C, P]):
                 self.on_lost()
                 address = self.session.address
                 self.lines.log.warning("connection to %s lost (%s)", address, reason)
+            case Denied():
+                self.on_denied(event.by(self.session.broker.username))
             case Failed(reason):
                 raise TransportError(reason)
             case _:

@@ -20,6 +20,7 @@ from fededge.method.turn import Turn
 from fededge.method.validation import LONGEST_STEP, largest_change
 from fededge.models import computing_on
 from fededge.models.evaluation import accuracy
+from fededge.training.host_copies import HostCopies
 from fededge.training.loop import Loop, StepCallback, diverged
 from fededge.training.out_of_memory import device_errors
 from fededge.training.placement import placed
@@ -168,25 +169,6 @@ class Trainer:
             turns=task.turns,
             precision=self.hardware.precision,
         )
-
-
-class HostCopies:
-    """Copies of a turn's results in the host's memory; each vector is copied once."""
-
-    def __init__(self) -> None:
-        self._copies: dict[object, tuple[Tensor, Tensor]] = {}
-
-    def tensor(self, source: Tensor) -> Tensor:
-        """Return the copy of a tensor; tensors that are views of the same numbers share it."""
-        place = source.data_ptr(), source.shape, source.stride(), source.dtype
-        if place not in self._copies:
-            # The source is kept too: a freed one's memory might be given to another.
-            self._copies[place] = source, source.detach().to("cpu", copy=True)
-        return self._copies[place][1]
-
-    def private(self, values: Private) -> Private:
-        kept = {k: self.tensor(v) if isinstance(v, Tensor) else v for k, v in values.items()}
-        return Private(kept)
 
 
 def check_upload(turn: Turn, upload: Vector, received: Vector) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-__all__ = ["Connected", "Delivered", "Event", "Failed", "Incoming", "Lost", "Will"]
+__all__ = ["Connected", "Delivered", "Denied", "Event", "Failed", "Incoming", "Lost", "Will"]
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,24 @@ class Delivered:
     """The broker has acknowledged a message. Pass its number to `Session.delivered`."""
 
     number: int
+
+
+@dataclass(frozen=True)
+class Denied:
+    """The broker refuses to take a message of ours, or a subscription."""
+
+    action: str
+    topic: str
+    reason: str
+
+    def by(self, user: str) -> str:
+        """One sentence for the operator."""
+        who = f"user '{user}'" if user else "a client without a user name"
+        return (
+            f"the broker does not let {who} {self.action} '{self.topic}' ({self.reason}): the user "
+            "name of a device must be its id, that of the coordinator 'coordinator'; else correct "
+            "the broker's access list (fededge init broker writes one)"
+        )
 
 
 @dataclass(frozen=True)
@@ -54,4 +72,4 @@ class Incoming:
     ack: Callable[[], None] = field(repr=False, compare=False)
 
 
-Event = Connected | Delivered | Lost | Failed | Incoming
+Event = Connected | Delivered | Denied | Lost | Failed | Incoming

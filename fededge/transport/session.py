@@ -21,6 +21,7 @@ from fededge.credentials import tls
 from fededge.errors import TransportError
 from fededge.transport import paho_client
 from fededge.transport.backpressure import Backlog
+from fededge.transport.denials import Denials
 from fededge.transport.events import Connected, Delivered, Event, Failed, Incoming, Lost, Will
 from fededge.transport.outbox import Outbox, Parcel
 
@@ -34,7 +35,10 @@ UNKNOWN_PROTOCOL = 0x84
 PASSWORD = "the password in FEDEDGE_PASSWORD"
 TAKEN_OVER = 0x8E
 
-CALLBACKS = ("on_connect", "on_disconnect", "on_connect_fail", "on_message", "on_publish")
+CALLBACKS = (
+    *("on_connect", "on_disconnect", "on_connect_fail"),
+    *("on_message", "on_publish", "on_subscribe"),
+)
 """Attributes of paho's client; our methods have the same names with an underscore."""
 
 
@@ -64,6 +68,7 @@ class Session:
         self._outbox = Outbox(self._hand)
         self._counting = False
         self._backlog = Backlog()
+        self._denials = Denials(inbox.put)
         self._hung_up = False
 
     @property
@@ -122,7 +127,7 @@ class Session:
             if lasting:
                 self._subscriptions.update(wanted)
             if topics and self._client is not None and self._client.is_connected():
-                self._client.subscribe(paho_client.subscription_filters(self.broker, wanted))
+                self._subscribe(self._client, wanted)
 
     def unsubscribe(self, *topics: str) -> None:
         with self._lock:
@@ -164,7 +169,13 @@ class Session:
 
     def _publish(self, topic: str, payload: bytes, retain: bool, expiry: int | None) -> int:
         assert self._client is not None, "publish before start"
-        return paho_client.publish(self._client, self.broker, topic, payload, retain, expiry)
+        number = paho_client.publish(self._client, self.broker, topic, payload, retain, expiry)
+        self._denials.sent(number, topic)
+        return number
+
+    def _subscribe(self, client: mqtt.Client, wanted: dict[str, bool]) -> None:
+        _, number = client.subscribe(paho_client.subscription_filters(self.broker, wanted))
+        self._denials.sent(number, *wanted)
 
     def _make_client(self) -> mqtt.Client:
         client = paho_client.make_client(self.broker, self.client_id, self.will, self.keep_seconds)
@@ -202,8 +213,8 @@ class Session:
             self._refused(client, code)
             return
         with self._lock:
-            for one in paho_client.subscription_filters(self.broker, self._subscriptions):
-                client.subscribe([one])
+            for topic, exact in self._subscriptions.items():
+                self._subscribe(client, {topic: exact})
         self._accepted = True
         self._first_answer.put("")
         self.inbox.put(Connected(bool(flags.session_present)))
@@ -268,8 +279,14 @@ class Session:
     def _on_publish(
         self, client: mqtt.Client, userdata: Any, number: int, code: ReasonCode, properties: Any
     ) -> None:
+        self._denials.published(number, code)
         if self._counting:  # only a sender of chunks needs the event
             self.inbox.put(Delivered(number))
+
+    def _on_subscribe(
+        self, client: mqtt.Client, userdata: Any, number: int, codes: Any, properties: Any
+    ) -> None:
+        self._denials.subscribed(number, codes)
 
 
 def _reason(error: OSError) -> str:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from fededge.errors import ConfigError, WireError
 
-__all__ = ["NAME_PATTERN", "VERSION_PATTERN", "Address", "Topics", "check_name"]
+__all__ = ["NAME_PATTERN", "VERSION_PATTERN", "Address", "Topics", "check_name", "federation_of"]
 
 ROOT = "fededge/v1"
 NAME_PATTERN = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
@@ -40,6 +40,14 @@ def check_name(what: str, name: str) -> str:
     return name
 
 
+def federation_of(topic: str) -> str:
+    """The federation of a coordinator's presence, ours or another; empty for any other topic."""
+    match topic.removeprefix(f"{ROOT}/").split("/"):
+        case [name, "coordinator", "status"] if NAME.fullmatch(name):
+            return name
+    return ""
+
+
 @dataclass(frozen=True)
 class Topics:
     """The topics of one federation."""
@@ -58,6 +66,11 @@ class Topics:
     def coordinator(self) -> str:
         """Parent of the coordinator's own `status` and `claim`."""
         return f"{self.root}/coordinator"
+
+    @property
+    def presences(self) -> str:
+        """The presences of all federations' coordinators."""
+        return f"{ROOT}/+/coordinator/status"
 
     def model(self, version: str, chunk: int | str = "+") -> str:
         return f"{self.root}/model/{version}/{chunk}"

@@ -174,6 +174,7 @@ def _facts(
         "method": str(method),
         "seed": str(config.seed),
         "model": f"{spec.name}, head {spec.head}",
+        "labels": ", ".join(spec.labels),
         "layout": layout.hash,
         "encoding": str(encoding),
         "transfer.chunk_bytes": str(config.transfer.chunk_bytes),

@@ -14,6 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
+import msgspec
+
 from fededge.errors import StoreError, WireError
 from fededge.flat import Layout, Vector, blocks
 from fededge.storage import pieces
@@ -26,7 +28,7 @@ from fededge.storage.files import (
     stream_sha256,
 )
 from fededge.wire import container, tensors
-from fededge.wire.messages import Manifest
+from fededge.wire.messages import Manifest, Report
 from fededge_server.machine.facts import Recalled
 from fededge_server.store.journal import Connect
 from fededge_server.store.order_tables import OrderTables, read_paused, read_standings
@@ -36,6 +38,8 @@ from fededge_server.store.tables import Change, CheckedUpdate, Progress
 __all__ = ["Change", "CheckedUpdate", "Progress", "Store"]
 
 log = logging.getLogger("coordinator")
+
+SPOOLED = "SELECT report FROM accepted WHERE number = (SELECT MAX(number) FROM rounds)"
 
 
 class Store(OrderTables, Spool):
@@ -137,6 +141,13 @@ class Store(OrderTables, Spool):
             raise StoreError(f"{path}: unreadable ({error}); restore a backup") from None
 
     # The round that is open
+
+    def spooled(self) -> list[tuple[str, str, str]]:
+        """Version, device and SHA-256 of the open round's updates, as `history` reads."""
+        with self._reading() as journal:
+            rows = journal.execute(SPOOLED).fetchall()
+        reports = [msgspec.json.decode(row, type=Report) for (row,) in rows]
+        return [(each.version, each.device, each.manifest.sha256) for each in reports]
 
     def accept(self, *updates: CheckedUpdate) -> None:
         """Make updates durable that passed their checks, then take them; a group costs one commit.

@@ -42,9 +42,6 @@ ASKED = (
 )
 
 
-SPOOLED = "SELECT report FROM accepted WHERE number = (SELECT MAX(number) FROM rounds)"
-
-
 @dataclass(frozen=True)
 class Progress:
     """Where a run stands: how many rounds are done, and the version they led to.
@@ -91,6 +88,8 @@ class JournalTables(Journal):
         with self._transaction() as journal:
             known = dict(journal.execute("SELECT name, value FROM facts"))
             other = {name: now for name, now in facts.items() if known.get(name, now) != now}
+            if other.keys() & {"model", "labels"}:
+                other.pop("layout", None)  # it follows from them, and tells nobody anything
             if other:
                 begun = ", ".join(f"{name} = {known[name]}" for name in other)
                 asked = ", ".join(f"{name} = {now}" for name, now in other.items())
@@ -129,13 +128,6 @@ class JournalTables(Journal):
             asked = [device for (row,) in journal.execute(ASKED) for device in json.loads(row)]
             out = (device for (device,) in journal.execute("SELECT device FROM quarantined"))
             return frozenset(asked), frozenset(out)
-
-    def spooled(self) -> list[tuple[str, str, str]]:
-        """Version, device and SHA-256 of the open round's updates, as `history` reads."""
-        with self._reading() as journal:
-            rows = journal.execute(SPOOLED).fetchall()
-        reports = [msgspec.json.decode(row, type=Report) for (row,) in rows]
-        return [(each.version, each.device, each.manifest.sha256) for each in reports]
 
     # Changes by an operator
 

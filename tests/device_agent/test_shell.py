@@ -13,10 +13,20 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fededge.config import AgentConfig, DataConfig
 from fededge.credentials.signing_keys import make_keys, read_signing_key
 from fededge.errors import DiskFullError, FedEdgeError
+from fededge.transport.events import Denied
 from fededge.transport.session import Connected, Incoming, Lost
 from fededge.wire import chunks, reports, tensors
 from fededge.wire.chunks import whole
-from fededge.wire.messages import Claim, Reply, State, Status, TaskMessage, decode, encode
+from fededge.wire.messages import (
+    Claim,
+    Presence,
+    Reply,
+    State,
+    Status,
+    TaskMessage,
+    decode,
+    encode,
+)
 from fededge.wire.signing import sign
 from fededge.wire.topics import Topics
 from fededge_agent.agent import Agent, Surroundings
@@ -419,6 +429,73 @@ def test_a_device_is_unable_until_its_data_changes(tmp_path: Path, make: Make) -
     assert shell.asked == [prepare] * 3
     shell.prepared(STATE)
     assert shell.status.activity != "unable"
+
+
+def presence_of(federation: str, online: bool = True) -> bytes:
+    return encode(Presence("0b" * 16, online, federation))
+
+
+def test_a_typo_in_the_federations_name_is_told_with_the_names_that_there_are(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    shell = make(False)
+    shell.pass_time(29)
+    assert shell.status.problem == ""
+    shell.pass_time(2)
+    name = STATE.federation + "s"
+    shell.hear(Topics(name).coordinator + "/status", presence_of(name))
+    shell.hear("fededge/v1/+/coordinator/status", presence_of("x"))
+    shell.pass_time(6)
+    said = (
+        f"no state of federation '{STATE.federation}' has come: the broker knows no federation "
+        f"'{STATE.federation}'; did you mean '{name}'? (known: {name})"
+    )
+    assert shell.status.problem == said
+    assert said in caplog.text
+    shell.pass_time(600)
+    assert caplog.text.count(said) == 1
+    shell.hears("state", STATE)
+    assert shell.status.problem == ""
+
+
+def test_a_device_that_hears_nothing_says_what_may_be_wrong(make: Make) -> None:
+    shell = make(False)
+    shell.pass_time(40)
+    assert "its coordinator has not started yet, the name is wrong" in shell.status.problem
+
+
+def test_the_state_of_a_coordinator_that_is_gone_is_told_as_an_old_one(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    shell = make(False)
+    shell.hears("state", STATE)
+    topic = f"{TOPICS.coordinator}/status"
+    for online in (False, False, True, True):
+        shell.hear(topic, presence_of(STATE.federation, online))
+    lines = [r.message for r in caplog.records if r.message.startswith("the coordinator is")]
+    assert lines == [
+        "the coordinator is offline: its last state stands, and nothing is asked",
+        "the coordinator is online again",
+    ]
+
+
+def test_a_forged_presence_of_the_coordinator_is_dropped(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    shell = make(True)
+    shell.hear(f"{TOPICS.coordinator}/status", presence_of(STATE.federation, False))
+    assert "the coordinator is offline" not in caplog.text
+    assert "the message is not signed" in caplog.text
+
+
+def test_what_the_broker_denies_is_in_the_status_until_the_next_connection(make: Make) -> None:
+    shell = make(False)
+    shell.link.broker.username = "other"  # type: ignore[attr-defined]
+    shell.take(Denied("publish", TOPICS.device("box", "report"), "Not authorized"))
+    assert shell.status.problem.startswith("the broker does not let user 'other' publish 'fededge")
+    shell.take(shell.link.connect())
+    assert shell.status.problem == ""
 
 
 @pytest.mark.parametrize("step", ["expect", "keep", "check_model"])

@@ -236,3 +236,14 @@ def test_threads_follow_the_network_unless_they_are_set(tmp_path: Path) -> None:
 def test_the_machine_that_runs_this_test_is_examined() -> None:
     assert isinstance(choose("auto"), Hardware)
     assert choose("cpu").device == "cpu"
+
+
+def test_more_threads_than_cores_are_taken_with_a_warning(tmp_path: Path) -> None:
+    """The bits of a simulation with as many threads may be wanted."""
+    probe = box(tmp_path, CPU_ONLY, {})
+    chosen = examine("cpu", threads=1000, probe=probe)
+    assert chosen.hardware.threads == 1000
+    assert [str(each) for each in chosen.findings] == [
+        "1000 threads share 4 cores: that is slower; fix: threads = 4, or 0"
+    ]
+    assert examine("cpu", threads=4, probe=probe).findings == ()

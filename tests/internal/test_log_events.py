@@ -43,5 +43,11 @@ def test_each_name_is_used() -> None:
     )
     given = {name for name in EVENTS if f'"{name}"' in source}
     # Made by other functions than those that log
-    spoken = {"message-dropped", "name-contested", "update-dropped", "update-settled"}
+    spoken = {
+        "access-denied",
+        "message-dropped",
+        "name-contested",
+        "update-dropped",
+        "update-settled",
+    }
     assert {*EVENTS} == begun - {UNNAMED} | given | spoken

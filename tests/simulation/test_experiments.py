@@ -266,6 +266,20 @@ def test_simulate_writes_what_it_promises(tmp_path: Path, result: Result) -> Non
     assert written["model_sha256"] == result.model_sha256
 
 
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="auto takes the accelerator")
+def test_auto_takes_float32_where_a_precision_is_not_to_be_had(
+    tmp_path: Path, result: Result
+) -> None:
+    """And the settings say what was used."""
+    path = tmp_path / "result.json"
+    flags = ["--device", "auto", "--precision", "float16", "--json", str(path)]
+    assert main(["simulate", *FLAGS, *flags]) == 0
+    written = json.loads(path.read_text())
+    used = written["experiment"]
+    assert (used["device"], used["precision"]) == ("cpu", "float32")
+    assert written["model_sha256"] == result.model_sha256
+
+
 def test_an_interrupted_comparison_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

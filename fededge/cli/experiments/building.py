@@ -17,7 +17,7 @@ from fededge._internal.suggestions import unknown
 from fededge.cli.experiments.data_flag import split_source
 from fededge.cli.experiments.flags import FLAGS
 from fededge.errors import ConfigError, WireError
-from fededge.hardware import choose
+from fededge.hardware import Hardware, choose
 from fededge.simulation.experiment import Experiment
 from fededge.simulation.presets import preset
 from fededge.wire.encoding import Encoding
@@ -56,17 +56,18 @@ def experiment(
     method.needs(models.probe_network(made.model, made.head))
     if not 1 <= options.workers <= 256:
         raise ConfigError(f"--workers {options.workers}: must be 1 to 256")
-    device = _device(made.device, made.threads, made.precision)
-    return msgspec.structs.replace(made, method_files=method.files, device=device)
+    taken = _hardware(made.device, made.threads, made.precision)
+    used = {"device": taken.device, "precision": taken.precision.value}
+    return msgspec.structs.replace(made, method_files=method.files, **used)
 
 
 @cache
-def _device(device: str, threads: int, precision: str) -> str:
-    """Return the device that is used, for the result's settings; refuse what does not work here.
+def _hardware(device: str, threads: int, precision: str) -> Hardware:
+    """Return the hardware that is used, for the result's settings; refuse what does not work here.
 
     Cached: a comparison asks for every method and seed, and the choice is logged.
     """
-    return choose(device, threads, precision).device
+    return choose(device, threads, precision)
 
 
 def converted(values: Mapping[str, Any], kind: type[T]) -> T:

@@ -527,3 +527,14 @@ def test_reports_and_refusals_are_kept_for_the_last_thousand_versions(store: Sto
     refused = store._journal.execute("SELECT MIN(number), COUNT(*) FROM refused").fetchone()
     assert refused == (3, 1000)
     reopened(store).verify()
+
+
+def test_labels_that_differ_are_told_as_labels(store: Store) -> None:
+    """The layout follows from them: its hash would tell nobody anything."""
+    store.agree({"labels": "cat, dog", "layout": "ab" * 32, "seed": "0"})
+    with pytest.raises(ConfigError) as caught:
+        store.agree({"labels": "cat, dog, cow", "layout": "cd" * 32, "seed": "0"})
+    assert "was begun with labels = cat, dog, the configuration now says labels = cat" in str(
+        caught.value
+    )
+    assert "layout" not in str(caught.value)
