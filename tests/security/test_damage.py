@@ -152,7 +152,7 @@ class Started:
 @contextlib.contextmanager
 def started(folders: Path, name: str, kind: str, case: Case, place: Path) -> Iterator[Started]:
     copy = place / "copy"
-    shutil.copytree(folders / name, copy)
+    shutil.copytree(folders / name, copy, ignore=shutil.ignore_patterns("*.sock"))
     case.damage(copy / "state")
     with Broker(place / "broker", kind="mosquitto") as broker:
         config = copy / "config.toml"
