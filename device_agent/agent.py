@@ -151,8 +151,10 @@ class Agent:
             config.device, machine, self.runner, self.exports.promotion, self.trust, holder
         )
         session = self._session(statuses.offline())
-        egress = Egress(session, self.topics, config.device, Path(config.state) / "ledger.json")
+        ledger = Path(config.state) / "ledger.json"
+        egress = Egress(session, self.topics, config.device, ledger, self.store)
         egress.open(begun=index.last_accepted is not None or index.count > 1)
+        self.runner.foresee = egress.foreseen
         return AgentShell(
             AgentParts(
                 topics=self.topics,

@@ -2,7 +2,8 @@
 
 Allowed are the device's status, claims to its name, the tensors of the layout, and the scalars that
 the method lists. Anything else raises before it is sent. The ledger is on disk before an update
-leaves: after a crash it may count too much, never too little.
+leaves: after a crash it may count too much, never too little. The bytes that a turn is going to
+send are made durable with the turn itself; only bytes beyond them need a sync of their own.
 """
 
 from __future__ import annotations
@@ -13,17 +14,19 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
 from fededge.errors import EgressError, StoreError
-from fededge.storage.files import replace_file
+from fededge.storage.files import replace_file, replacing
 from fededge.storage.sealed import read_sealed, sealed
 from fededge.transport.outbox import Parcel
 from fededge.transport.session import Session, Will
 from fededge.wire import chunks, reports, tensors
 from fededge.wire.chunks import Payload
 from fededge.wire.messages import Claim, Manifest, Report, Status, encode
+from fededge.wire.source import Source
 from fededge.wire.topics import Topics
 
 __all__ = ["Egress"]
@@ -35,29 +38,68 @@ ATTACHED_EXPIRY = 60
 """Seconds that the broker keeps a report with its update: the next report asks for a decision."""
 
 
+UPDATE = frozenset({"report", "scalar", "tensor", "framing"})
+"""Kinds of fields that leave with an update; the others say what the device is doing."""
+
+
+class DurableCounts(Protocol):
+    """Keeps at least the bytes that have left, by field, where no power cut can reach them.
+
+    They are empty while the ledger's own file is durable.
+    """
+
+    @property
+    def ledger(self) -> Mapping[str, int]: ...
+    def count(self, ledger: Mapping[str, int]) -> None: ...
+
+
 class Egress:
     """Sends what the contract allows, and counts its bytes by field."""
 
-    def __init__(self, session: Session, topics: Topics, device: str, ledger: Path) -> None:
+    def __init__(
+        self,
+        session: Session,
+        topics: Topics,
+        device: str,
+        ledger: Path,
+        durable: DurableCounts,
+    ) -> None:
         self.session = session
         self.topics = topics
         self.device = device
         self.path = ledger
+        self.durable = durable
         self.ledger: Counter[str] = Counter()
 
     def open(self, begun: bool = False) -> None:
         """Read the ledger of an earlier process; warn if `begun` and there is none."""
-        if not self.path.exists():
+        bound = self.durable.ledger
+        counts = read_sealed(self.path, dict[str, int])
+        if counts is None and bound:
+            log.warning("%s: missing or damaged; counting goes on from the index", self.path)
+        elif counts is None:
+            if self.path.exists():
+                raise StoreError(f"{self.path}: unreadable or damaged; restore or remove it")
             if begun:
                 log.warning("%s: missing; counting starts again from zero", self.path)
-            return
-        counts = read_sealed(self.path, dict[str, int])
-        if counts is None:
-            raise StoreError(f"{self.path}: unreadable or damaged; restore or remove it")
-        self.ledger = Counter(counts)
+        self.ledger = Counter(counts or {}) | Counter(bound)  # the larger of each
 
-    def save(self) -> None:
-        replace_file(self.path, sealed(self.ledger) + b"\n")
+    def _save(self) -> None:
+        """Make the counts durable, unless they are; the file is for `fededge audit`."""
+        bound = self.durable.ledger
+        over = (count > bound.get(name, 0) for name, count in self.ledger.items() if _leaves(name))
+        if any(over):
+            self.durable.count(self.ledger)
+        with replacing(self.path, synced=False) as file:
+            file.write(sealed(self.ledger) + b"\n")
+
+    def foreseen(self, report: Report, update: Source) -> Counter[str]:
+        """The ledger after an update, and its report, have left once."""
+        counts = Counter(self.ledger)
+        _count_report(counts, report, encode(report))
+        _count_chunks(counts, report.manifest, range(report.manifest.chunks), update)
+        counts["framing"] += len(reports.join(report, b"")) - len(encode(report))
+        return counts
 
     def claimed(self, claim: Claim) -> None:
         """Count the claim to our name, which is sent before the session starts."""
@@ -72,7 +114,8 @@ class Egress:
     def last_words(self, status: Status) -> Will:
         """Count the last status; `Session.stop` sends it."""
         words = self._words(status)
-        self.save()
+        replace_file(self.path, sealed(self.ledger) + b"\n")
+        self.durable.count({})
         return words
 
     def report(
@@ -88,7 +131,7 @@ class Egress:
         if payload is not None and (chunk := self._only_chunk(report, payload)) is not None:
             words, expiry = reports.join(report, chunk), ATTACHED_EXPIRY
             self.ledger["framing"] += len(words) - len(chunk) - len(encode(report))
-        self.save()
+        self._save()
         self.session.publish(self.topics.device(self.device, "report"), words, expiry=expiry)
 
     def _only_chunk(self, report: Report, payload: Payload) -> bytes | None:
@@ -96,7 +139,7 @@ class Egress:
         self._check_payload(report, payload)
         chunk = _chunk(payload, 0)
         if chunk is not None:
-            self._count(report.manifest, (0,), tensors.spans(payload.source))
+            _count_chunks(self.ledger, report.manifest, (0,), payload.source)
         return chunk
 
     def _check_payload(self, report: Report, payload: Payload) -> None:
@@ -116,8 +159,8 @@ class Egress:
             for index, topic in topics.items()
             if index < manifest.chunks and not self.session.sending(topic)
         )
-        self._count(manifest, indices, tensors.spans(payload.source))
-        self.save()
+        _count_chunks(self.ledger, manifest, indices, payload.source)
+        self._save()
         for index in indices:
             make = functools.partial(_chunk, payload, index)
             self.session.send(Parcel(topics[index], make, expiry=CHUNK_EXPIRY))
@@ -136,28 +179,39 @@ class Egress:
             if name not in allowed or not isinstance(value, float) or not math.isfinite(value):
                 raise EgressError(f"scalar '{name}' is not in the method's contract, or not finite")
         payload = encode(report)
-        in_scalars = 0
-        for name, value in report.scalars.items():
-            size = len(msgspec.json.encode({name: value})) - len("{}")
-            self.ledger[f"scalar {name}"] += size
-            in_scalars += size
-        self.ledger["report"] += len(payload) - in_scalars
+        _count_report(self.ledger, report, payload)
         return payload
 
-    def _count(
-        self, manifest: Manifest, indices: Iterable[int], fields: Mapping[str, tuple[int, int]]
-    ) -> None:
-        """Count the bytes of chunks by the tensors that they carry."""
-        for index in indices:
-            start = index * manifest.chunk_bytes
-            end = min(start + manifest.chunk_bytes, manifest.bytes)
-            framing = chunks.HEADER.size + end - start
-            for name, (first, last) in fields.items():
-                size = min(end, last) - max(start, first)
-                if size > 0:
-                    self.ledger[f"tensor {name}"] += size
-                    framing -= size
-            self.ledger["framing"] += framing
+
+def _leaves(field: str) -> bool:
+    """True for a field of an update or of its report."""
+    return field.split(maxsplit=1)[0] in UPDATE
+
+
+def _count_report(ledger: Counter[str], report: Report, payload: bytes) -> None:
+    in_scalars = 0
+    for name, value in report.scalars.items():
+        size = len(msgspec.json.encode({name: value})) - len("{}")
+        ledger[f"scalar {name}"] += size
+        in_scalars += size
+    ledger["report"] += len(payload) - in_scalars
+
+
+def _count_chunks(
+    ledger: Counter[str], manifest: Manifest, indices: Iterable[int], update: Source
+) -> None:
+    """Count the bytes of chunks by the tensors that they carry."""
+    fields = tensors.spans(update)
+    for index in indices:
+        start = index * manifest.chunk_bytes
+        end = min(start + manifest.chunk_bytes, manifest.bytes)
+        framing = chunks.HEADER.size + end - start
+        for name, (first, last) in fields.items():
+            size = min(end, last) - max(start, first)
+            if size > 0:
+                ledger[f"tensor {name}"] += size
+                framing -= size
+        ledger["framing"] += framing
 
 
 def _chunk(payload: Payload, index: int) -> bytes | None:

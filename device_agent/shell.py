@@ -285,7 +285,7 @@ class AgentShell(ServiceShell[events.Event, commands.Command, Status]):
         attached = command.attached and turn.report.manifest.chunks == 1
         if not command.chunks and not attached:
             self._report(turn.report)
-        elif (payload := self.parts.store.update()) is None:
+        elif (payload := self.parts.store.update(command.chunks)) is None:
             self.handle(events.TurnLost())
         elif attached:
             self._report(turn.report, payload)

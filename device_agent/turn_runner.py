@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from collections.abc import Callable, Mapping
 from typing import BinaryIO
 
 from fededge._internal.torch_process import RemoteError
 from fededge.config import AgentConfig
 from fededge.errors import FedEdgeError, ProcessDiedError
 from fededge.flat import Vector
+from fededge.storage.source import FileSource
 from fededge.wire.encoding import Encoding
-from fededge.wire.messages import Manifest, State
+from fededge.wire.messages import Manifest, Report, State
+from fededge.wire.source import Source
 from fededge_agent.exports.export_requests import PersonalModel
 from fededge_agent.requests import PreparedJob, TurnTrainer
 from fededge_agent.store import AgentStore
@@ -27,6 +30,7 @@ __all__ = ["TurnRunner"]
 class TurnRunner:
     """A device's trainer, and the facts about the job that it prepared.
 
+    `foresee`: the bytes that have left, by field, once an update has.
     The facts stay when the trainer is stopped. The worker's thread calls; the loop's thread reads
     the facts, checks models, and calls `expect` and `abandon`.
     """
@@ -38,6 +42,7 @@ class TurnRunner:
         self.job: PreparedJob | None = None
         self.state: State | None = None
         self.encoding = Encoding()
+        self.foresee: Callable[[Report, Source], Mapping[str, int]] = lambda *_: store.ledger
 
     @property
     def layout_hash(self) -> str:
@@ -134,7 +139,8 @@ class TurnRunner:
         except (FedEdgeError, RemoteError):
             self.store.drop_turn()
             raise
-        self.store.save_turn(turn)
+        update = FileSource(self.store.folder / turn.update.name)
+        self.store.save_turn(turn, self.foresee(turn.report, update))
 
     def hand_over(self) -> PersonalModel | None:
         """The turn's personal model, for the exporter; call it after the update is reported."""

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -38,6 +40,9 @@ log = logging.getLogger("agent")
 LAST_JOB = 10.0
 """Seconds that a stop waits for the worker: it does not wait for a long training."""
 
+PAUSE = 0.25
+"""Seconds without a job after a turn: then it is followed up."""
+
 UNFIT = (
     "the device's data does not fit the labels and inputs that the federation announces: its own "
     "log says why"
@@ -54,7 +59,11 @@ class WorkerFailed:
 
 
 class Worker:
-    """One thread and its jobs. The constructor only stores; `start` and `stop` do."""
+    """One thread and its jobs. The constructor only stores; `start` and `stop` do.
+
+    A turn is followed up by the handover of its personal model to the exporter and by its metrics:
+    when no other job has come for a moment, and at intervals while turns follow each other at once.
+    """
 
     def __init__(
         self, runner: TurnRunner, exports: ExportWorker, inbox: queue.SimpleQueue[Any]
@@ -63,6 +72,8 @@ class Worker:
         self.exports = exports
         self.inbox = inbox
         self.busy = False
+        self._put_off: list[Job] = []
+        self._measured = -math.inf
         self._jobs: queue.Queue[Job | None] = queue.Queue()
         self._thread = threading.Thread(target=self._run, name="worker", daemon=True)
 
@@ -104,9 +115,14 @@ class Worker:
     def _run(self) -> None:
         while (job := self._next()) is not None:
             self.finish(job)
+        self.finish(self._follow_up)
 
     def _next(self) -> Job | None:
         """The next job; the trainer ends if there is none for a while."""
+        if self._put_off:
+            with contextlib.suppress(queue.Empty):
+                return self._jobs.get(timeout=PAUSE)
+            self.finish(self._follow_up)
         try:
             return self._jobs.get(timeout=self.runner.config.hardware.idle)
         except queue.Empty:
@@ -151,11 +167,13 @@ class Worker:
         def unable(why: str, error: Exception) -> None:
             self.inbox.put(events.Unable(state, why, _cause(error)))
 
+        self._follow_up()  # the trainer is about to forget the last turn
         with self._telling("the preparation failed", unable):
             self.runner.prepare(state)
             self.inbox.put(events.Prepared(state, self.runner.most_bytes))
 
     def _turn(self, state: State) -> None:
+        self._put_off = []
         try:
             self._train(state)
         finally:
@@ -178,14 +196,35 @@ class Worker:
             except StoppedError:
                 self.inbox.put(events.Abandoned())
         if trained:
-            with self._telling("no personal model was made", _log):
-                model = self.runner.hand_over()
-                if model is not None:
-                    self.exports.offer(model)
-            with self._telling("the turn was not measured", _log):
-                self.runner.measure()
+            self._after_turn()
+
+    def _after_turn(self) -> None:
+        """Follow a turn up: at once with what is due, with the rest when no turn follows."""
+        due_at = self._measured + self.runner.config.export.interval
+        jobs = {self._hand_over: self.exports.left(), self._measure: time.monotonic() >= due_at}
+        self._put_off = [job for job, due in jobs.items() if not due]
+        for job, due in jobs.items():
+            if due:
+                job()
+
+    def _follow_up(self) -> None:
+        jobs, self._put_off = self._put_off, []
+        for job in jobs:
+            job()
+
+    def _hand_over(self) -> None:
+        with self._telling("no personal model was made", _log):
+            model = self.runner.hand_over()
+            if model is not None:
+                self.exports.offer(model)
+
+    def _measure(self) -> None:
+        with self._telling("the turn was not measured", _log):
+            self.runner.measure()
+        self._measured = time.monotonic()
 
     def _release(self) -> None:
+        self._follow_up()
         if self.runner.job is not None:
             self.exports.release()
 

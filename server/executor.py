@@ -167,12 +167,12 @@ class CommandExecutor:
         parts, versions = self.parts, self.parts.versions
         number = parts.view.round
         current, limit = versions.current(number), parts.rounds.limit(versions.norm)
-        if command.data:
-            parts.store.keep_whole(report.version, device, command.data)
         try:
-            norm = parts.merging.check(device, report, current, limit)
+            norm = parts.merging.check(device, report, current, limit, command.data)
         except WireError as error:
             return [events.Bad(device, str(error), report.version)]
+        if command.data:
+            parts.store.keep_whole(report.version, device, command.data)
         self.group.append(CheckedUpdate(device, report, number, norm))
         return []
 

@@ -87,6 +87,7 @@ class RunningCoordinator(ServiceShell[Event, Command, Presence]):
         if self.parts.judge.request.open and not self.parts.view.full:
             self.do(FulfilRequest())
         self.parts.publisher.refresh()
+        self.parts.store.sync_marks()
 
     def _look_for_space(self) -> None:
         enough = SPARE_UPDATES * self.parts.versions.update_limit

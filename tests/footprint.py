@@ -155,7 +155,7 @@ def _turns(
     for number in range(2):
         gauge("fetch", fetch)
         gauge("train", partial(runner.train, msgspec.structs.replace(state, round=number)))
-        turns.finished = None  # as the follow-up, which is left out here, begins
+        turns.finished = turns.unmeasured = None  # as the follow-up, which is left out here, begins
         gauge("send", send)
         store.settle(accepted=True)
     return gauge.peaks

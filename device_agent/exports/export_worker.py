@@ -87,6 +87,11 @@ class ExportWorker:
             self._schedule.turn_ended(time.monotonic())
             self._changed.notify()
 
+    def left(self) -> bool:
+        """A turn left a personal model; True if the export is due although the device is busy."""
+        with self._changed:
+            return self._schedule.left(time.monotonic())
+
     def offer(self, model: PersonalModel) -> None:
         with self._changed:
             dropped = self._schedule.offer(model, time.monotonic())

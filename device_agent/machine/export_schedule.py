@@ -59,6 +59,11 @@ class ExportSchedule(StateMachine[ExportState], Generic[M]):
     def turn_ended(self, now: float) -> None:
         self._idle_since = now
 
+    def left(self, now: float) -> bool:
+        """A turn left a model, which may be offered later; True if it is due now, at the latest."""
+        self._since = min(self._since, now)
+        return now >= self._since + self.interval
+
     def offer(self, model: M, now: float) -> M | None:
         """Let a model wait; returns the older one whose place it takes."""
         self._move(OFFERED, AFTER_OFFER[self.state])

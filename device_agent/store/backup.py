@@ -1,6 +1,6 @@
 """The agent's part of a backup: its index and the files that it names, its ledger and its trust.
 
-The agent may run meanwhile. It replaces its index after its files, and removes files that no index
+The agent may run meanwhile. It writes its index after its files, and removes files that no index
 names: if one of them is gone, the agent went on, and the index is read again. Personal models are
 not part of it: the next turn makes one.
 """
@@ -16,7 +16,7 @@ from fededge.errors import StoreError
 from fededge.storage.archive import Contents, retried, write_archive
 from fededge.storage.sealed import read_sealed, sealed
 from fededge_agent.store.index import Index, StoredFile
-from fededge_agent.store.index_file import IndexFile
+from fededge_agent.store.index_file import IndexFile, newest
 from fededge_agent.store.model_file import model_path
 from fededge_agent.store.store import PRIVATE
 
@@ -37,8 +37,7 @@ def _attempt(state: Path, path: Path, about: Contents) -> Contents:
     index = _index(state)
     stands = f"{index.count} turns" + (f", run {index.run}" if index.run else "")
     with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as name:
-        copies = IndexFile(Path(name))
-        for place in (copies.path, copies.before):
+        for place in IndexFile(Path(name)).paths:
             place.write_bytes(sealed(index))
         files: Files = {f"{PRIVATE}/{each.name}": (each, "") for each in Path(name).iterdir()}
         files |= _named(state / PRIVATE, index)
@@ -50,9 +49,11 @@ def _attempt(state: Path, path: Path, about: Contents) -> Contents:
 def _index(state: Path) -> Index:
     """The current index, or the one before it if that is damaged."""
     files = IndexFile(state / PRIVATE)
-    index = read_sealed(files.path, Index) or read_sealed(files.before, Index)
+    first, second = (read_sealed(path, Index) for path in files.paths)
+    at = newest((first, second))
+    index = second if at else first
     if index is None:
-        raise StoreError(f"{files.path}: missing or unreadable: there is nothing to back up")
+        raise StoreError(f"{files.paths[0]}: missing or unreadable: there is nothing to back up")
     return index
 
 

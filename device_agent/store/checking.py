@@ -7,9 +7,10 @@ from pathlib import Path
 
 from fededge.storage.sealed import read_sealed
 from fededge_agent.store.index import Index, StoredFile
-from fededge_agent.store.index_file import IndexFile
+from fededge_agent.store.index_file import IndexFile, newest
 from fededge_agent.store.model_file import is_intact, model_path
-from fededge_agent.store.store import PRIVATE, SUFFIXES
+from fededge_agent.store.store import PRIVATE
+from fededge_agent.store.sweeping import SUFFIXES
 
 __all__ = ["damage"]
 
@@ -24,15 +25,15 @@ def damage(state: Path) -> list[tuple[str, bool]]:
 
 def _damage(folder: Path) -> Iterator[tuple[str, bool]]:
     files = IndexFile(folder)
-    index, before = read_sealed(files.path, Index), read_sealed(files.before, Index)
-    current = index or before
-    if current is None:
+    first, second = (read_sealed(path, Index) for path in files.paths)
+    at = newest((first, second))
+    if at is None:
         if _begun(folder):
-            yield f"{files.path}: unreadable, and so is the one before", False
+            yield f"{files.paths[0]}: unreadable, and so is the one before", False
         return
-    if index is None or before is None:
-        yield f"{files.path if index is None else files.before}: missing or damaged", True
-    yield from _files(folder, current)
+    if first is None or second is None:
+        yield f"{files.paths[1 - at]}: missing or damaged", True
+    yield from _files(folder, first if at == 0 else second)
 
 
 def _begun(folder: Path) -> bool:
@@ -42,7 +43,8 @@ def _begun(folder: Path) -> bool:
     )
 
 
-def _files(folder: Path, index: Index) -> Iterator[tuple[str, bool]]:
+def _files(folder: Path, index: Index | None) -> Iterator[tuple[str, bool]]:
+    assert index is not None
     if index.private is not None and not is_intact(folder, index.private):
         spare = index.earlier is not None and is_intact(folder, index.earlier)
         yield f"{folder / index.private.name}: the private state is damaged", spare

@@ -47,6 +47,8 @@ class Index(Struct, frozen=True, rename={"last_accepted": "settled", "missed": "
     The files of `missed` are gone: it names the turn that is not taken again.
     `earlier` is the private state before the current one: a damaged turn starts again from there.
     `trusted` is the issue number of the newest signed state that the agent has believed.
+    `ledger` has at least the bytes that have left by field; empty if the ledger's own file counts.
+    `serial` grows with every change.
     `format` grows when an older version of FedEdge could not go on from it.
     """
 
@@ -61,6 +63,8 @@ class Index(Struct, frozen=True, rename={"last_accepted": "settled", "missed": "
     missed: SavedTurn | None = None
     count: int = 0
     trusted: int = 0
+    ledger: dict[str, int] = {}
+    serial: int = 0
     format: int = FORMAT
 
 

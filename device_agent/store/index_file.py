@@ -1,50 +1,84 @@
-"""The index on disk: replaced atomically, with a copy of the one before it."""
+"""The index on disk: two files that are written in turn, the one with the higher serial counts."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from fededge.errors import StoreError
-from fededge.storage.files import replace_file
+from fededge.storage.files import disk_error, fsync_file, replace_file, write_at
 from fededge.storage.sealed import read_sealed, sealed
 from fededge_agent.store.index import FORMAT, Index, IndexFormat
 
-__all__ = ["IndexFile"]
+__all__ = ["IndexFile", "newest"]
 
 log = logging.getLogger("agent")
 
+NAMES = ("agent.json", "agent.before.json")
+
+
+def newest(indices: tuple[Index | None, Index | None]) -> int | None:
+    """Which of the two files counts; None if neither can be read."""
+    first, second = indices
+    if first is None or second is None:
+        return None if first is second else int(first is None)
+    return int(second.serial > first.serial)
+
 
 class IndexFile:
-    """Two files: `path` has the current index, `before` the one before it."""
+    """The index and the one before it, each in a file that has its checksum.
+
+    A change overwrites the file that is not durable, or not the newest: one of the two is whole at
+    any moment. A change that is not synced outlives the process, but not always a power cut: then
+    the last synced one counts. `current` is the index, `spare` the one in the other file.
+    """
 
     def __init__(self, folder: Path) -> None:
-        self.path = folder / "agent.json"
-        self.before = folder / "agent.before.json"
-        self.current = Index(instance="")
+        self.folder = folder
+        self.paths = tuple(folder / name for name in NAMES)
+        self._indices = [Index(instance=""), Index(instance="")]
+        self._newest = self._durable = 1
         self._trusted = 0
+
+    @property
+    def current(self) -> Index:
+        return self._indices[self._newest]
+
+    @property
+    def spare(self) -> Index:
+        return self._indices[1 - self._newest]
+
+    @property
+    def path(self) -> Path:
+        """The file of the current index."""
+        return self.paths[self._newest]
 
     def read(self) -> bool:
         """Read the index, or the one before it if it is damaged; False if neither can be read."""
         self._check_format()
-        index, before = read_sealed(self.path, Index), read_sealed(self.before, Index)
-        found = index or before
-        if found is None:
+        first, second = (read_sealed(path, Index) for path in self.paths)
+        at = newest((first, second))
+        if at is None:
             return False
-        self.current = found
-        if index is None:
-            log.warning("%s: damaged; using the index before it", self.path)
-            self._write(found)
-        elif before is None:
-            log.warning("%s: missing or damaged; writing it again", self.before)
-            _replace(self.before, found)
+        self._newest = self._durable = at
+        self._indices = [index or self.current for index in (first, second)]
+        try:
+            fsync_file(self.path)  # an earlier process may not have
+        except OSError as error:
+            raise disk_error(self.path, error) from None
+        if first is None or second is None:
+            damaged, whole = self.paths[1 - at], self.path.name
+            log.warning("%s: missing or damaged; using the index in %s", damaged, whole)
+            self._write(self.current)
         return True
 
     def _check_format(self) -> None:
-        for path in (self.path, self.before):
+        for path in self.paths:
             found = read_sealed(path, IndexFormat)
             if found is not None and found.format > FORMAT:
                 raise StoreError(
@@ -54,13 +88,13 @@ class IndexFile:
                 )
 
     def begin(self, index: Index) -> None:
-        """Write the first index."""
-        self.current = index
-        self._write(index)
+        """Write the first index, into both files."""
+        for _ in NAMES:
+            self._write(index)
 
-    def change(self, **fields: Any) -> None:
+    def change(self, synced: bool = True, **fields: Any) -> None:
         trusted = max(self._trusted, self.current.trusted)
-        self._write(msgspec.structs.replace(self.current, trusted=trusted, **fields))
+        self._write(msgspec.structs.replace(self.current, trusted=trusted, **fields), synced)
 
     def trust(self, issued: int) -> None:
         """Remember when the newest signed state was issued: with the next change of the index.
@@ -71,16 +105,22 @@ class IndexFile:
         if not self.current.trusted:
             self.change()
 
-    def _write(self, index: Index) -> None:
-        """Replace both files; each time the folder is synced.
-
-        So the files that the new index names are in the folder before the index is.
-        """
-        _replace(self.before, self.current)
-        _replace(self.path, index)
-        self.current = index
-
-
-def _replace(path: Path, index: Index) -> None:
-    replace_file(path, sealed(index))
-    path.chmod(0o600)  # until then the mode of the folder keeps others out
+    def _write(self, index: Index, synced: bool = True) -> None:
+        """Overwrite the file beside the durable one; what the index names is on disk already."""
+        at = 1 - self._durable
+        path = self.paths[at]
+        index = msgspec.structs.replace(index, serial=self.current.serial + 1)
+        try:
+            if path.exists():
+                write_at(path, 0, sealed(index) + b"\n", os.O_TRUNC)
+            else:  # a new file is whole or not there: the first of all has no other beside it
+                replace_file(path, sealed(index) + b"\n")
+                path.chmod(0o600)  # until then the mode of the folder keeps others out
+            if synced:
+                fsync_file(path)
+        except OSError as error:
+            with contextlib.suppress(OSError):  # a failed change must not count after a restart
+                os.truncate(path, 0)
+            raise disk_error(path, error) from None
+        self._indices[at] = index
+        self._newest, self._durable = at, at if synced else self._durable

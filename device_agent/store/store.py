@@ -1,20 +1,22 @@
 """The agent's files: its identity, the held model, private state, and the last update.
 
-One small index names the others and is replaced atomically, so private state and update change
+One small index names the others and is written atomically, so private state and update change
 together or not at all. The agent's process alone writes the index; its trainer process writes the
 files of a turn before the index names them. Every file is checked by its SHA-256 when it is read.
 The previous index and the previous private state are kept, in case the current ones are damaged.
+A turn is synced before its update leaves. The coordinator's answer and the model can be had again:
+they are written without a sync, and become durable with the next turn.
 Only the agent's user can enter the folder; the models for apps are elsewhere.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import shutil
 import threading
 import uuid
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO
 
@@ -22,25 +24,20 @@ from fededge.errors import StoreError, WireError
 from fededge.storage import pieces
 from fededge.storage.files import (
     disk_error,
-    fsync_file,
-    fsync_folder,
     make_folder,
 )
-from fededge.storage.source import FileSource
 from fededge.wire.chunks import Payload
 from fededge.wire.messages import Manifest
 from fededge_agent.store.folder_lock import take_lock
 from fededge_agent.store.index import Index, SavedTurn, StoredFile, TrainedTurn
 from fededge_agent.store.index_file import IndexFile
 from fededge_agent.store.model_file import Reader, is_intact, model_path, read_vectors
+from fededge_agent.store.outgoing import UpdateReader, sync_turn
+from fededge_agent.store.sweeping import SUFFIXES, private_names, sweep
 
 __all__ = ["PRIVATE", "AgentStore", "exports_folder"]
 
 log = logging.getLogger("agent")
-
-SUFFIXES = frozenset({".update", ".accepted", ".private", ".safetensors", ".new"})
-"""Files that are removed once the index does not name them."""
-
 
 PRIVATE = "private"
 """The agent's own folder within its state folder."""
@@ -61,6 +58,7 @@ class AgentStore:
         self._index = IndexFile(self.folder)
         self._lock: IO[str] | None = None
         self._training = False  # the files of the next turn are being written
+        self._updates = UpdateReader(self.folder)
         self._changing = threading.RLock()  # the loop settles turns, the worker saves them
 
     @property
@@ -105,8 +103,8 @@ class AgentStore:
         left = [p for p in self.folder.iterdir() if p.suffix in ours or p.match("agent*.json")]
         if left:
             raise StoreError(
-                f"{self._index.path}: unreadable, and so is the one before; restore a backup, or "
-                f"remove {self.folder} to begin as a new device without its private state"
+                f"{self._index.paths[0]}: unreadable, and so is the one before; restore a backup, "
+                f"or remove {self.folder} to begin as a new device without its private state"
             )
         self._index.begin(Index(instance=uuid.uuid4().hex))
 
@@ -171,13 +169,11 @@ class AgentStore:
             pieces.forget(part)
             raise
         try:
-            fsync_file(part)
             os.replace(part, self._model(version))
-            fsync_folder(self.folder)
         except OSError as error:
             raise disk_error(part, error) from None
         with self._changing:
-            self._index.change(held=version, held_sha256=manifest.sha256)
+            self._index.change(synced=False, held=version, held_sha256=manifest.sha256)
             pieces.forget(part)
             self._sweep()
 
@@ -193,9 +189,14 @@ class AgentStore:
         self._training = True
         return self.index
 
-    def save_turn(self, turn: TrainedTurn) -> None:
-        """Save a turn; `turn.accepted` becomes the private state when the update is accepted."""
+    def save_turn(self, turn: TrainedTurn, ledger: Mapping[str, int] | None = None) -> None:
+        """Save a turn; `turn.accepted` becomes the private state when the update is accepted.
+
+        Args:
+            ledger: at least the bytes that have left once the turn's update has, by field.
+        """
         with self._changing:
+            sync_turn(self.folder, turn, private_names(self.index))
             earlier = self.index.private if self.index.run == turn.report.run else None
             self._index.change(
                 run=turn.report.run,
@@ -204,8 +205,19 @@ class AgentStore:
                 turn=SavedTurn(turn.report, turn.update, turn.accepted),
                 last_accepted=None,
                 count=self.index.count + 1,
+                ledger=dict(ledger or self.index.ledger),
             )
             self.drop_turn()  # no file of this one: the index names them now
+
+    @property
+    def ledger(self) -> Mapping[str, int]:
+        """At least the bytes that have left, by field; empty if the ledger's file counts."""
+        return self.index.ledger
+
+    def count(self, ledger: Mapping[str, int]) -> None:
+        """Make the bytes that have left durable, by field; nothing if the ledger's file counts."""
+        with self._changing:
+            self._index.change(ledger=dict(ledger))
 
     def drop_turn(self) -> None:
         """Remove the files of a turn that was not saved: they may fill the disk."""
@@ -220,30 +232,30 @@ class AgentStore:
             if turn is None:
                 return
             if accepted:
-                self._index.change(
-                    private=turn.private, earlier=private, turn=None, last_accepted=turn
-                )
+                now = {"private": turn.private, "earlier": private, "last_accepted": turn}
+                self._index.change(synced=False, turn=None, **now)
             else:
-                self._index.change(turn=None, missed=turn if late else self.index.missed)
+                missed = turn if late else self.index.missed
+                self._index.change(synced=False, turn=None, missed=missed)
             self._sweep()
 
-    def update(self) -> Payload | None:
+    def update(self, wanted: Iterable[int] = ()) -> Payload | None:
         """The update of the outgoing turn; None if it is damaged, and its turn must be taken again.
 
         The private state is then reset to the one that the turn began with, so that training gives
         the same update. `turn.private` is kept: the coordinator may have the update already.
+
+        Args:
+            wanted: the chunks that were asked for.
         """
         turn = self.outgoing
         assert turn is not None
-        path = self.folder / turn.update.name
-        with contextlib.suppress(OSError, StoreError):
-            payload = Payload.of(FileSource(path), turn.report.manifest.chunk_bytes)
-            if payload.facts.sha256 == turn.update.sha256:
-                return payload
-        log.warning("%s: damaged; taking its turn again", path)
-        with self._changing:
-            self._index.change(private=self.index.earlier, last_accepted=None)
-        return None
+        payload = self._updates.read(turn, wanted)
+        if payload is None:
+            log.warning("%s: damaged; taking its turn again", self.folder / turn.update.name)
+            with self._changing:
+                self._index.change(private=self.index.earlier, last_accepted=None)
+        return payload
 
     # Files
 
@@ -251,21 +263,9 @@ class AgentStore:
         return is_intact(self.folder, file)
 
     def _sweep(self) -> None:
-        """Remove files that the index does not name: of old turns and old versions."""
-        index = self.index
-        files = [index.private, index.earlier]
-        if self.outgoing is not None:
-            files += [self.outgoing.update, self.outgoing.private]
-        named = {file.name for file in files if file is not None}
-        if index.held:
-            named.add(self._model(index.held).name)
-        for path in self.folder.iterdir():
-            if path.suffix in SUFFIXES and path.name not in named and not self._is_draft(path):
-                path.unlink(missing_ok=True)
-
-    def _is_draft(self, path: Path) -> bool:
-        """True for a file of the turn that is being trained, and for its temporary file."""
-        return self._training and path.name.lstrip(".").startswith(f"{self.index.count + 1}.")
+        """Remove files of old turns and old versions."""
+        draft = f"{self.index.count + 1}." if self._training else ""
+        sweep(self.folder, self.index, self._index.spare, draft)
 
     def trust(self, issued: int) -> None:
         """Remember when the newest signed state was issued."""

@@ -26,6 +26,7 @@ class TurnFiles:
     def __init__(self, folder: Path, index: Index) -> None:
         self.folder = folder
         self.index = index
+        self._at_once: StoredFile | None = None
 
     def model(self, version: str, read: Reader) -> dict[str, Vector]:
         """The held model; WireError if its file is missing or damaged: it can be had again."""
@@ -44,19 +45,26 @@ class TurnFiles:
 
     def write_private(self, private: Private) -> StoredFile:
         """Write the private state that follows the training, accepted or not."""
-        return self._write("private", lambda file: dump(private, file))
+        self._at_once = self._write("private", lambda file: dump(private, file), self.index.private)
+        return self._at_once
 
     def write_accepted(self, private: Private) -> StoredFile:
         """Write the private state that follows the update, once it is accepted."""
-        return self._write("accepted", lambda file: dump(private, file))
+        return self._write("accepted", lambda file: dump(private, file), self._at_once)
 
     def write_update(self, write: Callable[[Sink], object]) -> tuple[StoredFile, Path]:
         file = self._write("update", write)
         return file, self.folder / file.name
 
-    def _write(self, kind: str, write: Callable[[Sink], object]) -> StoredFile:
+    def _write(
+        self, kind: str, write: Callable[[Sink], object], like: StoredFile | None = None
+    ) -> StoredFile:
+        """Write a file, or name the one `like` it with the same content; the store syncs it."""
         path = self.folder / f"{self.index.count + 1}.{kind}"
-        with replacing(path, named=False) as file:  # the index syncs the folder before it names it
+        with replacing(path, synced=False) as file:
             write(file)
+        if like is not None and like.sha256 == file.sha256:
+            path.unlink()
+            return like
         path.chmod(0o600)  # until then the mode of the folder keeps others out
         return StoredFile(path.name, file.sha256)

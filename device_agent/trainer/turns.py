@@ -7,7 +7,7 @@ import gc
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -89,7 +89,8 @@ class DeviceTurns:
         self.job: PreparedJob | None = None
         self.spec: ModelSpec | None = None
         self.trainer: Trainer | None = None
-        self.finished: FinishedTurn | None = None
+        self.finished: FinishedTurn | None = None  # its personal model is not handed over yet
+        self.unmeasured: FinishedTurn | None = None
         self.encoding = Encoding()
         self.limits = Limits(config)
         self.abandoned = threading.Event()
@@ -119,7 +120,7 @@ class DeviceTurns:
 
     def stop(self) -> None:
         """Forget the network and the data, and free their memory; the next turn prepares again."""
-        self.job = self.trainer = self._handover = self.finished = None
+        self.job = self.trainer = self._handover = self.finished = self.unmeasured = None
         if not self.hardware.on_cpu:  # the next choice looks at the GPU's free memory
             gc.collect()
             release_memory(torch.device(self.hardware.device))
@@ -189,7 +190,7 @@ class DeviceTurns:
 
     def train(self, state: State, index: Index) -> TrainedTurn:
         """Train, and write the update and the private state; the agent saves them together."""
-        self.finished = None
+        self._forget_last()
         self.expected.clear()
         files = TurnFiles(self.folder, index)
         sent = as_tensors(files.model(state.version, self._reader(state)))
@@ -201,7 +202,8 @@ class DeviceTurns:
         answer = self._ready.turn(asked, before, self._go_on)
         turn = self._write(files, state, answer, received, before)
         seconds = time.monotonic() - start
-        self.finished = FinishedTurn(index.count + 1, state, received, answer, seconds)
+        finished = FinishedTurn(index.count + 1, state, received, answer, seconds)
+        self.finished = self.unmeasured = finished
         return turn
 
     def _reader(self, state: State) -> Callable[[BinaryIO], dict[str, Vector]]:
@@ -257,7 +259,7 @@ class DeviceTurns:
 
     def hand_over(self) -> PersonalModel | None:
         """Leave the personal model of the last turn to the exporter."""
-        turn = self.finished
+        turn, self.finished = self.finished, None
         if turn is None:
             return None
         with device_errors(torch.device(self.hardware.device), "the export"):
@@ -265,7 +267,7 @@ class DeviceTurns:
 
     def measure(self) -> None:
         """Add a row of metrics for the last turn; what a waiting turn cuts short is NaN."""
-        turn, self.finished = self.finished, None
+        turn, self.unmeasured = self.unmeasured, None
         if turn is None:
             return
         ends = time.process_time() + MEASURED
@@ -279,6 +281,15 @@ class DeviceTurns:
                 measured = turn_metrics(self._ready, turn.received, turn.answer, go_on)
         except StoppedError:
             measured = unmeasured(turn.answer)
+        self._note(turn, measured)
+
+    def _forget_last(self) -> None:
+        """The next turn begins: if the last one was not measured, its row says so."""
+        turn, self.unmeasured, self.finished = self.unmeasured, None, None
+        if turn is not None:
+            self._note(turn, unmeasured(turn.answer))
+
+    def _note(self, turn: FinishedTurn, measured: Mapping[str, float]) -> None:
         state, seconds = turn.state, round(turn.seconds, 3)
         self.diary.add(
             {"round": state.round, "version": state.version, "seconds": seconds, **measured}

@@ -7,6 +7,7 @@ pieces are known, and only the others are requested again.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import struct
 import zlib
@@ -20,6 +21,7 @@ from fededge.wire.messages import Manifest, Message
 
 __all__ = [
     "arrived",
+    "check_data",
     "check_whole",
     "complete",
     "expect",
@@ -66,8 +68,8 @@ def write_piece(path: Path, offset: int, data: bytes) -> None:
 def write_whole(path: Path, data: memoryview) -> None:
     """Write all of a file at once, without a list of pieces: a crash means to begin again."""
     try:
-        forget(path)
-        write_at(path, 0, data)
+        complete(path)
+        write_at(path, 0, data, os.O_TRUNC)
     except OSError as error:
         raise disk_error(path, error) from None
 
@@ -94,14 +96,28 @@ def _index(handle: int, facts: Manifest, offset: int, length: int, checksum: int
     return index if len(data) == due and zlib.crc32(data) == checksum else None
 
 
+def check_data(data: memoryview, facts: Manifest) -> None:
+    """Check a payload in memory against its manifest; WireError if it differs."""
+    _check_size(len(data), facts)
+    _check_sha256(hashlib.sha256(data).hexdigest(), facts)
+
+
+def _check_size(size: int, facts: Manifest) -> None:
+    if size != facts.bytes:
+        raise WireError(f"its size is not the {facts.bytes} bytes of its manifest")
+
+
+def _check_sha256(sha256: str, facts: Manifest) -> None:
+    if sha256 != facts.sha256:
+        raise WireError("its SHA-256 does not match its manifest")
+
+
 def check_whole(path: Path, facts: Manifest) -> None:
     """Check the file against its manifest; WireError if it differs. It is not synced."""
     try:
         with path.open("rb") as file:
-            if os.fstat(file.fileno()).st_size != facts.bytes:
-                raise WireError(f"its size is not the {facts.bytes} bytes of its manifest")
-            if stream_sha256(file) != facts.sha256:
-                raise WireError("its SHA-256 does not match its manifest")
+            _check_size(os.fstat(file.fileno()).st_size, facts)
+            _check_sha256(stream_sha256(file), facts)
     except FileNotFoundError:
         raise WireError("none of its chunks has arrived") from None
     except OSError as error:

@@ -22,6 +22,7 @@ from fededge.wire import tensors
 from fededge.wire.container import Sink
 from fededge.wire.encoding import Encoding
 from fededge.wire.messages import Report, round_of
+from fededge_server.machine.events import NO_BYTES
 from fededge_server.model.culprits import sift
 from fededge_server.store import Store
 
@@ -43,11 +44,19 @@ class Merging:
     robust: RobustConfig
     hyper: Hyper
 
-    def check(self, device: str, report: Report, current: Current, limit: float) -> float:
-        """Make an update durable if it may be summed; raise a WireError if not.
+    def check(
+        self,
+        device: str,
+        report: Report,
+        current: Current,
+        limit: float,
+        data: memoryview = NO_BYTES,
+    ) -> float:
+        """Check whether an update may be summed; raise a WireError if not.
 
         Args:
             limit: the longest change that is usual in the fleet.
+            data: the update, if it came at once; otherwise it is in the spool.
 
         Returns:
             The norm of its change.
@@ -58,6 +67,7 @@ class Merging:
             device,
             report.manifest,
             lambda file: self.encoding.unpack(self.layout, file, base),
+            data,
         )
         self.method.check(report.scalars, self.hyper)
         self._check_values(model)

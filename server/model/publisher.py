@@ -83,7 +83,9 @@ class Publisher:
 
         A state whose echo has not come may still reach that broker, without its chunks.
         """
-        self.looking, self.found = True, None
+        if not self.echoes:
+            self._note_chunks()
+        self.looking, self.found, self.put_at = True, None, None
         if self.echoes:
             self._note("published", "")
             self.echoes.clear()
@@ -114,11 +116,28 @@ class Publisher:
 
         Not at once: two coordinators would answer each other as fast as the broker can.
         """
+        self._note_chunks()
         if self.overwritten and not self.looking:
             self.put_state()
-        if self.announced and self.session.idle and not self._fresh(self.ours.version):
+        waits = self.put_at is not None
+        if (
+            self.announced
+            and self.session.idle
+            and not waits
+            and not self._fresh(self.ours.version)
+        ):
             self.put_model()
             self.put_state()
+
+    def _note_chunks(self) -> None:
+        """Write down when the broker had all chunks: here, so that no round waits for the disk.
+
+        A process that is killed before publishes them again.
+        """
+        there = self.session.idle and not self.looking and not self.due
+        if self.put_at is not None and self.announced and there:
+            self._note("published", f"{self.chunks_of} {self.put_at}")
+            self.put_at = None
 
     # Publishing
 
@@ -148,9 +167,6 @@ class Publisher:
             self.put_state()
 
     def _put_state(self) -> None:
-        if self.put_at is not None:
-            self._note("published", f"{self.ours.version} {self.put_at}")
-            self.put_at = None
         self.issued = max(self.issued + 1, int(1000 * self.wall()))
         state = msgspec.structs.replace(self.ours, issued=self.issued)
         if self.key is not None:

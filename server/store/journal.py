@@ -18,7 +18,7 @@ from fededge.errors import StoreError
 from fededge.storage.files import disk_error
 from fededge_server.store import migration
 from fededge_server.store.schema import FORMAT, TABLES, format_of
-from fededge_server.store.seal import Mark, Marks, Row, Seal
+from fededge_server.store.seal import Mark, Marks, Row, Seal, ahead_of_marks
 
 __all__ = ["Connect", "Journal"]
 
@@ -65,6 +65,7 @@ class Journal:
             elif format_of(self._journal) < FORMAT:
                 self._migrate()
             self._marks.write(self._standing(self._journal))
+            self._marks.sync()
         except (sqlite3.Error, StoreError) as error:
             self.close_journal()
             raise self._told(error) from None
@@ -218,6 +219,7 @@ class Journal:
             self._check_format(journal)
             self._check_rows(journal)
             self._marks.write(self._standing(journal))
+            self._marks.sync()
 
     # Changes
 
@@ -244,11 +246,14 @@ class Journal:
         self._journal.execute("UPDATE seal SET entries = ?, head = ?", sealed)
 
     def _mark(self) -> None:
-        """Let the marks follow. If they cannot, the journal is ahead of them, which is allowed."""
-        try:
+        """Let the latest mark follow."""
+        with ahead_of_marks():
             self._marks.write(self._standing(self._journal))
-        except StoreError as error:
-            log.warning("%s", error, extra={"event": "marks-not-written"})
+
+    def sync_marks(self) -> None:
+        """Make the mark of the newest version durable; from time to time, no round waits for it."""
+        with ahead_of_marks():
+            self._marks.sync()
 
     def _add(self, table: str, *row: object) -> None:
         """Write a row; as it is read back it counts, for SQLite may keep 1 as 1.0."""

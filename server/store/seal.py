@@ -9,18 +9,23 @@ of its marks, by what a crash kept from being marked, and never behind them.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-from collections.abc import Iterable
+import logging
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from msgspec import Struct
 
+from fededge.errors import StoreError
 from fededge.storage.files import disk_error, replace_file, write_at
 from fededge.storage.sealed import read_sealed, sealed
 
-__all__ = ["Mark", "Marks", "Row", "Seal"]
+__all__ = ["Mark", "Marks", "Row", "Seal", "ahead_of_marks"]
+
+log = logging.getLogger("coordinator")
 
 Row = tuple[object, ...]
 
@@ -69,8 +74,8 @@ class Mark(Struct, frozen=True):
 class Marks:
     """Two files beside the journal. The constructor only stores.
 
-    `run.json` is replaced and synced once a version. `run.latest` is overwritten after every
-    transaction and not synced: it outlives the process, if not always a power cut.
+    `run.latest` is overwritten after every transaction and not synced: it outlives the process, if
+    not always a power cut. `run.json` is replaced and synced soon after a version: no round waits.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -87,13 +92,26 @@ class Marks:
         marks = {path: read_sealed(path, Mark) for path in self.paths}
         self.found = {path: mark for path, mark in marks.items() if mark is not None}
 
+    def sync(self) -> None:
+        """Make the latest mark durable, if it is of another version; tried again if it fails."""
+        latest, durable = self.found.get(self.latest), self.found.get(self.path)
+        if latest is not None and (durable is None or durable.version != latest.version):
+            replace_file(self.path, sealed(latest) + b"\n")
+            self.found[self.path] = latest
+
     def write(self, mark: Mark) -> None:
         """Follow the journal. What could not be written is tried again the next time."""
-        durable = self.found.get(self.path)
-        if durable is None or durable.version != mark.version:
-            replace_file(self.path, sealed(mark) + b"\n")
-            self.found[self.path] = mark
+        self.found[self.latest] = mark
         try:
             write_at(self.latest, 0, sealed(mark).ljust(BLOCK - 1) + b"\n")
         except OSError as error:
             raise disk_error(self.latest, error) from None
+
+
+@contextlib.contextmanager
+def ahead_of_marks() -> Iterator[None]:
+    """Marks that cannot be written are a line in the log: the journal may be ahead of them."""
+    try:
+        yield
+    except StoreError as error:
+        log.warning("%s", error, extra={"event": "marks-not-written"})

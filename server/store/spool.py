@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 from collections.abc import Callable, Container, Iterable
 from pathlib import Path
@@ -13,6 +14,7 @@ from fededge.storage import pieces
 from fededge.storage.files import disk_error, fsync_file, fsync_folder, replacing
 from fededge.wire.container import Sink
 from fededge.wire.messages import Manifest, Report
+from fededge_server.machine.events import NO_BYTES
 
 __all__ = ["Reader", "Spool"]
 
@@ -68,8 +70,22 @@ class Spool:
                 found[path.stem] = report, pieces.arrived(data, report.manifest)
         return found
 
-    def check(self, version: str, device: str, facts: Manifest, read: Reader) -> Vector:
-        """The model in a complete update; WireError if it is not what its report says."""
+    def check(
+        self,
+        version: str,
+        device: str,
+        facts: Manifest,
+        read: Reader,
+        data: memoryview = NO_BYTES,
+    ) -> Vector:
+        """The model in a complete update, which is in `data` or else in the spool.
+
+        Raises:
+            WireError: it is not what its report says.
+        """
+        if data:
+            pieces.check_data(data, facts)
+            return read(io.BytesIO(data))
         path = self.update_file(version, device)
         pieces.check_whole(path, facts)
         try:

@@ -100,7 +100,7 @@ class Store(OrderTables, Spool):
         seconds: float | None,
     ) -> None:
         """Make a new version the current one: its files first, then the entry that names them."""
-        with replacing(self.model(progress.version)) as file:
+        with replacing(self.model(progress.version), named=False) as file:
             tensors.write(file, layout, {"model": model})
         with replacing(self._state(progress.version)) as remembered:
             container.write(

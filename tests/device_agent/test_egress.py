@@ -6,6 +6,7 @@ import itertools
 import math
 import random
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -71,13 +72,26 @@ class FakeSession:
         return [TOPICS.parse(topic).kind for topic, _ in self.sent]
 
 
+class FakeCounts:
+    """Durable counts, and how often they had to be made so."""
+
+    def __init__(self, ledger: Mapping[str, int] | None = None) -> None:
+        self.ledger: Mapping[str, int] = ledger or {}
+        self.commits = 0
+
+    def count(self, ledger: Mapping[str, int]) -> None:
+        self.ledger = dict(ledger)
+        self.commits += 1
+
+
 class Door:
     """An egress on a fake session."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, durable: FakeCounts | None = None) -> None:
         self.session = FakeSession()
+        self.durable = durable or FakeCounts()
         ledger = folder / "ledger.json"
-        self.egress = Egress(cast(Session, self.session), TOPICS, "box", ledger)
+        self.egress = Egress(cast(Session, self.session), TOPICS, "box", ledger, self.durable)
         self.egress.open()
 
     def deliver(self, report: Report = REPORT, payload: Payload = UPDATE) -> None:
@@ -237,6 +251,52 @@ def test_an_update_is_on_the_ledger_before_it_leaves(door: Door) -> None:
     with pytest.raises(KeyboardInterrupt):
         door.egress.chunks(REPORT, UPDATE, range(REPORT.manifest.chunks))
     assert sum(read_ledger(door.egress.path).values()) > len(PAYLOAD)
+
+
+@pytest.mark.parametrize("attached", [False, True])
+def test_what_a_turn_sends_was_made_durable_with_it(door: Door, attached: bool) -> None:
+    """Only what is sent a second time, and was not foreseen, costs a commit of its own."""
+    update = Payload.of(PAYLOAD, len(PAYLOAD)) if attached else UPDATE
+    report = msgspec.structs.replace(REPORT, manifest=update.facts)
+    door.durable.ledger = door.egress.foreseen(report, PAYLOAD)
+    door.egress.status(Status("i", True, device="box", activity="ready"))
+    if attached:
+        door.egress.report(report, ALLOWED, update)
+    else:
+        door.deliver(report, update)
+    assert door.durable.commits == 0
+    foreseen = sum(door.durable.ledger.values())
+    assert foreseen - 1 <= door.booked - door.egress.ledger["status"] <= foreseen
+    door.egress.chunks(report, update, (0,))
+    assert door.durable.commits == 1
+    assert door.durable.ledger == door.egress.ledger
+
+
+def test_a_ledger_that_a_power_cut_has_torn_goes_on_from_the_durable_counts(
+    door: Door, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    door.deliver()
+    for torn in (b"", b"{"):
+        door.egress.path.write_bytes(torn)
+        again = Door(tmp_path, FakeCounts(door.durable.ledger))
+        assert again.egress.ledger == door.egress.ledger
+        assert caplog.messages.pop().endswith("missing or damaged; counting goes on from the index")
+        caplog.clear()
+
+
+def test_after_a_crash_the_larger_count_is_believed(door: Door, tmp_path: Path) -> None:
+    door.deliver()
+    more = {"report": door.egress.ledger["report"] + 5, "framing": 1}
+    again = Door(tmp_path, FakeCounts(more))
+    assert again.egress.ledger["report"] == more["report"]
+    assert again.egress.ledger["framing"] == door.egress.ledger["framing"]
+
+
+def test_after_a_stop_the_ledger_is_exact(door: Door) -> None:
+    door.durable.ledger = door.egress.foreseen(REPORT, PAYLOAD)
+    door.egress.last_words(Status("i", False, device="box", activity="ready"))
+    assert door.durable.ledger == {}
+    assert read_ledger(door.egress.path) == dict(door.egress.ledger)
 
 
 def test_a_chunk_whose_file_is_gone_or_damaged_is_not_sent(door: Door, tmp_path: Path) -> None:

@@ -544,7 +544,7 @@ def test_a_report_that_finds_the_disk_full_is_sent_again_and_ends_no_training(
         raise DiskFullError("the disk is full")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Egress, "save", full)
+        patched.setattr(Egress, "_save", full)
         shell.take(Connected())
         assert reported
         assert (shell.status.activity, shell.status.problem) == ("failed", "the disk is full")

@@ -51,8 +51,9 @@ def flipped(*patterns: str) -> Damage:
 
 def private_state(folder: Path) -> None:
     """The file that the agent's index names."""
-    index = read_sealed(folder / "private" / "agent.json", Index)
-    assert index is not None
+    names = ("agent.json", "agent.before.json")
+    indices = [read_sealed(folder / "private" / name, Index) for name in names]
+    index = max((one for one in indices if one is not None), key=lambda one: one.serial)
     assert index.private is not None
     flipped(f"private/{index.private.name}")(folder)
 
@@ -87,7 +88,7 @@ COORDINATOR = {
 
 AGENT = {
     "index": Case(
-        flipped("private/agent.json"), "agent.json: damaged; using the index before", True
+        flipped("private/agent.json"), "agent.json: missing or damaged; using the index in", True
     ),
     "no index": Case(
         removed("private/agent.json", "private/agent.before.json"),
@@ -95,8 +96,8 @@ AGENT = {
     ),
     "no trust": Case(removed("trust.json"), "trust.json: missing, damaged or older than it", True),
     "trust": Case(flipped("trust.json"), "trust.json: missing, damaged or older than it was", True),
-    "ledger": Case(flipped("ledger.json"), "ledger.json: unreadable or damaged; restore or remove"),
-    "no ledger": Case(removed("ledger.json"), "ledger.json: missing; counting starts again", True),
+    "ledger": Case(flipped("ledger.json"), "ledger.json: missing or damaged; counting goes", True),
+    "no ledger": Case(removed("ledger.json"), "ledger.json: missing or damaged; counting", True),
     "private": Case(private_state, "damaged; using the private state before it", True),
     "held model": Case(flipped("private/000*.safetensors"), "damaged; downloading it again", True),
 }
@@ -151,7 +152,7 @@ class Started:
 @contextlib.contextmanager
 def started(folders: Path, name: str, kind: str, case: Case, place: Path) -> Iterator[Started]:
     copy = place / "copy"
-    shutil.copytree(folders / name, copy)
+    shutil.copytree(folders / name, copy, ignore=shutil.ignore_patterns("*.sock"))
     case.damage(copy / "state")
     with Broker(place / "broker", kind="mosquitto") as broker:
         config = copy / "config.toml"

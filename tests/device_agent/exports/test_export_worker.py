@@ -182,7 +182,7 @@ def test_the_next_turn_begins_while_an_export_is_under_way(
     exports = worker(tmp_path, exporter)
 
     class Runner:
-        config = exports
+        config = config(tmp_path, interval=0.0)
 
         def expect(self) -> None: ...
 
@@ -206,6 +206,42 @@ def test_the_next_turn_begins_while_an_export_is_under_way(
     exporter.gate.set()
     exports.stop()
     assert exporter.asked[-1] == "3"
+
+
+@pytest.mark.parametrize("interval", [0.0, 1000.0])
+def test_a_busy_device_follows_turns_up_at_intervals_and_the_last_one_in_any_case(
+    tmp_path: Path, exporter: FakeExporter, interval: float
+) -> None:
+    """The first turn is measured at once: an interval has passed since none was."""
+    exporter.gate.set()
+    exports = worker(tmp_path, exporter, interval=interval)
+    done: list[str] = []
+
+    class Runner:
+        config = config(tmp_path, interval=interval)
+
+        def wake(self, state: Any) -> None: ...
+
+        def train(self, state: Any) -> None:
+            done.append("train")
+
+        def measure(self) -> None:
+            done.append("measure")
+
+        def hand_over(self) -> None:
+            done.append("hand over")
+
+        def stop(self) -> None: ...
+
+    turns = Worker(Runner(), exports, queue.SimpleQueue())  # type: ignore[arg-type]
+    for _ in range(3):
+        turns.put(lambda: turns._turn(STATE))
+    turns.start()
+    turns.stop()
+    whole = ["train", "hand over", "measure"]
+    seldom = ["train", "measure", "train", "train", "hand over", "measure"]
+    assert done == (seldom if interval else 3 * whole)
+    exports.stop()
 
 
 @pytest.mark.slow
@@ -261,5 +297,6 @@ def test_a_template_that_does_not_give_torchs_numbers_is_traced_again(tmp_path: 
 def turn(device: Device) -> PersonalModel:
     """Take a turn; its personal model, which is due."""
     device.agent.worker._train(device.state)
+    device.agent.worker._follow_up()
     device.store.settle(accepted=True)
     return device.agent.exports._schedule.begin()

@@ -41,6 +41,19 @@ def test_a_device_that_is_always_busy_exports_once_an_interval() -> None:
     assert exported == [10, 21, 32, 43, 54, 65, 76, 87, 98]
 
 
+def test_a_model_that_was_left_is_due_as_if_it_had_been_offered() -> None:
+    """It need not be handed over before: a later one takes its place."""
+    schedule: ExportSchedule[str] = ExportSchedule(interval=10.0)
+    schedule.turn_began()
+    assert [schedule.left(now) for now in (1.0, 5.0, 10.9)] == [False, False, False]
+    assert schedule.due_at == math.inf
+    assert schedule.left(11.0)
+    schedule.offer("newest", 11.5)
+    assert schedule.due_at == 11.0
+    schedule.begin()
+    assert not schedule.left(12.0)
+
+
 def test_a_model_that_comes_during_an_export_waits_for_its_end() -> None:
     schedule: ExportSchedule[str] = ExportSchedule(interval=1.0)
     schedule.offer("first", 0.0)
