@@ -16,6 +16,8 @@ class DeviceView(Struct, frozen=True, kw_only=True):
     standing: str
     attendance: str = "absent"
     part: str = "idle"
+    doing: str = "idle"
+    why: str = ""
     rest_left: float | None = None
     quarantined: bool = False
     activity: str | None = None
@@ -23,6 +25,7 @@ class DeviceView(Struct, frozen=True, kw_only=True):
     examples: int | None = None
     seen: float | None = None
     accuracy: float | None = None
+    took: float | None = None
     chunks: tuple[int, int] | None = None
     backoff_left: float | None = None
     software: str = ""
@@ -41,6 +44,8 @@ class StatusView(Struct, frozen=True, kw_only=True):
     accuracy: float | None
     quorum: int
     asked: int = 0
+    answered: int = 0
+    waits_for: str = ""
     deadline_left: float | None = None
     problem: str = ""
     devices: list[DeviceView] = []

@@ -89,6 +89,8 @@ class OrderEffects:
         out = self._put_out(rounds.participants.of(device), "the device was forgotten", now)
         rounds.participants.forget(device)
         state = rounds.state
+        if rounds.begun is not None:  # an earlier process had asked it, and the round is to go on
+            rounds.begun = _without(rounds.begun, device) or None
         state.asked = {v: _without(asked, device) for v, asked in state.asked.items()}
         state.unwritten = {k: r for k, r in state.unwritten.items() if k[0] != device}
         if self.staging is not None:

@@ -73,6 +73,7 @@ class PresenceTracker:
         """No round waits for a device that cannot take part, unless its update is on its way."""
         if one.part in (Part.INVITED, Part.BACKOFF):
             one.move(Part.FAILED)
+        one.why = reason
         return [Note(f"cannot take part: {reason}", one.device)]
 
     def _other_layout(self, status: Status) -> str:
@@ -104,7 +105,7 @@ class PresenceTracker:
         if not one.invited or one.part in OUT or one.backoff_until is not None:
             return []
         again = self.eligibility.failed(one, now)
-        again = again and one.on_call(now)
+        again, one.why = again and one.on_call(now), status.problem
         if one.part is Part.INVITED:
             one.move(Part.BACKOFF if again else Part.FAILED)
         return [

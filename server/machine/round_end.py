@@ -111,6 +111,8 @@ class RoundEnd:
         awaited = self.state.participants.where(Group.AWAITED)
         silent = [one for one in awaited if not one.backs_off(now)]
         took = now - self.state.opened
+        for one in silent:
+            one.why = f"it did not answer within {took:.0f} s"
         pauses = [(one.device, self.eligibility.missed(one, took, now)) for one in silent]
         return [Note(f"did not answer, backs off for {s:.0f} s", d) for d, s in pauses]
 

@@ -111,7 +111,7 @@ class Rounds:
             case ReportCame():
                 return self.updates.report(event, now)
             case Stored():
-                commands = self.updates.stored(event)
+                commands = self.updates.stored(event, now)
                 self.end.cut_off(now)
                 return commands
             case Bad():

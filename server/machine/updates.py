@@ -154,12 +154,13 @@ class Updates:
 
     # Verdicts
 
-    def stored(self, event: Stored) -> list[Command]:
+    def stored(self, event: Stored, now: float) -> list[Command]:
         one, report = self.state.participants.of(event.device), event.report
         if one.part is not Part.CHECKING:
             return []  # given up meanwhile; the device reports it again
         one.move(Part.STORED)
         one.stored, one.accepted, one.change = report, report, event.norm
+        one.took = now - self.state.opened
         self.eligibility.well(one)
         return [SendReply(one.device, Reply("accepted", report.version))]
 
@@ -175,6 +176,7 @@ class Updates:
         self, one: Participant, version: str, reason: str, quarantined: bool
     ) -> list[Command]:
         one.move(Part.REFUSED)
+        one.why = reason
         return [
             Note(f"update refused{', now in quarantine' * quarantined}: {reason}", one.device),
             *self._write(Refuse(one.device, version, reason, quarantined)),

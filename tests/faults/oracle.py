@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from fededge.flat import Vector
 from fededge.wire.messages import Reply, Report
+from fededge_server.machine.orders import ForgetOrder, QuarantineOrder, ReleaseOrder
 from fededge_server.store import Progress
 
 __all__ = ["BrokenError", "Merge", "Oracle"]
@@ -59,6 +61,10 @@ class Oracle:
 
     Nothing is promised to `hostile` devices: what they send may be merged, or refused whatever they
     heard before. `claims` are their reports. No other device must suffer from them.
+
+    `ordered` are devices whose updates an operator has had dropped: they may train the same turn
+    again, from other private state. Those in `barred` are in quarantine, and the turns in `void`
+    are those of a device that was forgotten: no version may be made with them.
     """
 
     folds: bool = False
@@ -78,6 +84,9 @@ class Oracle:
     chosen: set[Turn] = field(default_factory=set)
     claims: list[Report] = field(default_factory=list)
     went_back: list[str] = field(default_factory=list)
+    ordered: set[str] = field(default_factory=set)
+    barred: set[str] = field(default_factory=set)
+    void: set[Turn] = field(default_factory=set)
 
     @property
     def repeated(self) -> list[Turn]:
@@ -94,6 +103,8 @@ class Oracle:
         turn = (report.device, report.version)
         self.turns[turn] += 1
         self.reported(report)
+        if report.device in self.ordered:
+            return
         known = self.learnt.setdefault(report.device, before)
         same = known in (before, UNSEEN) or self.rots
         _require(same, f"{turn} began from another private state")
@@ -102,6 +113,10 @@ class Oracle:
     def reported(self, report: Report) -> None:
         """An agent has a turn. The same turn again must be the same: it was seeded."""
         turn = (report.device, report.version)
+        if report.device in self.ordered:
+            self.claims.append(report)
+            self.reports[turn] = report
+            return
         known = self.reports.setdefault(turn, report)
         _require(known == report, f"{turn} was trained again and differs")
 
@@ -142,10 +157,30 @@ class Oracle:
 
     def kept(self, turn: Turn, sha256: str) -> None:
         """Check an acknowledged update: these bytes of it survive a power cut."""
-        _require(
-            self.reports[turn].manifest.sha256 == sha256,
-            f"{turn} was acknowledged, and is not durable",
-        )
+        told = [r for r in self.claims if (r.device, r.version) == turn] or [self.reports[turn]]
+        durable = sha256 in {report.manifest.sha256 for report in told}
+        _require(durable, f"{turn} was acknowledged, and is not durable")
+
+    def ordering(self, order: Any) -> None:
+        """An operator gives an order; it may be carried out and not be answered, or neither."""
+        if isinstance(order, ReleaseOrder | ForgetOrder):
+            self.barred.discard(order.device)
+        if not isinstance(order, QuarantineOrder | ForgetOrder):
+            return
+        device = order.device
+        # An acknowledgement that was sent before may still be on its way.
+        self.excused |= {turn for turn in self.reports if turn[0] == device} - self.merged.keys()
+        if device not in self.ordered:
+            self.claims += [r for (d, _), r in self.reports.items() if d == device]
+        self.ordered.add(device)
+
+    def gave(self, order: Any) -> None:
+        """An order was acknowledged."""
+        match order:
+            case QuarantineOrder(device):
+                self.barred.add(device)
+            case ForgetOrder(device):
+                self.void |= {turn for turn in self.chosen if turn[0] == device}
 
     def entered(self, turn: Turn, known: bool) -> None:
         """The coordinator is about to acknowledge an update that its journal has, or has not."""
@@ -164,9 +199,22 @@ class Oracle:
         """Check a request for an update: the coordinator's spool must expect it."""
         _require(expected, f"{turn} is asked to send chunks that nobody expects")
 
-    def chose(self, version: str, devices: Iterable[str]) -> None:
-        """The coordinator's journal records the devices that it asks for a version."""
-        self.chosen.update((device, version) for device in devices)
+    def chose(
+        self, version: str, devices: Iterable[str], off: Collection[str] = (), paused: bool = False
+    ) -> None:
+        """The coordinator's journal records the devices that it asks for a version.
+
+        Those in `off` must not be asked by order of an operator, and while the federation is
+        `paused` no round may begin.
+        """
+        turns = {(device, version) for device in devices}
+        fresh = turns - (self.chosen - self.void)
+        begun = any(version == base for _, base in self.chosen)
+        _require(begun or not turns or not paused, f"a round begins with {version} in a pause")
+        wrong = sorted(device for device, _ in fresh if device in off)
+        _require(not wrong, f"{wrong} are asked against an order")
+        self.chosen |= turns
+        self.void -= turns
 
     def asked(self, device: str, quarantined: Collection[str]) -> None:
         """The coordinator asks a device for a turn."""
@@ -198,6 +246,8 @@ class Oracle:
         honest = read.keys() - self.hostile
         _require(bool(honest), f"{progress.version} has no update of an honest device")
         for device, (base, sha256) in read.items():
+            out = device in self.barred or (device, base) in self.void
+            _require(not out, f"{progress.version} has an update of {device} against an order")
             mixed = base != before.version and not self.folds
             _require(not mixed, f"{progress.version} mixes versions: {device} began from {base}")
             self._merge(device, sha256, base, progress.version, reports[device])
@@ -208,7 +258,8 @@ class Oracle:
         self, device: str, sha256: str, base: str, version: str, scalars: Mapping[str, float]
     ) -> None:
         turn = (device, base)
-        known = self.claims if device in self.hostile else [*filter(None, [self.reports.get(turn)])]
+        loose = device in self.hostile or device in self.ordered
+        known = self.claims if loose else [*filter(None, [self.reports.get(turn)])]
         reports = [r for r in known if (r.device, r.version, r.manifest.sha256) == (*turn, sha256)]
         if not reports:
             raise BrokenError(

@@ -38,6 +38,8 @@ from fededge_agent.turn_runner import TurnRunner
 from fededge_agent.worker import Worker
 from fededge_server.executor import Command
 from fededge_server.machine import events as rounds
+from fededge_server.machine.facts import Recalled
+from fededge_server.machine.fleet.standings import Standing
 from fededge_server.model.network import Founded, Network
 from fededge_server.running import RunningCoordinator
 from fededge_server.shell import Coordinator
@@ -61,6 +63,11 @@ FULL = 2
 
 class KilledError(BaseException):
     """The process is gone, at whatever point this was raised."""
+
+
+def ordered_off(recalled: Recalled, *standings: Standing) -> frozenset[str]:
+    """The devices that an operator has ordered one of these standings for."""
+    return frozenset(d for d, (standing, _) in recalled.standings.items() if standing in standings)
 
 
 def on_disk(path: Path, facts: Manifest) -> set[int]:
@@ -305,9 +312,13 @@ class CoordinatorService(Service):
             case rounds.SetAside(device, move):
                 raise BrokenError(f"{device} makes a move that is not in the table: {move}")
             case rounds.Remember():
-                world.oracle.chose(seen.version, seen.asked)
+                known = store.recall(self.process.wall())
+                off = ordered_off(known, Standing.DRAINED, Standing.QUARANTINED)
+                world.oracle.chose(seen.version, seen.asked, off, known.paused)
             case rounds.Invite():
-                world.oracle.asked(seen.device, store.recall().quarantined)
+                known = store.recall()
+                out = known.quarantined | ordered_off(known, Standing.QUARANTINED)
+                world.oracle.asked(seen.device, out)
             case rounds.SendReply(device, reply) if reply.kind == "accepted":
                 taken = store.recall().accepted.get(device)
                 entered = taken is not None and taken.version == reply.version

@@ -143,6 +143,9 @@ FAULTS = {
     ),
     "disks are full at times": Faults(fill_disk=0.03, free_disk=0.2),
     "boxes rest at times": Faults(rest=0.03, lose=0.02, double=0.02, kill=0.003),
+    "an operator gives orders": Faults(
+        steps=600, order=0.03, kill=0.005, kill_at_boundary=0.003, lose=0.02, double=0.02
+    ),
 }
 
 HOSTILE_FAULTS = {
@@ -171,7 +174,8 @@ def run_seed(seed: int, trace: Callable[[str], None] | None = None) -> Counter[s
     world = World(seed, KINDS[name], FAULTS[schedule], trace)
     world.tell(f"seed {seed}: {name}; {schedule}")
     last = world.run()
-    if name in FIXED and last != undisturbed(name):
+    fixed = name in FIXED and not FAULTS[schedule].order
+    if fixed and last != undisturbed(name):
         raise BrokenError(f"the last version is {last}, undisturbed it is {undisturbed(name)}")
     check_turns(world.oracle, FAULTS[schedule])
     return counted(world)
@@ -226,7 +230,7 @@ def check_turns(oracle: Oracle, faults: Faults) -> None:
     damaging = faults.rot or faults.fill_disk  # a piece may not be kept
     if oracle.torn and not damaging:
         raise BrokenError(f"put together wrongly: {oracle.torn}")
-    if oracle.repeated and not faults.rot:
+    if oracle.repeated and not faults.rot and not faults.order:
         raise BrokenError(f"trained more than once: {oracle.repeated}")
     if oracle.went_back and not faults.fill_disk:  # a device whose disk is full says that it failed
         raise BrokenError(f"the run went back to {oracle.went_back}")

@@ -52,6 +52,7 @@ def test_the_faults_really_happen() -> None:
         "damaged file",
         "clock leap",
         "rest",
+        "order",
         "folded",
         "an update waits for its group",
         "a group of several",

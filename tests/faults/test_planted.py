@@ -23,6 +23,9 @@ from fededge_server.executor import CommandExecutor
 from fededge_server.machine import events
 from fededge_server.machine.coordinator import CoordinatorMachine
 from fededge_server.machine.fleet.participants import Participant
+from fededge_server.machine.fleet.standings import Standing
+from fededge_server.machine.order_effects import EFFECTS, OrderEffects
+from fededge_server.machine.orders import DrainOrder, PauseOrder, QuarantineOrder
 from fededge_server.machine.updates import Updates
 from fededge_server.store import CheckedUpdate, Store, spool
 from fededge_server.store.tables import JournalTables
@@ -180,3 +183,36 @@ def test_a_planted_bug_is_found(
         plant(bugged)
         found = first_break(range(SEEDS), AssertionError, FedEdgeError)
         assert re.search(finding, found), found
+
+
+def only_stand(standing: Standing) -> Callable[[OrderEffects, Any, float], list[Any]]:
+    """An effect that changes the device's standing, and nothing in the open round."""
+
+    def effect(self: OrderEffects, order: Any, now: float) -> list[Any]:
+        self.rounds.participants.of(order.device).standing = standing
+        return []
+
+    return effect
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("order", "effect", "finding"),
+    [
+        (QuarantineOrder, only_stand(Standing.QUARANTINED), "against an order|and is asked"),
+        (DrainOrder, only_stand(Standing.ACTIVE), "are asked against an order"),
+        (PauseOrder, lambda *_: [], "a round begins with .* in a pause"),
+    ],
+    ids=["quarantine", "drain", "pause"],
+)
+def test_an_order_without_its_effect_is_found(
+    order: type, effect: Any, finding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(EFFECTS, order, effect)
+    with pytest.raises(BrokenError, match=finding):
+        run_with_orders()
+
+
+def run_with_orders() -> None:
+    for seed in range(SEEDS):
+        World(seed, KINDS["any, late ones folded"], FAULTS["an operator gives orders"]).run()

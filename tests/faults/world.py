@@ -3,7 +3,7 @@
 Some steps with faults, then none. In each the world picks who acts and what goes wrong: messages
 lost, doubled and overtaken, links cut, the broker restarted, processes killed between two commands
 or two writes, with and without the loss of what was not synced, disks full, clocks that leap,
-boxes that rest.
+boxes that rest, an operator who gives orders.
 Hostile devices do not stop when the faults do.
 """
 
@@ -31,6 +31,7 @@ from fededge.wire.topics import Topics
 from tests.faults.disk import Disk
 from tests.faults.hostile import HostileDevice, Plot
 from tests.faults.network import Broker, Packet, first_of_topic
+from tests.faults.operator import Operator
 from tests.faults.oracle import BrokenError, Oracle
 from tests.faults.processes import (
     FEDERATION,
@@ -68,6 +69,7 @@ class Faults:
     slow: float = 0.0
     rot: float = 0.0
     rest: float = 0.0
+    order: float = 0.0
     crowd: float = 0.8
 
 
@@ -133,6 +135,7 @@ class World:
         with mock.patch.object(self.disk, "before_write"):  # by a person's hand
             make_keys(self.keys / "signing.key", self.keys / "signing.pub")
         self.coordinator = SimulatedCoordinator(self, self.kind.config)
+        self.operator = Operator(self)
         self.plot = Plot.drawn(self.rng)
         self.processes: list[Process] = [self.coordinator, *map(self.device, self.names)]
 
@@ -237,6 +240,8 @@ class World:
     # With faults
 
     def step(self) -> None:
+        if self.chance(self.faults.order):
+            self.operator.act()
         process = self.rng.choice(self.processes)
         if not self.mishap(process):
             self.act(process)
@@ -346,8 +351,11 @@ class World:
 
     def calm_down(self) -> None:
         self.tell("no more faults")
+        orders = bool(self.faults.order)
         self.faults, self.calm_since = NONE, self.now
         self.disk.full.clear()
+        if orders:
+            self.operator.settle()
         for process in self.processes:
             process.cut_off = False
 

@@ -19,7 +19,8 @@ from rich.table import Table
 
 from fededge._internal.plain_text import plain
 from fededge.config import BrokerConfig, CoordinatorConfig, load_either
-from fededge.errors import TransportError, WireError
+from fededge.config.sections import Side
+from fededge.errors import FedEdgeError, TransportError, WireError
 from fededge.transport.session import Incoming, Session
 from fededge.wire.messages import Presence, State, Status, decode
 from fededge.wire.topics import Topics
@@ -28,14 +29,17 @@ __all__ = ["add_to"]
 
 TEXT = """\
 Show the state of a federation: its round, its model, and each device's activity. It reads the
-retained topics and changes nothing; any configuration file of the federation will do. On the
-coordinator's machine it also shows which devices are asked and quarantined: this is not published.
+retained topics and changes nothing; any configuration file of the federation will do. With the
+coordinator's, on its machine, it also shows what the round waits for, and each device's part in it.
 
 examples:
   fededge status --config coordinator.toml
   fededge status --config agent.toml --json
-  watch fededge status --config coordinator.toml
+  fededge status --config coordinator.toml --watch
 """
+
+PAUSE = 1.5
+"""Seconds between two looks of --watch."""
 
 QUIET = 0.5
 """Seconds without a message after which all retained ones have arrived."""
@@ -43,13 +47,17 @@ QUIET = 0.5
 
 @dataclass
 class FederationStatus:
-    """The state of a federation, from its retained topics and the coordinator's journal."""
+    """The state of a federation, from its retained topics and the coordinator's journal.
+
+    `fleet` is the coordinator's own view, from its API or its folder, where that is at hand.
+    """
 
     state: State | None = None
     coordinator: Presence | None = None
     devices: dict[str, Status] = field(default_factory=dict)
     asked: frozenset[str] = frozenset()
     quarantined: frozenset[str] = frozenset()
+    fleet: Any = None
 
     def store(self, topics: Topics, message: Incoming) -> None:
         """Store a message; ignore one that is not of the protocol."""
@@ -66,27 +74,54 @@ class FederationStatus:
 def add_to(parser: argparse.ArgumentParser) -> None:
     parser.description = TEXT
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="its TOML file")
-    parser.add_argument("--json", action="store_true", help="as one JSON object")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--json", action="store_true", help="as one JSON object")
+    how.add_argument("--watch", action="store_true", help="refresh in place, until Ctrl-C")
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> None:
     config = load_either(options.config)
-    found = read_status(config.broker, Topics(config.federation))
-    if isinstance(config, CoordinatorConfig):
-        found.asked, found.quarantined = _roster(Path(config.state))
-    if options.json:
-        print(json.dumps(_json(config.federation, found), indent=1))
+    console = Console(highlight=False, markup=False, emoji=False)
+    if options.watch:
+        _watch(config, console)
+    elif options.json:
+        print(json.dumps(_json(config.federation, _look(config)), indent=1))
     else:
-        _show(config.federation, found, Console(highlight=False, markup=False, emoji=False))
+        _show(config.federation, _look(config), console)
 
 
-def _roster(folder: Path) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the asked and the quarantined devices, from the journal; empty without one."""
+def _look(config: Side) -> FederationStatus:
+    """Read the broker's messages, and on the coordinator's machine its own view and journal."""
+    found = read_status(config.broker, Topics(config.federation))
+    if not isinstance(config, CoordinatorConfig):
+        return found
+    from fededge_server.api.client import FleetClient
     from fededge_server.store import Store
 
-    store = Store(folder)
-    return store.roster() if store.path.exists() else (frozenset(), frozenset())
+    store = Store(Path(config.state))
+    if store.path.exists():
+        found.asked, found.quarantined = store.roster()
+        found.fleet = FleetClient(config).status()
+    return found
+
+
+def _watch(config: Side, console: Console) -> None:
+    """Show the status again and again in the same place; an error is shown there too."""
+    from rich.live import Live
+    from rich.text import Text
+
+    with Live(console=console, auto_refresh=False) as live:
+        while True:
+            try:
+                found = _look(config)
+                with console.capture() as shown:
+                    _show(config.federation, found, console)
+                text = shown.get()
+            except FedEdgeError as error:
+                text = plain(str(error))
+            live.update(Text.from_ansi(text), refresh=True)
+            time.sleep(PAUSE)
 
 
 def read_status(broker: BrokerConfig, topics: Topics) -> FederationStatus:
@@ -126,6 +161,7 @@ def _json(federation: str, found: FederationStatus) -> dict[str, Any]:
         "state": None if state is None else _brief(state),
         "asked": sorted(found.asked),
         "quarantined": sorted(found.quarantined),
+        "fleet": msgspec.to_builtins(found.fleet),
         "devices": {name: msgspec.to_builtins(s) for name, s in sorted(found.devices.items())},
     }
 
@@ -158,6 +194,16 @@ def _show(federation: str, found: FederationStatus, console: Console) -> None:
             console.print(f"this model was restored from version {state.restored} by a rollback")
         if state.problem:
             console.print(plain(state.problem), soft_wrap=True)
+    if found.fleet is None:
+        console.print(_table(found))
+        return
+    from fededge.cli.fleet.device_table import device_table, round_line
+
+    console.print(round_line(found.fleet), soft_wrap=True)
+    console.print(device_table(found.fleet.devices))
+
+
+def _table(found: FederationStatus) -> Table:
     table = Table()
     for name in ("device", "activity", "in this round", "examples", "model", "software", "problem"):
         table.add_column(name, justify="right" if name == "examples" else "left")
@@ -169,4 +215,4 @@ def _show(federation: str, found: FederationStatus, console: Console) -> None:
         model += "" if status.model_state == "none" else status.model_state
         cells = (activity, place, str(status.examples), model, status.software, status.problem)
         table.add_row(name, *map(plain, cells))
-    console.print(table)
+    return table

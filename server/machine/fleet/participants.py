@@ -22,7 +22,10 @@ from fededge_server.machine.transfers import Transfer
 __all__ = ["ForbiddenMoveError", "Participant", "Participants"]
 
 UNCOUNTED = frozenset(
-    {"device", "transfer", "stored", "change", "accepted", "merged_change", "verdicts"}
+    {
+        *("device", "transfer", "stored", "change", "accepted", "merged_change", "verdicts"),
+        *("why", "took"),
+    }
 )
 """Fields that no group depends on."""
 
@@ -62,6 +65,8 @@ class Participant:
         quarantined_until: when its quarantine for bad updates is over.
         standing: what an operator has ordered for it.
         rested_until: when the rest is over that an operator has ordered.
+        why: the reason of its last failure, refusal or silence; empty once it is asked again.
+        took: seconds from the opening of a round to its last accepted update.
     """
 
     device: str
@@ -88,6 +93,8 @@ class Participant:
     quarantined_until: float = -math.inf
     standing: Standing = Standing.ACTIVE
     rested_until: float = -math.inf
+    why: str = ""
+    took: float | None = None
 
     def __setattr__(self, name: str, value: object) -> None:
         """Change a field; here, so that no change can miss the census."""
@@ -110,6 +117,8 @@ class Participant:
 
     def _take(self, part: Part) -> None:
         self.part = part
+        if part is Part.INVITED:
+            self.why = ""
         if part is not Part.SENDING:
             self.transfer = None
         if part is not Part.STORED:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import queue
 import socket
 import stat
@@ -12,11 +13,14 @@ from typing import Any, TypeVar
 
 import msgspec
 import pytest
+from rich.console import Console
 
+from fededge.cli.fleet.device_table import device_table, round_line
 from fededge.errors import RefusedError, StoreError
 from fededge_server.api import http_app
 from fededge_server.api.client import FleetClient, UnixConnection
 from fededge_server.api.server import ApiServer
+from fededge_server.machine.events import StatusCame
 from fededge_server.machine.fleet.standings import Standing
 from fededge_server.machine.orders import DrainOrder, ForgetOrder, PauseOrder, QuarantineOrder
 from fededge_server.store import Store
@@ -226,3 +230,42 @@ def test_a_folder_without_a_journal_is_one_sentence(world: World, tmp_path: Path
         with pytest.raises(StoreError, match="the coordinator has not run here yet"):
             use()
     assert not Store(tmp_path).path.exists()
+
+
+# What a round waits for
+
+
+def test_the_status_says_what_the_round_waits_for(site: Site) -> None:
+    def told() -> tuple[str, set[str]]:
+        status = site.do(site.fleet.status)
+        return status.waits_for, {one.doing for one in status.devices}
+
+    waits, doing = told()
+    assert waits == "the updates of device-0, device-1, device-2, device-3"
+    assert doing <= {"asked", "fetching", "training"}
+    site.do(lambda: site.fleet.order(PauseOrder()))
+    for _ in range(2000):
+        if running(site.world).parts.view.phase == "waiting":
+            break
+        site.world.calm_step()
+    waits, doing = told()
+    assert waits == "`fededge resume`: an operator has paused the federation"
+    assert doing == {"idle"}
+    status = site.do(site.fleet.status)
+    assert all(one.took is not None and one.took >= 0 for one in status.devices)
+
+
+def test_the_status_says_why_a_device_is_not_in_the_round(site: Site) -> None:
+    parts = running(site.world).parts
+    one = parts.rounds.participants["device-0"]
+    assert one.status is not None
+    unable = msgspec.structs.replace(one.status, activity="unable", problem="a label is unknown")
+    running(site.world).handle(StatusCame("device-0", unable))
+    found = site.do(lambda: site.fleet.device("device-0"))
+    assert (found.doing, found.why) == ("failed", "a label is unknown")
+    table = Console(file=io.StringIO(), width=200)
+    table.print(round_line(site.do(site.fleet.status)), device_table([found]))
+    assert isinstance(table.file, io.StringIO)
+    said = table.file.getvalue()
+    assert "a label is unknown" in said
+    assert "0 of 4 devices have answered" in said

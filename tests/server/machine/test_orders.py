@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from fededge.config import RoundsConfig
 from fededge_server.machine.events import (
     Discard,
     Full,
@@ -16,6 +17,7 @@ from fededge_server.machine.events import (
     SendReply,
     Tick,
 )
+from fededge_server.machine.facts import Recalled
 from fededge_server.machine.fleet.parts import Part
 from fededge_server.machine.order_effects import OrderEffects
 from fededge_server.machine.orders import (
@@ -29,7 +31,17 @@ from fededge_server.machine.orders import (
     RestOrder,
     ResumeOrder,
 )
-from tests.server.machine.test_rounds import V1, Driven, only, report, status, with_update
+from fededge_server.machine.rounds import Rounds
+from tests.server.machine.test_rounds import (
+    FACTS,
+    V0,
+    V1,
+    Driven,
+    only,
+    report,
+    status,
+    with_update,
+)
 
 
 class Fleet(Driven):
@@ -142,6 +154,13 @@ def test_a_forgotten_device_is_a_stranger() -> None:
     (reply,) = only(fleet(with_update("a")), SendReply)
     assert (reply.reply.kind, "was not asked" in reply.reply.reason) == ("refused", True)
     assert invited(fleet(status("a"))) == ["a"], "it joined again, as a new one"
+
+
+def test_a_restarted_round_does_not_ask_a_device_that_was_forgotten_before_it_went_on() -> None:
+    recalled = Recalled(asked={V0: {"a": 5, "b": 5}}, known=frozenset("ab"))
+    machine = Rounds(FACTS, RoundsConfig(count=3, min_devices=2), 0, V0, recalled)
+    OrderEffects(machine, None).handle(OrderGiven(ForgetOrder("a")), 0.0)
+    assert {*machine.participants.invited} == {"b"}
 
 
 def test_a_forgotten_device_cannot_repeat_an_update_that_is_merged() -> None:
