@@ -1,7 +1,9 @@
 """Loss scaling for float16: small gradients would vanish, so the loss is multiplied first.
 
-All decisions stay on the device. A step whose gradient overflowed is taken back, and the scale is
-halved; after many good steps in a row it is doubled.
+A phase begins with a search: its first gradient is made again with half the scale until it is
+finite, so that a device with few batches loses no step. All later decisions stay on the device: a
+step whose gradient overflowed is taken back, and the scale is halved; after many good steps in a
+row it is doubled.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ class LossScale:
         self.good_steps = torch.zeros((), device=device)
         self.finite = torch.ones((), dtype=torch.bool, device=device)
         self.taken = torch.zeros((), device=device)
+        self.settled = False
 
     def scaled(self, loss: Tensor) -> Tensor:
         return loss * self.scale
@@ -40,6 +43,11 @@ class LossScale:
         grown = torch.where(self.good_steps >= GROWTH_INTERVAL, 2.0, 1.0)
         self.good_steps = torch.where(self.good_steps >= GROWTH_INTERVAL, 0.0, self.good_steps)
         self.scale = (self.scale * torch.where(self.finite, grown, 0.5)).clamp(min=LEAST_SCALE)
+
+    def settle(self) -> bool:
+        """Return False if the gradient must be made again; reads the device until it is True."""
+        self.settled = self.settled or bool(self.finite | (self.scale <= LEAST_SCALE))
+        return self.settled
 
     def keep_(self, now: Tensor, before: Tensor) -> None:
         """Take a step back if its gradient had overflowed."""

@@ -55,20 +55,29 @@ class LocalStep:
         return self.method.batch(self.turn, self.turn.batch(index, raw))
 
     def gradient(self, batch: Batch) -> Tensor:
-        passes: list[Pass] = []
-        while not passes:
-            with without_shortage():
-                passes = self._passes(batch)
-            if not passes:  # only here: the error's traceback kept the tensors alive
-                self.turn.micro_batch = halved(self.method, self.turn, self.models, batch)
+        passes = self._fitting(batch)
         if self.scale is not None:
-            self.scale.unscale_([model.grad for model in self.models])
+            gradients = [model.grad for model in self.models]
+            self.scale.unscale_(gradients)
+            while not self.scale.settle():
+                passes = self._fitting(batch)
+                self.scale.unscale_(gradients)
         if self.turn.hyper.clip_norm:
             for model in self.models:
                 clip_(model.grad, self.turn.hyper.clip_norm)
         for done in passes:
             self.method.observe(self.turn, done.out, done.batch)
         return sum((done.loss for done in passes[1:]), passes[0].loss)
+
+    def _fitting(self, batch: Batch) -> list[Pass]:
+        """Make the gradient of a batch, of smaller parts where memory runs out."""
+        passes: list[Pass] = []
+        while not passes:
+            with without_shortage():
+                passes = self._passes(batch)
+            if not passes:  # only here: the error's traceback kept the tensors alive
+                self.turn.micro_batch = halved(self.method, self.turn, self.models, batch)
+        return passes
 
     def _passes(self, batch: Batch) -> list[Pass]:
         """Make the gradient of a batch, in one pass or of parts that fit into memory."""

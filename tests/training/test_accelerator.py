@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import math
 
 import pytest
 import torch
@@ -122,17 +124,45 @@ def test_less_precision_is_near_and_uploads_float32(
     assert answer.scalars["loss"] == pytest.approx(full.scalars["loss"], rel=0.05)
 
 
-def test_a_step_that_overflows_is_taken_back(
+def exploding(one: Trainer, calls: set[int]) -> None:
+    """Make the gradients of these calls, counted from 1, overflow."""
+    seen = itertools.count(1)
+
+    def explode(_: nn.Module, grads: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...] | None:
+        return tuple(grad * math.inf for grad in grads) if next(seen) in calls else None
+
+    one.net.module.get_submodule("head").register_full_backward_pre_hook(explode)
+
+
+def test_a_step_that_overflows_is_taken_back(emulated: Hardware) -> None:
+    one = device(dataclasses.replace(emulated, precision=Precision.FLOAT16), count=24)
+    exploding(one, {2})
+    seen = list[torch.Tensor]()
+    received = device(CPU).net.vector
+    asked = Task(0, 0, HYPER, received, {})
+    one.turn(asked, Private(), lambda *_: seen.append(one.net.vector.cpu()))
+    moved = [not torch.equal(a, b) for a, b in itertools.pairwise([received, *seen])]
+    assert moved == [True, False, True]
+
+
+def test_the_first_step_finds_its_scale(
     emulated: Hardware, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a scale that overflows float16, the first steps change nothing; later ones train."""
-    monkeypatch.setattr(loss_scale, "FIRST_SCALE", 2.0**40)
+    """A device with one batch trains, too: its first gradient is made again with less scale."""
     half = dataclasses.replace(emulated, precision=Precision.FLOAT16)
-    start = device(CPU).net.vector
+    hyper = dataclasses.replace(HYPER, batch_size=16)
+    expected = turn(device(half), hyper).upload
+    monkeypatch.setattr(loss_scale, "FIRST_SCALE", 2.0**40)
+    found = turn(device(half), hyper).upload
+    assert not torch.equal(found, device(CPU).net.vector)
+    assert torch.allclose(found, expected, atol=1e-4)
+
+
+def test_a_phase_whose_gradients_all_overflow_is_an_error(emulated: Hardware) -> None:
+    one = device(dataclasses.replace(emulated, precision=Precision.FLOAT16))
+    exploding(one, set(range(1, 1000)))
     with pytest.raises(MethodError, match="every gradient overflows float16"):
-        turn(device(half))
-    hyper = dataclasses.replace(HYPER, epochs=30)
-    assert not torch.equal(turn(device(half), hyper).upload, start)
+        turn(one)
 
 
 def test_float32_is_not_rounded_to_tf32(emulated: Hardware) -> None:
