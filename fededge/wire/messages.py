@@ -47,6 +47,9 @@ MAX_OTHER_BYTES = 64 * 1024
 MAX_RESEND = 1000
 """Missing chunks that one reply may name."""
 
+NEVER = object()
+"""Equal to no value."""
+
 UNKNOWN_FIELD = "unknown field"
 NEWER = "; its sender may run a newer version of FedEdge: upgrade FedEdge here"
 
@@ -242,8 +245,19 @@ def round_of(version: str) -> int:
     return int(version[:6])
 
 
+LATER: dict[type[Message], dict[str, object]] = {State: {"resting": ""}}
+"""Fields that version 0.1.0 does not know, with their defaults.
+
+It refuses a message that has one, so a field is left out while it has its default.
+"""
+
+
 def encode(message: Message) -> bytes:
-    return msgspec.json.encode(message)
+    later = LATER.get(type(message))
+    if later is None:
+        return msgspec.json.encode(message)
+    values = ((name, getattr(message, name)) for name in message.__struct_fields__)
+    return msgspec.json.encode({n: value for n, value in values if later.get(n, NEVER) != value})
 
 
 def decode(data: bytes, kind: type[M]) -> M:
