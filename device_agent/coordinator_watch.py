@@ -11,8 +11,9 @@ from collections.abc import Callable
 from enum import Enum
 
 from fededge._internal.suggestions import unknown
+from fededge.errors import WireError
 from fededge.transport.session import Session
-from fededge.wire.messages import Presence
+from fededge.wire.messages import UNKNOWN_FIELD, Presence, State, decode
 from fededge.wire.topics import Topics, federation_of
 
 __all__ = ["CoordinatorWatch"]
@@ -26,6 +27,11 @@ LOOKS = 5.0
 """Seconds for which it listens to their presences."""
 
 MOST_NAMES = 20
+
+NEWER = (
+    "the coordinator runs a newer version of FedEdge, whose state this one cannot read: upgrade "
+    "FedEdge on this device"
+)
 
 
 class Search(Enum):
@@ -51,11 +57,21 @@ class CoordinatorWatch:
         self._since = clock()
         self._names: set[str] = set()
         self._online: bool | None = None
+        self._news = ""
 
     def connected(self) -> None:
         """A connection begins; only one without a state before it leads to a search."""
         if self._search is not Search.OVER:
             self._search, self._since = Search.WAITING, self.clock()
+
+    def read(self, payload: bytes) -> State:
+        """Decode a state; one with fields that we do not know is of a newer FedEdge."""
+        try:
+            return decode(payload, State)
+        except WireError as error:
+            if UNKNOWN_FIELD in str(error):
+                self._news = NEWER
+            raise
 
     def state_came(self) -> None:
         if self._search is Search.LOOKING:
@@ -78,6 +94,9 @@ class CoordinatorWatch:
 
     def tick(self) -> bool:
         """Search if that is due; True if there is a new remark."""
+        if self._news:
+            self.remark, self._news = self._news, ""
+            return True
         waited = self.clock() - self._since
         if self._search is Search.WAITING and waited >= SILENCE:
             self._search, self._since = Search.LOOKING, self.clock()

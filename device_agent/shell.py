@@ -150,7 +150,7 @@ class AgentShell(ServiceShell[events.Event, commands.Command, Status]):
         address = self.parts.topics.parse(message.topic)
         payload = message.payload
         if address.kind == "state" and payload:
-            self._believe(decode(payload, State))
+            self._believe(self.parts.coordinator.read(payload))
         elif address.kind == "task":
             task = decode(payload, TaskMessage)
             self._check_sender(task)

@@ -6,7 +6,11 @@ from msgspec import Struct
 
 from fededge.wire.messages import Report
 
-__all__ = ["Index", "SavedTurn", "StoredFile", "TrainedTurn"]
+__all__ = ["FORMAT", "Index", "IndexFormat", "SavedTurn", "StoredFile", "TrainedTurn"]
+
+
+FORMAT = 1
+"""The format of the agent's folder; version 0.1.0 did not write it down."""
 
 
 class StoredFile(Struct, frozen=True):
@@ -43,6 +47,7 @@ class Index(Struct, frozen=True, rename={"last_accepted": "settled", "missed": "
     The files of `missed` are gone: it names the turn that is not taken again.
     `earlier` is the private state before the current one: a damaged turn starts again from there.
     `trusted` is the issue number of the newest signed state that the agent has believed.
+    `format` grows when an older version of FedEdge could not go on from it.
     """
 
     instance: str
@@ -56,3 +61,10 @@ class Index(Struct, frozen=True, rename={"last_accepted": "settled", "missed": "
     missed: SavedTurn | None = None
     count: int = 0
     trusted: int = 0
+    format: int = FORMAT
+
+
+class IndexFormat(Struct, frozen=True):
+    """The part of an index that every version of FedEdge can read."""
+
+    format: int = 1

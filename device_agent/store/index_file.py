@@ -8,9 +8,10 @@ from typing import Any
 
 import msgspec
 
+from fededge.errors import StoreError
 from fededge.storage.files import replace_file
 from fededge.storage.sealed import read_sealed, sealed
-from fededge_agent.store.index import Index
+from fededge_agent.store.index import FORMAT, Index, IndexFormat
 
 __all__ = ["IndexFile"]
 
@@ -28,6 +29,7 @@ class IndexFile:
 
     def read(self) -> bool:
         """Read the index, or the one before it if it is damaged; False if neither can be read."""
+        self._check_format()
         index, before = read_sealed(self.path, Index), read_sealed(self.before, Index)
         found = index or before
         if found is None:
@@ -40,6 +42,16 @@ class IndexFile:
             log.warning("%s: missing or damaged; writing it again", self.before)
             _replace(self.before, found)
         return True
+
+    def _check_format(self) -> None:
+        for path in (self.path, self.before):
+            found = read_sealed(path, IndexFormat)
+            if found is not None and found.format > FORMAT:
+                raise StoreError(
+                    f"{path}: this state has format {found.format}, written by a newer version of "
+                    f"FedEdge; this one reads formats up to {FORMAT}: upgrade FedEdge on this "
+                    "device, or choose another state folder"
+                )
 
     def begin(self, index: Index) -> None:
         """Write the first index."""

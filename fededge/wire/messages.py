@@ -16,6 +16,7 @@ from fededge.wire.topics import NAME_PATTERN, VERSION_PATTERN
 __all__ = [
     "MAX_OTHER_BYTES",
     "MAX_RESEND",
+    "UNKNOWN_FIELD",
     "BatchSize",
     "ChunkBytes",
     "Claim",
@@ -45,6 +46,12 @@ MAX_OTHER_BYTES = 64 * 1024
 
 MAX_RESEND = 1000
 """Missing chunks that one reply may name."""
+
+NEVER = object()
+"""Equal to no value."""
+
+UNKNOWN_FIELD = "unknown field"
+NEWER = "; its sender may run a newer version of FedEdge: upgrade FedEdge here"
 
 # `\Z`, because `$` also matches before a trailing newline.
 HASH, INSTANCE = "[0-9a-f]{64}", "[0-9a-f]{32}"
@@ -235,8 +242,19 @@ def round_of(version: str) -> int:
     return int(version[:6])
 
 
+LATER: dict[type[Message], dict[str, object]] = {State: {"resting": ""}}
+"""Fields that version 0.1.0 does not know, with their defaults.
+
+It refuses a message that has one, so a field is left out while it has its default.
+"""
+
+
 def encode(message: Message) -> bytes:
-    return msgspec.json.encode(message)
+    later = LATER.get(type(message))
+    if later is None:
+        return msgspec.json.encode(message)
+    values = ((name, getattr(message, name)) for name in message.__struct_fields__)
+    return msgspec.json.encode({n: value for n, value in values if later.get(n, NEVER) != value})
 
 
 def decode(data: bytes, kind: type[M]) -> M:
@@ -247,7 +265,8 @@ def decode(data: bytes, kind: type[M]) -> M:
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise WireError(f"not a {kind.__name__}: {_shortened(str(error))}") from None
+        newer = NEWER if UNKNOWN_FIELD in str(error) else ""
+        raise WireError(f"not a {kind.__name__}: {_shortened(str(error))}{newer}") from None
 
 
 def _shortened(text: str) -> str:

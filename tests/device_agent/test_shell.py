@@ -458,6 +458,18 @@ def test_a_typo_in_the_federations_name_is_told_with_the_names_that_there_are(
     assert shell.status.problem == ""
 
 
+def test_the_state_of_a_newer_version_is_told_until_one_can_be_read(make: Make) -> None:
+    shell = make(False)
+    newer = {**msgspec.to_builtins(STATE), "colour": "blue"}
+    shell.hear(TOPICS.state, msgspec.json.encode(newer))
+    shell.pass_time(1)
+    said = shell.status.problem
+    assert said.startswith("the coordinator runs a newer version of FedEdge")
+    assert said.endswith("upgrade FedEdge on this device")
+    shell.hears("state", STATE)
+    assert shell.status.problem == ""
+
+
 def test_a_device_that_hears_nothing_says_what_may_be_wrong(make: Make) -> None:
     shell = make(False)
     shell.pass_time(40)

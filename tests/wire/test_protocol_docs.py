@@ -100,7 +100,9 @@ def test_the_example_of_a_message_is_one_and_has_every_field(name: str) -> None:
     message = messages.decode(example.encode(), MESSAGES[name])
     fields = [field.name for field in msgspec.structs.fields(MESSAGES[name])]
     assert list(json.loads(example)) == fields
-    assert json.loads(messages.encode(message)) == json.loads(example)
+    later = messages.LATER.get(MESSAGES[name], {})
+    shown = {key: value for key, value in json.loads(example).items() if key not in later}
+    assert json.loads(messages.encode(message)) == shown
 
 
 def test_the_parts_of_a_model_are_those_that_exist() -> None:

@@ -53,6 +53,7 @@ OTHER: dict[str, Any] = {
     "problem": "full",
     "quarantined": 1,
     "restored": "000001-9f86d081884c7d65",
+    "resting": "the model is flat",
     "issued": 1767225600001,
 }
 
