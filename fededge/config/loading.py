@@ -16,9 +16,9 @@ from fededge._internal.lazy_torch import torch_is_loaded
 from fededge.config.base import Section, section_of
 from fededge.config.credentials import with_credentials
 from fededge.config.hardware_sections import EvaluationHardwareConfig, HardwareConfig
+from fededge.config.passwords import with_password
 from fededge.config.run_sections import RolloutConfig, RoundsConfig
 from fededge.config.sections import (
-    PASSWORD_VARIABLE,
     AgentConfig,
     BrokerConfig,
     CoordinatorConfig,
@@ -28,7 +28,7 @@ from fededge.errors import ConfigError, FedEdgeError, WireError
 from fededge.hardware import check_device_name
 from fededge.hardware.hours import parse_hours
 from fededge.hardware.priority import check_ionice
-from fededge.storage.files import check_private, read_file
+from fededge.storage.files import check_private
 from fededge.wire.topics import check_name
 
 if sys.version_info >= (3, 11):
@@ -43,8 +43,6 @@ T = TypeVar("T", bound=Section)
 
 BROKER_FILES = ("ca", "certificate", "key", "password_file")
 KEY_FILES = ("signing_key", "trusted_key")
-PASSWORDS = 2
-"""Lines of a password file, at most: the new password and the one before it."""
 
 
 def load(path: Path, kind: type[S], environment: Mapping[str, str] = os.environ) -> S:
@@ -109,7 +107,7 @@ def _resolved(config: S, folder: Path, environment: Mapping[str, str]) -> S:
     data = config.data
     if data.root:
         data = replace(data, root=str(folder.absolute() / Path(data.root).expanduser()))
-    broker = _with_password(_absolute(config.broker, folder, BROKER_FILES), environment)
+    broker = with_password(_absolute(config.broker, folder, BROKER_FILES), environment)
     config = _absolute(config, folder, ("state", *KEY_FILES))
     return replace(config, data=data, broker=broker)
 
@@ -119,29 +117,6 @@ def _absolute(section: T, folder: Path, keys: Iterable[str]) -> T:
     paths = {key: value for key in keys if (value := getattr(section, key, ""))}
     found = {key: str(folder.absolute() / Path(path).expanduser()) for key, path in paths.items()}
     return msgspec.structs.replace(section, **found)
-
-
-def _with_password(broker: BrokerConfig, environment: Mapping[str, str]) -> BrokerConfig:
-    """The broker's section with the password from the environment or from its file."""
-    if PASSWORD_VARIABLE in environment:
-        return msgspec.structs.replace(broker, password=environment[PASSWORD_VARIABLE])
-    if not broker.password_file:
-        return broker
-    if broker.password:
-        raise ConfigError("broker.password and broker.password_file are both set; leave one out")
-    path = Path(broker.password_file)
-    data = read_file("broker.password_file", path)
-    check_private("broker.password_file", path)
-    try:
-        lines = data.decode().splitlines()
-    except UnicodeDecodeError:
-        lines = []
-    if not 1 <= len(lines) <= PASSWORDS or not all(lines):
-        raise ConfigError(
-            f"broker.password_file: '{path}' must hold one line, the password; during a rotation "
-            "two, the new one first"
-        )
-    return msgspec.structs.replace(broker, password="\n".join(lines))
 
 
 def _check_choices(config: Side) -> None:
