@@ -35,7 +35,7 @@ from fededge_server.machine.events import (
     UpdateChunkCame,
 )
 from fededge_server.machine.facts import RunFacts
-from fededge_server.machine.rounds import Rounds
+from fededge_server.machine.rounds.rounds import Rounds
 
 LAYOUT = "ab" * 32
 V0, V1 = "000000-0123456789abcdef", "000001-fedcba9876543210"

@@ -16,7 +16,9 @@ from fededge._internal.plain_text import plain
 from fededge.broker.dynamic_security import CONTROL, admission, denial
 from fededge.errors import RefusedError, StoreError, WireError
 from fededge.wire.messages import Reply, TaskMessage, encode
-from fededge_server.machine import coordinator, events, orders, rollout
+from fededge_server.machine import coordinator, events
+from fededge_server.machine.fleet import orders
+from fededge_server.machine.rounds import rollout
 from fededge_server.parts import CoordinatorParts
 from fededge_server.store import AWAKE, CheckedUpdate, score_of
 

@@ -10,9 +10,9 @@ from fededge.service.commands import unwatched
 from fededge.service.log_lines import LogLines
 from fededge.transport.session import Session
 from fededge_server.identity import Identity
-from fededge_server.machine.rollout import Staging
-from fededge_server.machine.round_state import RoundsView
-from fededge_server.machine.rounds import Rounds
+from fededge_server.machine.rounds.rollout import Staging
+from fededge_server.machine.rounds.round_state import RoundsView
+from fededge_server.machine.rounds.rounds import Rounds
 from fededge_server.model.merging import Merging
 from fededge_server.model.publisher import Publisher
 from fededge_server.model.versions import Versions

@@ -18,8 +18,8 @@ from fededge_server.challenge import Challenge
 from fededge_server.executor import Command, CommandExecutor, CommitGroup, FulfilRequest
 from fededge_server.machine import events
 from fededge_server.machine.coordinator import CoordinatorMachine, Event
+from fededge_server.machine.fleet.orders import ControlUser
 from fededge_server.machine.fleet.standings import Standing
-from fededge_server.machine.orders import ControlUser
 from fededge_server.parts import CoordinatorParts
 from fededge_server.store import Progress
 from fededge_server.sweeper import Sweeper

@@ -29,8 +29,8 @@ from fededge_server.identity import Identity
 from fededge_server.machine import events
 from fededge_server.machine.facts import RunFacts
 from fededge_server.machine.health import Health
-from fededge_server.machine.rollout import Plan, Staging
-from fededge_server.machine.rounds import Rounds
+from fededge_server.machine.rounds.rollout import Plan, Staging
+from fededge_server.machine.rounds.rounds import Rounds
 from fededge_server.model.kept_network import keep_network, kept_network
 from fededge_server.model.merging import Merging
 from fededge_server.model.network import Founded, Network

@@ -11,9 +11,9 @@ import msgspec
 from fededge._internal.plain_text import plain
 from fededge.config import CoordinatorConfig
 from fededge.wire.messages import Manifest, State, Training
-from fededge_server.machine.rollout import Staging
-from fededge_server.machine.round_state import RoundsView
-from fededge_server.machine.rounds import Rounds
+from fededge_server.machine.rounds.rollout import Staging
+from fededge_server.machine.rounds.round_state import RoundsView
+from fededge_server.machine.rounds.rounds import Rounds
 from fededge_server.model.versions import Versions
 
 __all__ = ["StateMessage"]

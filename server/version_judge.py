@@ -7,8 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fededge.errors import DiskFullError, StoreError
-from fededge_server.machine import events, rollout
+from fededge_server.machine import events
 from fededge_server.machine.health import Health
+from fededge_server.machine.rounds import rollout
 from fededge_server.model.rollback import RollbackRequest
 from fededge_server.model.versions import Versions
 from fededge_server.state_message import StateMessage

@@ -71,7 +71,7 @@ def test_every_constant_is_in_its_file(constants: str, path: str) -> None:
 def test_the_page_names_enough_to_be_worth_checking() -> None:
     assert len(set(named())) > 40
     assert ("`COMMANDS` and `FOLDERS` ", "fededge/cli/parser.py") in CONSTANTS
-    assert ("server/machine/updates.py", "Updates._refuse") in set(named())
+    assert ("server/machine/updates/updates.py", "Updates._refuse") in set(named())
 
 
 def test_every_package_is_in_the_table_of_the_tree() -> None:

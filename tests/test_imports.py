@@ -285,7 +285,7 @@ def test_the_source_keeps_the_rule(rule: Rule) -> None:
         (
             not_allowed,
             "fededge.simulation.run",
-            "def f():\n    import fededge_server.machine.rounds",
+            "def f():\n    import fededge_server.machine.rounds.rounds",
         ),
         (not_allowed, "fededge_server.shell", "import paho.mqtt.client as mqtt"),
         (not_allowed, "fededge.training", "from fededge import _C"),
@@ -299,7 +299,7 @@ def test_the_source_keeps_the_rule(rule: Rule) -> None:
         (forbidden, "fededge_server.model.merging", "from torch import Tensor"),
         (forbidden, "fededge_agent.worker", "def f():\n    import torch"),
         (forbidden, "fededge_agent.agent", "from fededge_agent.trainer.turns import DeviceTurns"),
-        (forbidden, "fededge_server.machine.rounds", "def f():\n    import time"),
+        (forbidden, "fededge_server.machine.rounds.rounds", "def f():\n    import time"),
         (forbidden, "fededge.training", "from pickle import loads"),
     ],
 )

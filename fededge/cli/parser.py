@@ -47,8 +47,9 @@ FOLDERS = {
     "experiments": ("simulate", "compare", "partition"),
     "operation": (
         *("coordinator", "agent", "install-service", "rollback", "status", "audit", "init"),
-        *("doctor", "backup", "restore", "enroll", "rotate"),
+        *("doctor", "backup", "restore"),
     ),
+    "enrolment": ("enroll", "rotate"),
     "fleet": ("devices", "pause", "resume", "history", "versions"),
     "apps": ("export", "predict", "serve-model"),
     "terminal": ("completion", "man"),

@@ -21,7 +21,7 @@ from fededge_server.api import folder_views, views
 from fededge_server.api.errors import BusyError, NotFoundError
 from fededge_server.api.requests import OrderRequest, ReadRequest
 from fededge_server.api.schema import OutcomeView
-from fededge_server.machine.orders import read_order
+from fededge_server.machine.fleet.orders import read_order
 from fededge_server.parts import CoordinatorParts
 from fededge_server.store import Store
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fededge_server.machine import events, orders, rollout
+from fededge_server.machine import events
+from fededge_server.machine.fleet import orders
+from fededge_server.machine.fleet.order_effects import OrderEffects
 from fededge_server.machine.fleet.participants import ForbiddenMoveError
-from fededge_server.machine.order_effects import OrderEffects
-from fededge_server.machine.rounds import Rounds
+from fededge_server.machine.rounds import rollout
+from fededge_server.machine.rounds.rounds import Rounds
 
 __all__ = ["Command", "CoordinatorMachine", "Event"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from fededge.service.events import Note, Tick
 from fededge.wire.messages import Reply, Report, Status
-from fededge_server.machine.schedule_events import TimeOfDay, Woke
+from fededge_server.machine.rounds.schedule_events import TimeOfDay, Woke
 
 __all__ = [
     "ACCURACY",

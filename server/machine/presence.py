@@ -11,8 +11,8 @@ from fededge_server.machine.fleet.eligibility import Eligibility
 from fededge_server.machine.fleet.participants import Participant
 from fededge_server.machine.fleet.parts import OUT, Part
 from fededge_server.machine.fleet.standings import Standing
-from fededge_server.machine.invitations import Invitations
-from fededge_server.machine.round_state import RoundState
+from fededge_server.machine.rounds.invitations import Invitations
+from fededge_server.machine.rounds.round_state import RoundState
 
 __all__ = ["PresenceTracker"]
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from fededge_server.machine.facts import Recalled
 from fededge_server.machine.fleet.participants import UNTOLD
 from fededge_server.machine.fleet.parts import Part
-from fededge_server.machine.round_state import RoundState
-from fededge_server.machine.updates import Updates
+from fededge_server.machine.rounds.round_state import RoundState
+from fededge_server.machine.updates.updates import Updates
 
 __all__ = ["recover"]
 

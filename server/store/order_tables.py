@@ -15,8 +15,7 @@ import msgspec
 from fededge._internal.suggestions import unknown
 from fededge.errors import RefusedError
 from fededge.wire.messages import Report
-from fededge_server.machine.fleet.standings import ACTIVE, STANDINGS, Ordered, Standing
-from fededge_server.machine.orders import (
+from fededge_server.machine.fleet.orders import (
     DeviceOrder,
     DrainOrder,
     ForgetOrder,
@@ -28,6 +27,7 @@ from fededge_server.machine.orders import (
     ResumeOrder,
     RevokeOrder,
 )
+from fededge_server.machine.fleet.standings import ACTIVE, STANDINGS, Ordered, Standing
 from fededge_server.store.records import RecordTables
 
 __all__ = ["WRITES", "OrderTables", "read_paused", "read_standings"]

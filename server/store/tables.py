@@ -11,7 +11,7 @@ from fededge.errors import ConfigError, StoreError
 from fededge.wire.messages import Report
 from fededge_server.machine.events import Refuse
 from fededge_server.machine.facts import Recalled
-from fededge_server.machine.rollout import Plan
+from fededge_server.machine.rounds.rollout import Plan
 from fededge_server.store.journal import Journal
 from fededge_server.store.rows import (
     Change,

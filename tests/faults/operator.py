@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fededge.errors import DiskFullError, RefusedError
 from fededge_server.api.requests import OrderRequest
-from fededge_server.machine.orders import (
+from fededge_server.machine.fleet.orders import (
     DrainOrder,
     ForgetOrder,
     PauseOrder,

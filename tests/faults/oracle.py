@@ -15,7 +15,7 @@ import numpy as np
 
 from fededge.flat import Vector
 from fededge.wire.messages import Reply, Report
-from fededge_server.machine.orders import ForgetOrder, QuarantineOrder, ReleaseOrder
+from fededge_server.machine.fleet.orders import ForgetOrder, QuarantineOrder, ReleaseOrder
 from fededge_server.store import Progress
 
 __all__ = ["BrokenError", "Merge", "Oracle"]

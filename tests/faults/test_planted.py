@@ -22,11 +22,11 @@ from fededge_agent.trainer.turns import DeviceTurns
 from fededge_server.executor import CommandExecutor
 from fededge_server.machine import events
 from fededge_server.machine.coordinator import CoordinatorMachine
+from fededge_server.machine.fleet.order_effects import EFFECTS, OrderEffects
+from fededge_server.machine.fleet.orders import DrainOrder, PauseOrder, QuarantineOrder
 from fededge_server.machine.fleet.participants import Participant
 from fededge_server.machine.fleet.standings import Standing
-from fededge_server.machine.order_effects import EFFECTS, OrderEffects
-from fededge_server.machine.orders import DrainOrder, PauseOrder, QuarantineOrder
-from fededge_server.machine.updates import Updates
+from fededge_server.machine.updates.updates import Updates
 from fededge_server.store import CheckedUpdate, Store, spool
 from fededge_server.store.tables import JournalTables
 from tests.faults.oracle import BrokenError

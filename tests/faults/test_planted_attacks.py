@@ -14,14 +14,15 @@ import pytest
 from fededge.federated import aggregation
 from fededge.flat import Vector
 from fededge.wire.messages import Reply, Report, round_of
-from fededge_server.machine import round_end, updates
 from fededge_server.machine.events import Command
 from fededge_server.machine.facts import RunFacts
 from fededge_server.machine.fleet.eligibility import Eligibility
 from fededge_server.machine.fleet.participants import Participant
-from fededge_server.machine.report_checks import flaw
-from fededge_server.machine.round_end import RoundEnd
-from fededge_server.machine.updates import Updates
+from fededge_server.machine.rounds import round_end
+from fededge_server.machine.rounds.round_end import RoundEnd
+from fededge_server.machine.updates import updates
+from fededge_server.machine.updates.report_checks import flaw
+from fededge_server.machine.updates.updates import Updates
 from fededge_server.model import merging
 from fededge_server.model.culprits import Sifted
 from fededge_server.model.merging import Current, Merging

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fededge_server.machine.schedule import Schedule
+from fededge_server.machine.rounds.schedule import Schedule
 from tests.faults.oracle import BrokenError
 from tests.faults.schedules import FAULTS, SCHEDULED_KINDS, run_scheduled
 

@@ -13,7 +13,7 @@ import pytest
 from fededge._internal.processes import Child
 from fededge.broker.dynamic_security import ANSWER, CONTROL, admission, denial, question
 from fededge.cli import main
-from fededge.cli.operation.broker_control import tell_broker
+from fededge.cli.enrolment.broker_control import tell_broker
 from fededge.errors import TransportError
 from fededge.transport.probing import Probing
 from fededge.transport.session import Lost

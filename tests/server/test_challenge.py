@@ -17,7 +17,7 @@ from fededge.transport.session import Connected, Incoming, Lost
 from fededge.wire.messages import Claim, Presence, decode, encode
 from fededge.wire.signing import sign
 from fededge_server.identity import Identity
-from fededge_server.machine.rounds import Rounds
+from fededge_server.machine.rounds.rounds import Rounds
 from fededge_server.parts import CoordinatorParts
 from fededge_server.running import RunningCoordinator
 from tests.server.machine.test_rounds import FACTS, V0

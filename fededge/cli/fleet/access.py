@@ -21,7 +21,7 @@ def change_access(options: argparse.Namespace, order: Any) -> None:
         RefusedError: the order stands, but the broker has not confirmed it.
     """
     from fededge.broker.dynamic_security import admission, denial
-    from fededge.cli.operation.broker_control import tell_broker
+    from fededge.cli.enrolment.broker_control import tell_broker
     from fededge.config import CoordinatorConfig, load
 
     revoked = options.action == "revoke"

@@ -66,7 +66,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 
 def _add_enrolment(actions: Any) -> None:
     """Add the actions for boxes that are not enrolled yet."""
-    from fededge.cli.operation import accept
+    from fededge.cli.enrolment import accept
 
     text = "list the boxes that ask to be enrolled over the broker"
     action = actions.add_parser("pending", help=text, description=f"{text.capitalize()}.")
@@ -89,7 +89,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _order(options: argparse.Namespace) -> Any:
-    from fededge_server.machine import orders
+    from fededge_server.machine.fleet import orders
 
     match options.action:
         case "rest":

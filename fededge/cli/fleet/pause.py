@@ -24,6 +24,6 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from fededge_server.machine.orders import PauseOrder
+    from fededge_server.machine.fleet.orders import PauseOrder
 
     give(options, PauseOrder())

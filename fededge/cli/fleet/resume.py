@@ -23,6 +23,6 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from fededge_server.machine.orders import ResumeOrder
+    from fededge_server.machine.fleet.orders import ResumeOrder
 
     give(options, ResumeOrder())

@@ -17,7 +17,7 @@ from fededge.wire.messages import Report, Status
 from fededge_server.machine.fleet.census import Census, Group
 from fededge_server.machine.fleet.parts import PARTS, Attendance, Part
 from fededge_server.machine.fleet.standings import SHUT_OUT, Standing
-from fededge_server.machine.transfers import Transfer
+from fededge_server.machine.updates.transfers import Transfer
 
 __all__ = ["UNTOLD", "ForbiddenMoveError", "Participant", "Participants"]
 

@@ -21,8 +21,8 @@ from fededge_server.api import http_app
 from fededge_server.api.client import FleetClient, UnixConnection
 from fededge_server.api.server import ApiServer
 from fededge_server.machine.events import StatusCame
+from fededge_server.machine.fleet.orders import DrainOrder, ForgetOrder, PauseOrder, QuarantineOrder
 from fededge_server.machine.fleet.standings import Standing
-from fededge_server.machine.orders import DrainOrder, ForgetOrder, PauseOrder, QuarantineOrder
 from fededge_server.store import Store
 from tests.faults.world import World
 from tests.server.test_running import opened_world, running

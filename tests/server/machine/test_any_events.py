@@ -20,10 +20,8 @@ from fededge_server.machine.events import (
     Tick,
 )
 from fededge_server.machine.facts import Recalled
-from fededge_server.machine.fleet.participants import Participant
-from fededge_server.machine.fleet.parts import PARTS, Part
-from fededge_server.machine.order_effects import OrderEffects
-from fededge_server.machine.orders import (
+from fededge_server.machine.fleet.order_effects import OrderEffects
+from fededge_server.machine.fleet.orders import (
     DrainOrder,
     ForgetOrder,
     OrderGiven,
@@ -33,7 +31,9 @@ from fededge_server.machine.orders import (
     RestOrder,
     ResumeOrder,
 )
-from fededge_server.machine.rounds import Rounds
+from fededge_server.machine.fleet.participants import Participant
+from fededge_server.machine.fleet.parts import PARTS, Part
+from fededge_server.machine.rounds.rounds import Rounds
 from tests.server.machine.test_rounds import (
     FACTS,
     OTHER,

@@ -11,8 +11,8 @@ from fededge_server.machine.coordinator import Command, CoordinatorMachine
 from fededge_server.machine.events import Event, Full, MergeDone, RolledBack, SetAside, Tick
 from fededge_server.machine.fleet.participants import ForbiddenMoveError
 from fededge_server.machine.fleet.parts import PARTS, Part
-from fededge_server.machine.rollout import Plan, PlanKept, Planned, RoundsDone, Staging
-from fededge_server.machine.rounds import Rounds
+from fededge_server.machine.rounds.rollout import Plan, PlanKept, Planned, RoundsDone, Staging
+from fededge_server.machine.rounds.rounds import Rounds
 from tests.server.machine.test_rounds import FACTS, V0, V1, report, status
 
 C = TypeVar("C")

@@ -18,9 +18,8 @@ from fededge_server.machine.events import (
     Tick,
 )
 from fededge_server.machine.facts import Recalled
-from fededge_server.machine.fleet.parts import Part
-from fededge_server.machine.order_effects import OrderEffects
-from fededge_server.machine.orders import (
+from fededge_server.machine.fleet.order_effects import OrderEffects
+from fededge_server.machine.fleet.orders import (
     ClearStatus,
     ControlUser,
     DrainOrder,
@@ -33,7 +32,8 @@ from fededge_server.machine.orders import (
     ResumeOrder,
     RevokeOrder,
 )
-from fededge_server.machine.rounds import Rounds
+from fededge_server.machine.fleet.parts import Part
+from fededge_server.machine.rounds.rounds import Rounds
 from tests.server.machine.test_rounds import (
     FACTS,
     V0,

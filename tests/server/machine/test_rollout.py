@@ -13,7 +13,7 @@ from fededge.errors import ConfigError, StoreError
 from fededge.federated.rollout import may_use, place
 from fededge.wire.messages import Rollout, Status
 from fededge_server.machine.events import Note, PublishState, StatusCame, Tick
-from fededge_server.machine.rollout import (
+from fededge_server.machine.rounds.rollout import (
     UNANSWERED,
     Plan,
     PlanKept,

@@ -43,8 +43,8 @@ from fededge_server.machine.facts import Recalled, RunFacts
 from fededge_server.machine.fleet.census import Group
 from fededge_server.machine.fleet.participants import Participant, Participants
 from fededge_server.machine.fleet.parts import Part
-from fededge_server.machine.round_state import RoundsView
-from fededge_server.machine.rounds import Rounds
+from fededge_server.machine.rounds.round_state import RoundsView
+from fededge_server.machine.rounds.rounds import Rounds
 
 LAYOUT = "ab" * 32
 OTHER = "cd" * 32

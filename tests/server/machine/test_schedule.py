@@ -21,7 +21,7 @@ from fededge_server.machine.events import (
     Woke,
 )
 from fededge_server.machine.facts import Recalled
-from fededge_server.machine.schedule import Flatness
+from fededge_server.machine.rounds.schedule import Flatness
 from tests.server.machine.test_rounds import V0, V1, Driven, only, opened, status
 
 V2 = "000002-0123456789abcdef"

@@ -22,7 +22,7 @@ from fededge.errors import DiskFullError, StoreError
 from fededge.wire import chunks
 from fededge.wire.messages import Report
 from fededge_server.machine.events import Refuse
-from fededge_server.machine.rollout import Plan
+from fededge_server.machine.rounds.rollout import Plan
 from fededge_server.store import CheckedUpdate, Progress, Store
 from fededge_server.store import journal as journal_module
 from fededge_server.store.tables import JournalTables

@@ -10,8 +10,7 @@ import pytest
 
 from fededge.errors import RefusedError
 from fededge.wire.messages import Manifest, Report
-from fededge_server.machine.fleet.standings import STANDINGS, Standing
-from fededge_server.machine.orders import (
+from fededge_server.machine.fleet.orders import (
     DrainOrder,
     ForgetOrder,
     PauseOrder,
@@ -22,6 +21,7 @@ from fededge_server.machine.orders import (
     RevokeOrder,
     read_order,
 )
+from fededge_server.machine.fleet.standings import STANDINGS, Standing
 from fededge_server.store import CheckedUpdate, Progress, Store
 
 V0, V1 = "000000-0123456789abcdef", "000001-fedcba9876543210"

@@ -14,7 +14,7 @@ from fededge_server.machine.fleet.census import Census, Group
 from fededge_server.machine.fleet.participants import Participant
 from fededge_server.machine.fleet.parts import AWAITED, OUT, Attendance, Part
 from fededge_server.machine.fleet.standings import Standing
-from fededge_server.machine.rounds import Rounds
+from fededge_server.machine.rounds.rounds import Rounds
 from tests.server.machine.test_any_events import Anything
 from tests.server.machine.test_rounds import Driven, only, status
 

@@ -9,10 +9,7 @@ from typing import Any
 
 from fededge.wire.messages import Reply
 from fededge_server.machine.events import Command, Discard, Note, PublishState, SendReply
-from fededge_server.machine.fleet.participants import Participant
-from fededge_server.machine.fleet.parts import Part
-from fededge_server.machine.fleet.standings import SHUT_OUT, Standing
-from fededge_server.machine.orders import (
+from fededge_server.machine.fleet.orders import (
     ClearStatus,
     ControlUser,
     DeviceOrder,
@@ -26,8 +23,11 @@ from fededge_server.machine.orders import (
     ResumeOrder,
     RevokeOrder,
 )
-from fededge_server.machine.rollout import Staging
-from fededge_server.machine.rounds import Rounds
+from fededge_server.machine.fleet.participants import Participant
+from fededge_server.machine.fleet.parts import Part
+from fededge_server.machine.fleet.standings import SHUT_OUT, Standing
+from fededge_server.machine.rounds.rollout import Staging
+from fededge_server.machine.rounds.rounds import Rounds
 
 __all__ = ["EFFECTS", "OrderEffects"]
 

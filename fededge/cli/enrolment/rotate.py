@@ -108,7 +108,7 @@ def _broker(options: argparse.Namespace) -> BrokerConfig | None:
 
 def _tell(broker: BrokerConfig | None, user: str, password: str) -> str:
     """Tell the running broker; the result in words."""
-    from fededge.cli.operation.broker_control import tell_password
+    from fededge.cli.enrolment.broker_control import tell_password
 
     if broker is None:
         return "the file has the new password; now: systemctl restart mosquitto"

@@ -107,7 +107,7 @@ def _make(folder: Path, key: Path, device: str) -> bytes:
 def _ask(options: argparse.Namespace, pem: bytes) -> bytes:
     """Ask over the broker, as the user of boxes that are not enrolled yet."""
     from fededge.broker.access_list import ENROL
-    from fededge.cli.operation.enrolment_line import ask
+    from fededge.cli.enrolment.enrolment_line import ask
     from fededge.config import BrokerConfig
     from fededge.enrolment.request import read_request
 

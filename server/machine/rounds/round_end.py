@@ -10,8 +10,8 @@ from fededge_server.machine.events import ACCURACY, Command, Judge, Note
 from fededge_server.machine.fleet.census import Group
 from fededge_server.machine.fleet.eligibility import Eligibility
 from fededge_server.machine.fleet.parts import OUT, Part
-from fededge_server.machine.round_state import RoundState
-from fededge_server.machine.updates import Updates
+from fededge_server.machine.rounds.round_state import RoundState
+from fededge_server.machine.updates.updates import Updates
 
 __all__ = ["RoundEnd"]
 

@@ -26,9 +26,9 @@ from fededge_server.machine.fleet.eligibility import Eligibility
 from fededge_server.machine.fleet.participants import Participant
 from fededge_server.machine.fleet.parts import Part
 from fededge_server.machine.fleet.standings import SHUT_OUT
-from fededge_server.machine.report_checks import flaw, foreign
-from fededge_server.machine.round_state import RoundState
-from fededge_server.machine.transfers import Transfer
+from fededge_server.machine.rounds.round_state import RoundState
+from fededge_server.machine.updates.report_checks import flaw, foreign
+from fededge_server.machine.updates.transfers import Transfer
 
 __all__ = ["Updates"]
 

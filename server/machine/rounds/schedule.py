@@ -14,7 +14,7 @@ from fededge.hardware.hours import Hours, parse_hours
 from fededge_server.machine.events import Command, Note, PublishState, TimeOfDay, Woke
 from fededge_server.machine.facts import Recalled
 from fededge_server.machine.fleet.census import Group
-from fededge_server.machine.round_state import RoundState
+from fededge_server.machine.rounds.round_state import RoundState
 
 __all__ = ["Flatness", "Schedule"]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fededge.cli.operation.enroll import read_small
+from fededge.cli.enrolment.enroll import read_small
 from fededge.errors import ConfigError, RefusedError
 from fededge.storage.files import read_file, write_public
 
@@ -79,7 +79,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 
 def list_pending(options: argparse.Namespace) -> None:
     """List the boxes whose requests wait at the broker; anybody may have written them."""
-    from fededge.cli.operation.enrolment_line import pending
+    from fededge.cli.enrolment.enrolment_line import pending
     from fededge.config import CoordinatorConfig, load
 
     config = load(options.config, CoordinatorConfig)
@@ -120,7 +120,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _request(options: argparse.Namespace, config: CoordinatorConfig | None) -> EnrolmentRequest:
-    from fededge.cli.operation.enrolment_line import pending_request
+    from fededge.cli.enrolment.enrolment_line import pending_request
     from fededge.enrolment.request import LARGEST_REQUEST, read_request
 
     if options.request is not None:
@@ -135,7 +135,7 @@ def _give(
 ) -> None:
     import msgspec
 
-    from fededge.cli.operation.enrolment_line import send_answer
+    from fededge.cli.enrolment.enrolment_line import send_answer
 
     data, device = msgspec.json.encode(answer), answer.device
     if options.answer is None:

@@ -40,13 +40,13 @@ from fededge_server.machine.fleet.census import Group
 from fededge_server.machine.fleet.eligibility import Eligibility
 from fededge_server.machine.fleet.participants import Participant, Participants
 from fededge_server.machine.fleet.parts import OUT, Part
-from fededge_server.machine.invitations import Invitations
 from fededge_server.machine.presence import PresenceTracker
 from fededge_server.machine.recovery import recover
-from fededge_server.machine.round_end import RoundEnd
-from fededge_server.machine.round_state import RoundState, RoundsView
-from fededge_server.machine.schedule import Schedule
-from fededge_server.machine.updates import Updates
+from fededge_server.machine.rounds.invitations import Invitations
+from fededge_server.machine.rounds.round_end import RoundEnd
+from fededge_server.machine.rounds.round_state import RoundState, RoundsView
+from fededge_server.machine.rounds.schedule import Schedule
+from fededge_server.machine.updates.updates import Updates
 
 __all__ = ["Rounds"]
 

@@ -13,7 +13,7 @@ from fededge_server.machine.fleet.census import Group
 from fededge_server.machine.fleet.eligibility import Eligibility
 from fededge_server.machine.fleet.participants import Participant
 from fededge_server.machine.fleet.parts import Part
-from fededge_server.machine.round_state import RoundState
+from fededge_server.machine.rounds.round_state import RoundState
 
 __all__ = ["Invitations"]
 

@@ -1,0 +1,1 @@
+"""Commands that let a box in, or change its credentials."""

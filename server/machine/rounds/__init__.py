@@ -1,0 +1,1 @@
+"""A round from its schedule to its end: invitations, state, rollout."""

@@ -1,0 +1,1 @@
+"""An update on its way in: its report, its chunks, its checks."""
