@@ -245,7 +245,10 @@ def round_of(version: str) -> int:
     return int(version[:6])
 
 
-LATER: dict[type[Message], dict[str, object]] = {State: {"resting": ""}}
+LATER: dict[type[Message], dict[str, object]] = {
+    State: {"resting": ""},
+    Status: {"step": 0, "steps": 0},
+}
 """Fields that version 0.1.0 does not know, with their defaults.
 
 It refuses a message that has one, so a field is left out while it has its default.

@@ -105,6 +105,7 @@ def test_a_turn_gives_the_same_bits_there_as_here_and_after_a_rest(
     assert there.runner.examples == here.runner.examples  # the facts stay
     there.runner.warm_up()
     assert take(here) == take(there)
+    there.agent.worker._follow_up()
     there.agent.exports.start()
     there.agent.exports.stop()  # the newest model is exported first
     assert (there.store.folder.parent / "models" / "current" / "model.onnx").exists()
