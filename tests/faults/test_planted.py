@@ -199,7 +199,11 @@ def only_stand(standing: Standing) -> Callable[[OrderEffects, Any, float], list[
 @pytest.mark.parametrize(
     ("order", "effect", "finding"),
     [
-        (QuarantineOrder, only_stand(Standing.QUARANTINED), "against an order|and is asked"),
+        (
+            QuarantineOrder,
+            only_stand(Standing.QUARANTINED),
+            "against an order|and is asked|the journal lacks it",
+        ),
         (DrainOrder, only_stand(Standing.ACTIVE), "are asked against an order"),
         (PauseOrder, lambda *_: [], "a round begins with .* in a pause"),
     ],

@@ -199,5 +199,6 @@ def check_messages(capture: Capture, method: str) -> None:
     topics = capture.topics
     own = {topics.device("box", kind) for kind in ("task", "reply", "claim", "status")}
     models = {f for f in capture.filters if f.startswith(f"{topics.root}/model/")}
-    assert capture.filters == own | models | {topics.state}
+    public = {topics.state, f"{topics.coordinator}/status"}
+    assert capture.filters == own | models | public
     assert len(models) == ROUNDS

@@ -156,9 +156,9 @@ class RoundState:
         return [Remember(self.round, self.version, asked, known)]
 
     def remembered(self, event: Remembered) -> None:
-        """The journal has it: it need not be written again."""
-        for device in event.known:
-            self.participants[device].listed = True
+        """The journal has it: it need not be written again. A device may be forgotten meanwhile."""
+        for one in filter(None, map(self.participants.get, event.known)):
+            one.listed = True
         if event.version == self.version:
-            for device, examples in event.asked.items():
-                self.participants[device].written = examples
+            for one in filter(None, map(self.participants.get, event.asked)):
+                one.written = event.asked[one.device]

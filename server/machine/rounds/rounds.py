@@ -251,7 +251,8 @@ class Rounds:
 
     def _merged(self, event: MergeDone, now: float) -> list[Command]:
         commands: list[Command] = []
-        for device, reason in event.refused.items():
+        refused = {d: why for d, why in event.refused.items() if d in self.participants}
+        for device, reason in refused.items():  # without those that were forgotten meanwhile
             revoked = self.updates.revoke(self.participants[device], reason, now)
             commands += [c for c in revoked if not isinstance(c, Refuse)]  # it is in the journal
         merged = frozenset(event.devices)

@@ -13,6 +13,7 @@ from fededge_server.machine.events import (
     Invite,
     Merge,
     MergeDone,
+    Remembered,
     RoundOpened,
     SendReply,
     Tick,
@@ -228,3 +229,14 @@ def test_a_revoked_device_comes_back_by_release_alone() -> None:
     fleet(status("a"))
     assert fleet.participants["a"].online
     assert only(fleet.order(ReleaseOrder("b")), ControlUser) == []
+
+
+def test_what_was_under_way_for_a_forgotten_device_does_no_harm() -> None:
+    """Its entry in the journal is confirmed, or its update is refused, after the order."""
+    fleet = Fleet()
+    fleet.order(ForgetOrder("a"))
+    fleet(Remembered(V0, {"a": 10, "b": 10}, ("a", "b")))
+    assert "a" not in fleet.participants
+    assert fleet.participants["b"].listed
+    fleet(MergeDone(V1, ("b", "c"), {"a": "not finite"}))
+    assert "a" not in fleet.participants
