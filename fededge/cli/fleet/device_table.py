@@ -10,32 +10,36 @@ from rich.table import Table
 
 from fededge._internal.plain_text import plain
 
-__all__ = ["device_table", "print_devices", "round_line"]
+__all__ = ["cells_of", "device_table", "print_devices", "round_line"]
 
-COLUMNS = (
-    *("device", "standing", "attendance", "in this round", "seen", "examples", "accuracy", "took"),
-    "why",
-)
+COLUMNS = ("device", "standing", "in this round", "seen", "examples", "accuracy", "took", "why")
 
 
 def device_table(devices: Iterable[Any]) -> Table:
-    table = Table()
-    for name in COLUMNS:
-        table.add_column(name)
-    for one in devices:
-        cells = (
-            one.device,
-            _standing(one),
-            one.attendance,
-            _doing(one),
-            "" if one.seen is None else f"{one.seen:.0f} s ago",
-            "" if one.examples is None else str(one.examples),
-            "" if one.accuracy is None else f"{one.accuracy:.1%}",
-            "" if one.took is None else f"{one.took:.0f} s",
-            one.why or one.problem,
-        )
-        table.add_row(*map(plain, cells))
+    """A row for each device; a column in which no device has anything is left out."""
+    rows = [[plain(cell) for cell in cells_of(one).values()] for one in devices]
+    table = Table(box=None, padding=(0, 2, 0, 0))  # 80 columns are enough for a usual row
+    shown = [at for at in range(len(COLUMNS)) if at < 3 or any(row[at] for row in rows)]
+    for at in shown:
+        table.add_column(COLUMNS[at], no_wrap=COLUMNS[at] != "why")
+    for row in rows:
+        table.add_row(*(row[at] for at in shown))
     return table
+
+
+def cells_of(one: Any) -> dict[str, str]:
+    """What the table says of a device, by column."""
+    cells = (
+        one.device,
+        _standing(one),
+        _doing(one),
+        "" if one.seen is None else f"{one.seen:.0f} s",
+        "" if one.examples is None else f"{one.examples:,}",
+        "" if one.accuracy is None else f"{one.accuracy:.1%}",
+        "" if one.took is None else f"{one.took:.0f} s",
+        one.why or one.problem,
+    )
+    return dict(zip(COLUMNS, cells, strict=True))
 
 
 def round_line(fleet: Any) -> str:
@@ -53,7 +57,9 @@ def round_line(fleet: Any) -> str:
 def _standing(one: Any) -> str:
     if one.rest_left is not None:
         return f"rested, {one.rest_left:.0f} s left"
-    return "quarantined" if one.quarantined else str(one.standing)
+    if one.quarantined:
+        return "quarantined"
+    return str(one.attendance if one.standing == "active" else one.standing)
 
 
 def _doing(one: Any) -> str:

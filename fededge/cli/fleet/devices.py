@@ -129,10 +129,9 @@ def _show(options: argparse.Namespace) -> None:
     if options.json:
         print_json(device)
         return
-    import msgspec
-
     from fededge._internal.plain_text import plain
+    from fededge.cli.fleet.device_table import cells_of
 
-    for name, value in msgspec.structs.asdict(device).items():
-        if value not in (None, ""):
-            print(f"{name}: {plain(str(value))}")
+    for name, text in {**cells_of(device), "software": device.software}.items():
+        if text:
+            print(f"{name}: {plain(text)}")
