@@ -73,11 +73,14 @@ class PresenceTracker:
         return rounds and self.state.late(now) and not one.backs_off(now)
 
     def _unable(self, one: Participant, reason: str) -> list[Command]:
-        """No round waits for a device that cannot take part, unless its update is on its way."""
+        """No round waits for a device that cannot take part, unless its update is on its way.
+
+        Its status comes again and again; the log has the reason once.
+        """
         if one.part in (Part.INVITED, Part.BACKOFF):
             one.move(Part.FAILED)
-        one.why = reason
-        return [Note(f"cannot take part: {reason}", one.device)]
+        told, one.why = one.why == reason, reason
+        return [] if told else [Note(f"cannot take part: {reason}", one.device)]
 
     def _other_layout(self, status: Status) -> str:
         ours, theirs = self.state.facts.layout, status.layout or "unknown"

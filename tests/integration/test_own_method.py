@@ -103,6 +103,8 @@ def test_the_federation_of_the_page_ends_with_the_weights_of_its_simulation(
 
     agents = [start(tmp_path, federation, command) for command in commands[1:]]
     assert len(agents) == 2
+    federation.wait_for(partial(said, coordinator, "rounds are done"), "the last round")
+    coordinator.terminate()
     assert federation.ended(coordinator) == 0, coordinator.said(20)
     last = Store(Path(config.state)).history()[-1]
     assert last.rounds_done == config.rounds.count

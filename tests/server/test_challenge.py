@@ -53,6 +53,16 @@ class Silent:
         pass
 
 
+class Empty:
+    """A store in which nobody is revoked, and nothing waits to be synced."""
+
+    def standings(self) -> dict[str, Any]:
+        return {}
+
+    def sync_marks(self) -> None:
+        pass
+
+
 class Named:
     """A coordinator that has announced its name, with the time in hand and no round to run."""
 
@@ -71,7 +81,7 @@ class Named:
             config=cast(Any, SimpleNamespace(rounds=RoundsConfig())),
             identity=self.identity,
             session=cast(Any, self.sink),
-            store=nothing,
+            store=cast(Any, Empty()),
             versions=cast(Any, SimpleNamespace(update_limit=0)),
             rounds=Rounds(FACTS, RoundsConfig(count=1), 1, V0),
             staging=None,
