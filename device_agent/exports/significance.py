@@ -1,4 +1,4 @@
-"""Whether one model is worse than another by more than chance: a paired test on the same examples.
+"""A paired test on the same examples: is one model worse than another by more than chance?
 
 Only examples on which exactly one of the two is right tell them apart. If the models were equally
 good, each such example would fall to either side like a coin: the sign test, which is McNemar's

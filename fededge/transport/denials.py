@@ -1,4 +1,4 @@
-"""What the broker's access list denies us, by the reason codes of MQTT 5.
+"""Denials of the broker's access list, told by the reason codes of MQTT 5.
 
 MQTT 3.1.1 has none for a message: there the broker drops it silently.
 """

@@ -288,7 +288,7 @@ class CoordinatorService(Service):
 
     @property
     def untimely(self) -> str:
-        """What the schedule has against a round that begins now; empty if nothing."""
+        """The schedule's objection to a round that begins now; empty if there is none."""
         config, now = self.process.config.rounds, self.process.clock()
         if config.hours and (self.moment is None or self.moment.minute < CLOSED_MINUTES):
             return f"it is {self.moment}"

@@ -1,4 +1,4 @@
-"""What a real Mosquitto's access list denies is told in one sentence, not swallowed."""
+"""A denial by the access list of a real Mosquitto is told in one sentence, not swallowed."""
 
 from __future__ import annotations
 

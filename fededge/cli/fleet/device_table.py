@@ -28,7 +28,7 @@ def device_table(devices: Iterable[Any]) -> Table:
 
 
 def cells_of(one: Any) -> dict[str, str]:
-    """What the table says of a device, by column."""
+    """The text of each column for a device."""
     cells = (
         one.device,
         _standing(one),
@@ -43,7 +43,7 @@ def cells_of(one: Any) -> dict[str, str]:
 
 
 def round_line(fleet: Any) -> str:
-    """What the round waits for, from the API's view of the federation."""
+    """One line about the open round: its answers, its deadline, and the devices it waits for."""
     parts = ["paused" if fleet.paused else "", f"round {fleet.round}"]
     if fleet.phase == "open":
         parts.append(f"{fleet.answered} of {fleet.asked} devices have answered")

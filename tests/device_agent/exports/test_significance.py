@@ -16,7 +16,7 @@ def thrown(lost: int, won: int) -> float:
 
 
 def results(lost: int, won: int, both: int, neither: int) -> tuple[list[bool], list[bool]]:
-    """What a new and an old model get right; the old one first on `lost`, the new one on `won`."""
+    """The right answers of a new and an old model; only the old one has `lost`, the new `won`."""
     new = [False] * lost + [True] * won + [True] * both + [False] * neither
     old = [True] * lost + [False] * won + [True] * both + [False] * neither
     return new, old
