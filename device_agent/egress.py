@@ -18,7 +18,7 @@ from typing import Protocol
 
 import msgspec
 
-from fededge.errors import EgressError, StoreError
+from fededge.errors import EgressError, StoreError, WireError
 from fededge.storage.files import replace_file, replacing
 from fededge.storage.sealed import read_sealed, sealed
 from fededge.transport.outbox import Parcel
@@ -201,7 +201,10 @@ def _count_chunks(
     ledger: Counter[str], manifest: Manifest, indices: Iterable[int], update: Source
 ) -> None:
     """Count the bytes of chunks by the tensors that they carry."""
-    fields = tensors.spans(update)
+    try:
+        fields = tensors.spans(update)
+    except WireError:  # the file is damaged: its chunks are not sent
+        fields = {}
     for index in indices:
         start = index * manifest.chunk_bytes
         end = min(start + manifest.chunk_bytes, manifest.bytes)

@@ -234,8 +234,8 @@ class AgentShell(ServiceShell[events.Event, commands.Command, Status]):
                 self.session.subscribe(*self._chunk_topics(version, chunks), lasting=False)
             case commands.Unfollow(version, chunks):
                 self.session.unsubscribe(*self._chunk_topics(version, chunks))
-            case commands.KeepModelChunk(version, offset, data):
-                parts.store.keep(version, offset, data)
+            case commands.KeepModelChunk(version, offset, data, checksum):
+                parts.store.keep(version, offset, data, checksum)
             case commands.CheckModel():
                 self._check_model(command)
             case commands.Train(state):

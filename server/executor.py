@@ -157,8 +157,8 @@ class CommandExecutor:
                 store.note(AWAKE, str(number))
             case events.ExpectUpdate(device, report):
                 store.expect(device, report)
-            case events.KeepUpdateChunk(device, version, offset, data):
-                store.keep(version, device, offset, data)
+            case events.KeepUpdateChunk(device, version, offset, data, checksum):
+                store.keep(version, device, offset, data, checksum)
             case events.Discard(device, version):
                 store.discard(version, device)
         return []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fededge.service.events import Note
 from fededge.wire.messages import Manifest, State
@@ -62,11 +62,12 @@ class Unfollow:
 
 @dataclass(frozen=True)
 class KeepModelChunk:
-    """Write a chunk of a model to disk."""
+    """Write a chunk of a model to disk; `checksum` is its CRC-32, if that is known."""
 
     version: str
     offset: int
-    data: bytes
+    data: bytes | memoryview
+    checksum: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)

@@ -31,13 +31,15 @@ class SavedTurn(Struct, frozen=True):
 class TrainedTurn(Struct, frozen=True):
     """A turn whose files are written, and which the index does not name yet.
 
-    `private` follows the training, accepted or not; `accepted` follows the update.
+    `private` follows the training, accepted or not; `accepted` follows the update. `checksums` are
+    those of the update's chunks, if they are known.
     """
 
     report: Report
     update: StoredFile
     private: StoredFile
     accepted: StoredFile
+    checksums: tuple[int, ...] = ()
 
 
 class Index(Struct, frozen=True, rename={"last_accepted": "settled", "missed": "late"}):

@@ -57,6 +57,7 @@ class AgentStore:
         self.folder = folder / PRIVATE
         self._index = IndexFile(self.folder)
         self._lock: IO[str] | None = None
+        self._digests = pieces.Digests()
         self._training = False  # the files of the next turn are being written
         self._updates = UpdateReader(self.folder)
         self._changing = threading.RLock()  # the loop settles turns, the worker saves them
@@ -143,6 +144,7 @@ class AgentStore:
         """Expect the chunks of this model, and discard those of any other."""
         for part in self.folder.glob("*.coming"):
             pieces.forget(part.with_suffix(".part"))
+        self._digests.forget(self._part(version))
         pieces.expect(self._part(version), manifest)
 
     def coming(self) -> tuple[str, Manifest, frozenset[int]] | None:
@@ -155,15 +157,18 @@ class AgentStore:
             pieces.forget(part)
         return None
 
-    def keep(self, version: str, offset: int, data: bytes) -> None:
+    def keep(
+        self, version: str, offset: int, data: bytes | memoryview, checksum: int | None = None
+    ) -> None:
         """Write a chunk of the model that is expected."""
-        pieces.write_piece(self._part(version), offset, data)
+        pieces.write_piece(self._part(version), offset, data, checksum)
+        self._digests.add(self._part(version), offset, data)
 
     def check_model(self, version: str, manifest: Manifest, read: Reader) -> None:
         """Make a complete model the held one, if it matches its manifest."""
         part = self._part(version)
         try:
-            pieces.check_whole(part, manifest)
+            pieces.check_whole(part, manifest, self._digests)
             read_vectors(part, read)
         except WireError:
             pieces.forget(part)
@@ -207,6 +212,7 @@ class AgentStore:
                 count=self.index.count + 1,
                 ledger=dict(ledger or self.index.ledger),
             )
+            self._updates.trained(turn)
             self.drop_turn()  # no file of this one: the index names them now
 
     @property

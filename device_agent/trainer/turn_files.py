@@ -13,6 +13,8 @@ from fededge.errors import WireError
 from fededge.flat import Vector
 from fededge.method.private import Private
 from fededge.storage.files import replacing
+from fededge.storage.source import FileSource
+from fededge.wire.chunks import Payload
 from fededge.wire.container import Sink
 from fededge_agent.store import Index, Reader, StoredFile, is_intact, model_path, read_vectors
 from fededge_agent.trainer.private_file import dump, load
@@ -52,15 +54,24 @@ class TurnFiles:
         """Write the private state that follows the update, once it is accepted."""
         return self._write("accepted", lambda file: dump(private, file), self._at_once)
 
-    def write_update(self, write: Callable[[Sink], object]) -> tuple[StoredFile, Path]:
-        file = self._write("update", write)
-        return file, self.folder / file.name
+    def write_update(
+        self, write: Callable[[Sink], object], chunk_bytes: int
+    ) -> tuple[StoredFile, Payload]:
+        """Write the update; its manifest and checksums are computed meanwhile."""
+        path = self._path("update")
+        with replacing(path, synced=False, mode=0o600, chunk_bytes=chunk_bytes) as file:
+            write(file)
+        facts = chunk_bytes, file.size, file.sha256, file.checksums
+        return StoredFile(path.name, file.sha256), Payload.written(FileSource(path), *facts)
+
+    def _path(self, kind: str) -> Path:
+        return self.folder / f"{self.index.count + 1}.{kind}"
 
     def _write(
         self, kind: str, write: Callable[[Sink], object], like: StoredFile | None = None
     ) -> StoredFile:
         """Write a file, or name the one `like` it with the same content; the store syncs it."""
-        path = self.folder / f"{self.index.count + 1}.{kind}"
+        path = self._path(kind)
         with replacing(path, synced=False) as file:
             write(file)
         if like is not None and like.sha256 == file.sha256:

@@ -26,7 +26,6 @@ from fededge.method.plugins import sha256_of
 from fededge.methods import Hyper, Method, Private
 from fededge.model_spec import ModelSpec
 from fededge.models import Classifier, Preprocess, activation_counts, build_for
-from fededge.storage.source import FileSource
 from fededge.training import (
     Answer,
     Examples,
@@ -37,7 +36,6 @@ from fededge.training import (
     prepare_training,
     release_memory,
 )
-from fededge.wire import chunks
 from fededge.wire.container import Sink
 from fededge.wire.encoding import RESIDUE, Encoding
 from fededge.wire.messages import Report, State
@@ -193,7 +191,7 @@ class DeviceTurns:
         self._forget_last()
         self.expected.clear()
         files = TurnFiles(self.folder, index)
-        sent = as_tensors(files.model(state.version, self._reader(state)))
+        sent = as_tensors(files.model(state.version, self._reader(state, index)))
         received = sent.pop("model")
         hyper = Hyper(**msgspec.structs.asdict(state.training))
         before = files.private(state.run, lambda name: name != RESIDUE)
@@ -206,9 +204,11 @@ class DeviceTurns:
         self.finished = self.unmeasured = finished
         return turn
 
-    def _reader(self, state: State) -> Callable[[BinaryIO], dict[str, Vector]]:
+    def _reader(self, state: State, index: Index) -> Callable[[BinaryIO], dict[str, Vector]]:
+        """Reads the model; that of the index was checked when it was fetched."""
         assert self.job is not None, "not prepared"
-        return functools.partial(read_version, self.job, self.encoding, state.version)
+        checked, version = state.version == index.held, state.version
+        return functools.partial(read_version, self.job, self.encoding, version, checked=checked)
 
     def _go_on(self, done: int, total: int) -> None:
         """After every step: stop if the turn was abandoned."""
@@ -233,17 +233,17 @@ class DeviceTurns:
             nonlocal left
             left = self._pack_(residue, file, answer.upload, received)
 
-        update, path = files.write_update(write)
+        update, payload = files.write_update(write, state.manifest.chunk_bytes)
         report = Report(
             device=self.config.device,
             run=state.run,
             version=state.version,
             layout=trainer.net.layout.hash,
-            manifest=chunks.manifest(FileSource(path), state.manifest.chunk_bytes),
+            manifest=payload.facts,
             scalars=answer.scalars,
         )
         accepted = files.write_accepted(answer.private.including(RESIDUE, left))
-        return TrainedTurn(report, update, now, accepted)
+        return TrainedTurn(report, update, now, accepted, payload.checksums)
 
     def _pack_(
         self, residue: Tensor | None, file: Sink, upload: Tensor, received: Tensor

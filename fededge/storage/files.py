@@ -8,6 +8,7 @@ import fcntl
 import hashlib
 import os
 import stat
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, BinaryIO
@@ -43,7 +44,7 @@ def replace_file(path: Path, data: bytes) -> None:
 
 @contextlib.contextmanager
 def replacing(
-    path: Path, synced: bool = True, named: bool = True, mode: int = 0o666
+    path: Path, synced: bool = True, named: bool = True, mode: int = 0o666, chunk_bytes: int = 0
 ) -> Iterator[Digesting]:
     """Open a temporary file that replaces `path` atomically at the end of the block.
 
@@ -53,12 +54,13 @@ def replacing(
         named: sync the folder as well. A caller that replaces several files of a folder may sync
             it once, with the last of them.
         mode: permissions of a new file, of which the umask takes some.
+        chunk_bytes: compute the checksums of chunks of this size too.
     """
     temporary = _temporary(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(temporary, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
-            yield Digesting(file)
+            yield Digesting(file, chunk_bytes)
             file.flush()
             if synced:
                 os.fsync(file.fileno())
@@ -78,15 +80,39 @@ def _temporary(path: Path) -> Path:
 
 
 class Digesting:
-    """A file open for writing that computes the SHA-256 of the bytes written."""
+    """A file open for writing that computes the SHA-256 of the bytes written.
 
-    def __init__(self, file: BinaryIO) -> None:
+    With `chunk_bytes` it also computes the CRC-32 of each chunk; `size` counts the bytes.
+    """
+
+    def __init__(self, file: BinaryIO, chunk_bytes: int = 0) -> None:
         self._file = file
         self._digest = hashlib.sha256()
+        self._chunk_bytes = chunk_bytes
+        self._checksums = [0]
+        self._left = chunk_bytes
+        self.size = 0
 
     def write(self, data: bytes | memoryview, /) -> int:
         self._digest.update(data)
+        self.size += len(data)
+        if self._chunk_bytes:
+            self._add_to_chunks(memoryview(data))
         return self._file.write(data)
+
+    def _add_to_chunks(self, data: memoryview) -> None:
+        while data:
+            if not self._left:  # a chunk begins with its first byte: the last one is not empty
+                self._checksums.append(0)
+                self._left = self._chunk_bytes
+            part, data = data[: self._left], data[self._left :]
+            self._checksums[-1] = zlib.crc32(part, self._checksums[-1])
+            self._left -= len(part)
+
+    @property
+    def checksums(self) -> tuple[int, ...]:
+        """The CRC-32 of each chunk; an empty file has one chunk."""
+        return tuple(self._checksums)
 
     @property
     def sha256(self) -> str:

@@ -12,14 +12,18 @@ import os
 import struct
 import zlib
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from fededge.errors import WireError
 from fededge.storage.files import disk_error, stream_sha256, write_at
 from fededge.storage.sealed import sealed, unsealed
 from fededge.wire.messages import Manifest, Message
 
+if TYPE_CHECKING:
+    from hashlib import _Hash as Digest
+
 __all__ = [
+    "Digests",
     "arrived",
     "check_data",
     "check_whole",
@@ -34,6 +38,9 @@ __all__ = [
 RECORD = struct.Struct("<QII")  # offset, length, CRC-32
 
 M = TypeVar("M", bound=Message)
+
+NOTHING = hashlib.sha256(), -1
+"""Of a file of which nothing is known."""
 
 
 def expect(path: Path, message: Message) -> None:
@@ -55,9 +62,15 @@ def expected(path: Path, kind: type[M]) -> M | None:
         return None
 
 
-def write_piece(path: Path, offset: int, data: bytes) -> None:
-    """Write a piece; pieces may arrive in any order and more than once."""
-    record = RECORD.pack(offset, len(data), zlib.crc32(data))
+def write_piece(
+    path: Path, offset: int, data: bytes | memoryview, checksum: int | None = None
+) -> None:
+    """Write a piece; pieces may arrive in any order and more than once.
+
+    Args:
+        checksum: its CRC-32, if that is known.
+    """
+    record = RECORD.pack(offset, len(data), zlib.crc32(data) if checksum is None else checksum)
     try:
         write_at(path, offset, data)
         write_at(_list(path), 0, record, os.O_APPEND)
@@ -112,12 +125,48 @@ def _check_sha256(sha256: str, facts: Manifest) -> None:
         raise WireError("its SHA-256 does not match its manifest")
 
 
-def check_whole(path: Path, facts: Manifest) -> None:
-    """Check the file against its manifest; WireError if it differs. It is not synced."""
+class Digests:
+    """The SHA-256 of files on their way, computed while their pieces come in order.
+
+    A file whose pieces came in another order, or to another process, is read once more.
+    """
+
+    def __init__(self) -> None:
+        self._begun: dict[Path, tuple[Digest, int]] = {}
+
+    def add(self, path: Path, offset: int, data: bytes | memoryview) -> None:
+        """A piece was written; one at the beginning of the file begins anew."""
+        if offset == 0:
+            self._begun[path] = hashlib.sha256(), 0
+        digest, end = self._begun.pop(path, NOTHING)
+        if offset == end:
+            digest.update(data)
+            self._begun[path] = digest, offset + len(data)
+
+    def forget(self, path: Path) -> None:
+        self._begun.pop(path, None)
+
+    def forget_all(self, folder: Path) -> None:
+        """Forget the files of a folder."""
+        self._begun = {p: begun for p, begun in self._begun.items() if p.parent != folder}
+
+    def take(self, path: Path, size: int) -> str:
+        """The SHA-256 of a file of this size; empty if it is not known."""
+        digest, end = self._begun.pop(path, NOTHING)
+        return digest.hexdigest() if end == size else ""
+
+
+def check_whole(path: Path, facts: Manifest, digests: Digests | None = None) -> None:
+    """Check the file against its manifest; WireError if it differs. It is not synced.
+
+    Args:
+        digests: know the SHA-256 of what was written, if it came in order.
+    """
+    known = digests.take(path, facts.bytes) if digests is not None else ""
     try:
         with path.open("rb") as file:
             _check_size(os.fstat(file.fileno()).st_size, facts)
-            _check_sha256(stream_sha256(file), facts)
+            _check_sha256(known or stream_sha256(file), facts)
     except FileNotFoundError:
         raise WireError("none of its chunks has arrived") from None
     except OSError as error:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from fededge.errors import StoreError, WireError
+from fededge.wire.checksums import joined
 from fededge.wire.messages import Manifest
 from fededge.wire.source import Source, piece, size
 
@@ -42,12 +43,16 @@ PLACE = struct.Struct("<III8s")  # index, count, length of the data, tag of the 
 
 @dataclass(frozen=True)
 class Chunk:
-    """One chunk of a payload; `tag` is the first 8 bytes of the payload's SHA-256."""
+    """One chunk of a payload, and the CRC-32 of its data.
+
+    `tag` is the first 8 bytes of the payload's SHA-256.
+    """
 
     index: int
     count: int
     tag: bytes
     data: memoryview
+    checksum: int
 
 
 @dataclass(frozen=True)
@@ -72,15 +77,23 @@ class Payload:
         facts = Manifest(len(checksums), chunk_bytes, length, digest.hexdigest())
         return cls(source, facts, tuple(checksums))
 
+    @classmethod
+    def written(
+        cls, source: Source, chunk_bytes: int, size: int, sha256: str, checksums: Sequence[int]
+    ) -> Payload:
+        """A payload that need not be read: all was computed while it was written."""
+        facts = Manifest(len(checksums), chunk_bytes, size, sha256)
+        return cls(source, facts, tuple(checksums))
+
     def chunk(self, index: int) -> bytes:
         """One chunk, ready to send; StoreError if the file has changed."""
-        facts = self.facts
+        facts, checksum = self.facts, self.checksums[index]
         data = piece(self.source, index * facts.chunk_bytes, facts.chunk_bytes)
-        if zlib.crc32(data) != self.checksums[index]:
+        if zlib.crc32(data) != checksum:
             raise StoreError(
                 f"{self.source!s:.200}: the file has changed since it was written; start again"
             )
-        return _packed(data, facts, index)
+        return _packed(data, checksum, facts, index)
 
 
 def manifest(source: Source, chunk_bytes: int = CHUNK_BYTES) -> Manifest:
@@ -90,12 +103,14 @@ def manifest(source: Source, chunk_bytes: int = CHUNK_BYTES) -> Manifest:
 
 def pack(payload: bytes, facts: Manifest, index: int) -> bytes:
     """One chunk of the payload, ready to send."""
-    return _packed(piece(payload, index * facts.chunk_bytes, facts.chunk_bytes), facts, index)
+    data = piece(payload, index * facts.chunk_bytes, facts.chunk_bytes)
+    return _packed(data, zlib.crc32(data), facts, index)
 
 
-def _packed(data: bytes, facts: Manifest, index: int) -> bytes:
+def _packed(data: bytes, checksum: int, facts: Manifest, index: int) -> bytes:
     place = PLACE.pack(index, facts.chunks, len(data), _tag(facts))
-    return HEADER.pack(MAGIC, zlib.crc32(data, zlib.crc32(place)), place) + data
+    of_both = joined(zlib.crc32(place), checksum, len(data))
+    return b"".join((HEADER.pack(MAGIC, of_both, place), data))
 
 
 def check_manifest(facts: Manifest, most: int) -> None:
@@ -117,9 +132,10 @@ def unpack(message: bytes | memoryview) -> Chunk:
         raise WireError("a chunk does not begin with its magic bytes")
     index, count, length, tag = PLACE.unpack(place)
     data = memoryview(message)[HEADER.size :]
-    if len(data) != length or zlib.crc32(data, zlib.crc32(place)) != checksum:
+    own = zlib.crc32(data)
+    if len(data) != length or joined(zlib.crc32(place), own, length) != checksum:
         raise WireError(f"chunk {index} is damaged: wrong length or checksum")
-    return Chunk(index, count, tag, data)
+    return Chunk(index, count, tag, data, own)
 
 
 @dataclass
@@ -131,15 +147,19 @@ class Assembly:
     stalled: float = STALLED
     have: set[int] = field(default_factory=set)
 
-    def take(self, message: bytes, now: float) -> tuple[int, bytes] | None:
-        """Return a new chunk's offset and data, None for a duplicate; WireError for others."""
+    def take(self, message: bytes, now: float) -> tuple[int, memoryview, int] | None:
+        """Return a new chunk's offset, data and CRC-32; None for a duplicate.
+
+        Raises:
+            WireError: it is damaged, or another payload's.
+        """
         chunk = unpack(message)
         offset = _offset(chunk, self.facts)
         self.touched = now
         if chunk.index in self.have:
             return None
         self.have.add(chunk.index)
-        return offset, bytes(chunk.data)
+        return offset, chunk.data, chunk.checksum
 
     @property
     def complete(self) -> bool:

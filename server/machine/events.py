@@ -48,7 +48,6 @@ __all__ = [
 ACCURACY = "personal_accuracy"
 """The scalar with the accuracy of a device's own model; a device without examples has none."""
 NO_BYTES = memoryview(b"")
-
 # Events
 
 
@@ -191,12 +190,13 @@ class ExpectUpdate:
 
 @dataclass(frozen=True)
 class KeepUpdateChunk:
-    """Write a piece of an update to the spool."""
+    """Write a piece of an update, with its CRC-32 if that is known."""
 
     device: str
     version: str
     offset: int
-    data: bytes
+    data: bytes | memoryview
+    checksum: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)

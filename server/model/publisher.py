@@ -21,7 +21,6 @@ from fededge.transport.session import Delivered, Session
 from fededge.wire import chunks
 from fededge.wire.messages import Manifest, State, decode, encode
 from fededge.wire.signing import sign, signed_by
-from fededge.wire.source import Source
 from fededge.wire.topics import Topics
 from fededge_server.store import Store
 
@@ -47,9 +46,8 @@ class Publisher:
     topics: Topics
     store: Store
     describe: Callable[[Manifest], State]
-    payload: Callable[[], Source]
+    payload: Callable[[], chunks.Payload]
     most_chunks: int
-    chunk_bytes: int
     manifest: Manifest
     key: SigningKey | None
     wall: Callable[[], float]
@@ -143,7 +141,7 @@ class Publisher:
 
     def put_model(self) -> None:
         """Publish the current version in retained chunks: the broker hands them to all who ask."""
-        payload = chunks.Payload.of(self.payload(), self.chunk_bytes)
+        payload = self.payload()
         self.manifest = payload.facts
         version = self.chunks_of = self.ours.version
         for index in range(self.manifest.chunks):

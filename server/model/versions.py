@@ -58,6 +58,7 @@ class Versions:
     state: MethodState
     wall: Callable[[], float] = time.time
     _norm: tuple[str, float] | None = None
+    _written: chunks.Payload | None = None
 
     @classmethod
     def resume(
@@ -121,7 +122,9 @@ class Versions:
         version = f"{done:06d}-{sha256[:16]}"
         score = self.network.accuracy(model)
         progress = Progress(done, version, sha256, score, restored, self.wall())
-        self.store.advance(progress, self.layout, model, state, reports, seconds)
+        size = self.config.transfer.chunk_bytes
+        stored = self.store.advance(progress, self.layout, model, state, reports, seconds, size)
+        self._written = stored
         self.progress, self.model, self.state = progress, model, state
         shown = "" if score is None else f", global accuracy {score:.1%}"
         log.info("version %s from %d updates%s", version, len(reports), shown)
@@ -143,9 +146,16 @@ class Versions:
             return buffer.getvalue()
         return FileSource(self.store.published)
 
+    def chunked(self) -> chunks.Payload:
+        """The bytes that travel, cut and summed: a file that we wrote is not read for it."""
+        source = self.payload()
+        if self._written is not None and self._written.source == source:
+            return self._written
+        return chunks.Payload.of(source, self.config.transfer.chunk_bytes)
+
     def manifest(self) -> Manifest:
         """How the bytes that travel are cut and checked."""
-        return chunks.manifest(self.payload(), self.config.transfer.chunk_bytes)
+        return self.chunked().facts
 
     @property
     def most_chunks(self) -> int:

@@ -35,18 +35,30 @@ class Spool:
 
     def __init__(self, folder: Path) -> None:
         self.spool = folder
+        self._digests = pieces.Digests()
 
     def expect(self, device: str, report: Report) -> None:
         """Pieces of this update are to come; none has."""
-        pieces.expect(self.update_file(report.version, device), report)
+        path = self.update_file(report.version, device)
+        self._digests.forget(path)
+        pieces.expect(path, report)
 
-    def keep(self, version: str, device: str, offset: int, data: bytes) -> None:
+    def keep(
+        self,
+        version: str,
+        device: str,
+        offset: int,
+        data: bytes | memoryview,
+        checksum: int | None = None,
+    ) -> None:
+        """Write a piece of an update that is expected."""
         path = self.update_file(version, device)
         try:
             path.parent.mkdir(exist_ok=True)
         except OSError as error:
             raise disk_error(path, error) from None
-        pieces.write_piece(path, offset, data)
+        pieces.write_piece(path, offset, data, checksum)
+        self._digests.add(path, offset, data)
 
     def keep_whole(self, version: str, device: str, data: memoryview) -> None:
         """Write an update that came at once; what came of it before counts no more."""
@@ -87,7 +99,7 @@ class Spool:
             pieces.check_data(data, facts)
             return read(io.BytesIO(data))
         path = self.update_file(version, device)
-        pieces.check_whole(path, facts)
+        pieces.check_whole(path, facts, self._digests)
         try:
             with path.open("rb") as file:
                 return read(file)
@@ -131,12 +143,15 @@ class Spool:
             raise StoreError(f"{path}: an accepted update is unreadable ({error})") from None
 
     def discard(self, version: str, device: str) -> None:
-        pieces.forget(self.update_file(version, device))
+        path = self.update_file(version, device)
+        self._digests.forget(path)
+        pieces.forget(path)
 
     def clear_spool(self, keep: Container[str] = ()) -> None:
         """Remove what is left of updates, but for those trained from these versions."""
         for folder in self.spool.iterdir():
             if folder.name not in keep:
+                self._digests.forget_all(folder)
                 shutil.rmtree(folder, ignore_errors=True)
 
     @property

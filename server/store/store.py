@@ -27,7 +27,9 @@ from fededge.storage.files import (
     replacing,
     stream_sha256,
 )
+from fededge.storage.source import FileSource
 from fededge.wire import container, tensors
+from fededge.wire.chunks import CHUNK_BYTES, Payload
 from fededge.wire.messages import Manifest, Report
 from fededge_server.machine.facts import Recalled
 from fededge_server.store.journal import Connect
@@ -98,15 +100,23 @@ class Store(OrderTables, Spool):
         state: Mapping[str, Vector],
         reports: Mapping[str, Mapping[str, float]],
         seconds: float | None,
-    ) -> None:
-        """Make a new version the current one: its files first, then the entry that names them."""
-        with replacing(self.model(progress.version), named=False) as file:
+        chunk_bytes: int = CHUNK_BYTES,
+    ) -> Payload:
+        """Make a new version the current one: its files first, then the entry that names them.
+
+        Returns:
+            The model's file, ready to be sent in chunks of this size.
+        """
+        path = self.model(progress.version)
+        with replacing(path, named=False, chunk_bytes=chunk_bytes) as file:
             tensors.write(file, layout, {"model": model})
         with replacing(self._state(progress.version)) as remembered:
             container.write(
                 remembered, {name: container.from_array(v) for name, v in state.items()}
             )
         self.enter(progress, remembered.sha256, reports, seconds)
+        facts = chunk_bytes, file.size, file.sha256, file.checksums
+        return Payload.written(FileSource(path), *facts)
 
     def load(self, version: str, layout: Layout) -> tuple[Vector, dict[str, Vector]]:
         """The model of a version, and the state of the method's coordinator half."""

@@ -46,7 +46,7 @@ def opened(config: AgentConfig) -> Trust:
 def change_the_index(store: AgentStore) -> None:
     """As every turn does."""
     files = TurnFiles(store.folder, store.begin_turn())
-    update, _ = files.write_update(lambda file: file.write(b"update"))
+    update, _ = files.write_update(lambda file: file.write(b"update"), 1024)
     report = Report("gate-7", "run", STATE.version, "0" * 64, chunks.manifest(b"update"), {})
     private = files.write_private(Private())
     store.save_turn(TrainedTurn(report, update, private, files.write_accepted(Private())))

@@ -226,7 +226,7 @@ def test_private_state_and_update_survive_a_restart(
     store.open()
     files = TurnFiles(store.folder, store.begin_turn())
     now = files.write_private(some.stack.kept_at_once(some.private["d1"], answer.private))
-    update, _ = files.write_update(lambda file: file.write(payload))
+    update, _ = files.write_update(lambda file: file.write(payload), 1024)
     store.save_turn(TrainedTurn(report, update, now, files.write_accepted(answer.private)))
     store.settle(True)
     store.close()

@@ -14,9 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fededge.errors import StoreError, WireError
-from fededge.storage.pieces import check_whole, write_piece
+from fededge.storage.files import replacing
+from fededge.storage.pieces import Digests, check_whole, write_piece
+from fededge.storage.source import FileSource
 from fededge.wire import chunks
-from fededge.wire.chunks import HEADER, MAX_STALLED, STALLED, Assembly, check_manifest
+from fededge.wire.checksums import joined
+from fededge.wire.chunks import HEADER, MAX_STALLED, STALLED, Assembly, Payload, check_manifest
 from fededge.wire.messages import Manifest, decode, encode
 
 SIZES = [0, 1, 1023, 1024, 1025, 2048, 5000]
@@ -43,7 +46,8 @@ def test_chunks_in_any_order_and_again_make_the_whole(
     for message in coming:
         piece = assembly.take(message, 0.0)
         if piece is not None:
-            offset, data = piece
+            offset, data, checksum = piece
+            assert checksum == zlib.crc32(data)
             out[offset : offset + len(data)] = data
     assert assembly.complete
     assert list(assembly.missing()) == []
@@ -190,3 +194,37 @@ def test_a_huge_manifest_does_not_make_a_huge_buffer(tmp_path: Path) -> None:
 def test_a_place_that_cannot_be_written_is_a_store_error(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="cannot be written"):
         write_piece(tmp_path / "missing" / "file", 0, b"data")
+
+
+@pytest.mark.parametrize("length", [0, 1, 7, 1024, 262_144])
+def test_a_checksum_of_two_parts_follows_from_theirs(length: int) -> None:
+    first, second = some_bytes(20), some_bytes(length)
+    both = joined(zlib.crc32(first), zlib.crc32(second), length)
+    assert both == zlib.crc32(first + second)
+
+
+def test_a_file_knows_the_checksums_of_its_chunks_when_it_is_written(tmp_path: Path) -> None:
+    """However the bytes are cut when they are written."""
+    data, path = some_bytes(2500), tmp_path / "file"
+    with replacing(path, chunk_bytes=1024) as file:
+        for start in range(0, len(data), 300):
+            file.write(data[start : start + 300])
+    source = FileSource(path)
+    payload = Payload.written(source, 1024, file.size, file.sha256, file.checksums)
+    assert payload == Payload.of(source, 1024)
+
+
+def test_a_digest_counts_only_pieces_that_came_in_order(tmp_path: Path) -> None:
+    path, data = tmp_path / "file", some_bytes(2500)
+    facts, digests = chunks.manifest(data, 1024), Digests()
+    for offsets, known in (
+        ((0, 1024, 2048), True),
+        ((1024, 0, 2048), False),
+        ((0, 0, 1024), False),
+    ):
+        for offset in offsets:
+            digests.add(path, offset, data[offset:][:1024])
+        assert digests.take(path, facts.bytes) == (facts.sha256 if known else "")
+    for offset in (0, 1024, 2048):  # one that broke off does not spoil the next
+        digests.add(path, offset, data[offset:][:1024])
+    assert digests.take(path, facts.bytes) == facts.sha256

@@ -18,6 +18,7 @@ from fededge.errors import DiskFullError, MethodError, StoreError, WireError
 from fededge.flat import Layout, Vector
 from fededge.method.private import Private, Value
 from fededge.wire import chunks, tensors
+from fededge.wire.chunks import Payload
 from fededge.wire.messages import Report
 from fededge_agent.store import AgentStore, TrainedTurn
 from fededge_agent.store.index_file import IndexFile
@@ -59,7 +60,10 @@ def keep(store: AgentStore, now: Private, later: Private, version: str = V0) -> 
     """A turn, as the agent saves it: file by file."""
     files = TurnFiles(store.folder, store.begin_turn())
     at_once = files.write_private(now)
-    update, path = files.write_update(lambda file: file.write(b"update"))
+    update, payload = files.write_update(lambda file: file.write(b"update"), 1024)
+    assert payload.chunk(0).endswith(b"update")
+    assert payload == Payload.of(payload.source, 1024)
+    path = store.folder / update.name
     assert path.read_bytes() == b"update"
     accepted = files.write_accepted(later)
     store.save_turn(TrainedTurn(report(version), update, at_once, accepted))
@@ -413,7 +417,8 @@ def test_a_turn_that_is_being_saved_is_not_swept_and_one_that_failed_is(store: A
     files = TurnFiles(store.folder, store.begin_turn())
     at_once = files.write_private(Private({"layer.x": 3.0}))
     store.settle(accepted=True)
-    update, path = files.write_update(lambda file: file.write(b"update"))
+    update, _ = files.write_update(lambda file: file.write(b"update"), 1024)
+    path = store.folder / update.name
     store.save_turn(TrainedTurn(report(V1), update, at_once, files.write_accepted(Private())))
     assert dict(private(reopened(store))) == {"layer.x": 3.0}
     store.settle(accepted=True)
@@ -424,7 +429,7 @@ def test_a_turn_that_is_being_saved_is_not_swept_and_one_that_failed_is(store: A
     files = TurnFiles(store.folder, store.begin_turn())
     files.write_private(Private({"layer.x": 5.0}))
     with pytest.raises(DiskFullError):
-        files.write_update(full)
+        files.write_update(full, 1024)
     store.drop_turn()
     assert path.exists()
     assert list(store.folder.glob("3.*")) == []

@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fededge.errors import WireError
 from fededge.transport.outbox import Outbox, Parcel
 from fededge.transport.session import Delivered, Session
+from fededge.wire.chunks import Payload
 from fededge.wire.messages import State
 from fededge.wire.signing import sign
 from fededge.wire.topics import Topics
@@ -64,9 +65,8 @@ def publishers(tmp_path: Path) -> Iterator[Make]:
             topics,
             store,
             lambda manifest: STATE,
-            lambda: MODEL,
+            lambda: Payload.of(MODEL, size),
             most_chunks=2,
-            chunk_bytes=size,
             manifest=STATE.manifest,
             key=None,
             wall=lambda: 99.0,
