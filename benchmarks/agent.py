@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from services import service_command
 
 from device_flags import add_device_flags
 from fededge._internal.processes import Child
@@ -47,7 +48,6 @@ from fededge.wire.messages import State, Training
 from fededge_agent.agent import Agent, Surroundings
 from fededge_agent.trainer.turns import DeviceTurns
 from fededge_agent.turn_runner import TurnRunner
-from tests.service_commands import service_command
 
 PATIENCE = 900.0
 IDLE = 2.0

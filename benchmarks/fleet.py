@@ -29,11 +29,11 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from light_agents import LightFleet
+from services import service_command
 
 from fededge._internal.processes import Child
 from fededge.broker.local import Broker
 from fededge.config import BrokerConfig, CoordinatorConfig, template
-from tests.service_commands import service_command
 
 SPARE_FILES = 200
 """Open files that a process needs beside its connections."""

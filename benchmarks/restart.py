@@ -23,12 +23,12 @@ from typing import Any
 from paho.mqtt import client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion
 from process_figures import usage
+from services import service_command
 
 from fededge._internal.processes import Child
 from fededge.broker.local import Broker
 from fededge.config import CoordinatorConfig, template
 from fededge.wire.topics import Topics
-from tests.service_commands import service_command
 
 TOPICS = Topics("restart")
 MODEL = {"labels": [*"0123456789"], "shape": [1, 28, 28], "mean": [0.5], "std": [0.5]}

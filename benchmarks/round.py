@@ -33,6 +33,7 @@ from bare_rounds import BareRounds, Job, rounds_over_paho, rounds_over_tcp, shar
 from paho.mqtt import client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion
 from process_figures import Usage, trainer_of, usage
+from services import service_command
 
 from device_flags import add_device_flags
 from fededge._internal.processes import Child
@@ -41,7 +42,6 @@ from fededge.config import AgentConfig, CoordinatorConfig, DataConfig, ModelConf
 from fededge.data.local import model_spec
 from fededge.hardware import choose
 from fededge.methods import Hyper
-from tests.service_commands import service_command
 
 WARM_UP = 3
 """Rounds at the start of a block that are not counted."""

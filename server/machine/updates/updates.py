@@ -28,7 +28,7 @@ from fededge_server.machine.fleet.parts import Part
 from fededge_server.machine.fleet.standings import SHUT_OUT
 from fededge_server.machine.rounds.round_state import RoundState
 from fededge_server.machine.updates.report_checks import flaw, foreign
-from fededge_server.machine.updates.transfers import Transfer
+from fededge_server.machine.updates.transfers import Transfer, share_of_flight
 
 __all__ = ["Updates"]
 
@@ -107,9 +107,18 @@ class Updates:
         if one.transfer is None or one.transfer.report.manifest != report.manifest:
             one.move(Part.SENDING)
             one.transfer = Transfer.begun(report, now)
-            return [ExpectUpdate(one.device, report), one.transfer.request(one.device)]
+            return [ExpectUpdate(one.device, report), self._request(one, one.transfer)]
         one.transfer.renew()
-        return [one.transfer.request(one.device)] if one.transfer.overdue(now) else []
+        return [self._request(one, one.transfer)] if one.transfer.overdue(now) else []
+
+    def _request(self, one: Participant, transfer: Transfer) -> SendReply:
+        return transfer.request(one.device, self._share)
+
+    @property
+    def _share(self) -> int:
+        """The chunks that each sender may have on their way."""
+        senders = self.state.participants.count(Part.SENDING)
+        return share_of_flight(self.state.facts.chunk_bytes, senders)
 
     def resume(self, one: Participant, report: Report, have: frozenset[int], now: float) -> None:
         """Go on with an update that was on its way when an earlier process ended."""
@@ -128,7 +137,7 @@ class Updates:
             return []  # it is too late for this version; if the next can take it, it is asked for
         if one.transfer is None or one.transfer.report.version != event.version:
             return []  # late, or before its report: what is missing will be asked for
-        commands = one.transfer.take(event, now)
+        commands = one.transfer.take(event, now, self._share)
         return [*commands, self._complete(one)] if commands and one.transfer.complete else commands
 
     def stalled(self, now: float) -> list[Command]:
@@ -142,7 +151,7 @@ class Updates:
             if one.transfer.complete:  # an earlier process had no time to check it
                 commands.append(self._complete(one))
             elif one.online and one.transfer.overdue(now):
-                commands.append(one.transfer.request(one.device))
+                commands.append(self._request(one, one.transfer))
                 silent += [one] * (one.transfer.report.version == self.state.version)
         return commands + self.state.invitations(o for o in silent if o.invited and o.present)
 
