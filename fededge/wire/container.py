@@ -7,6 +7,7 @@ is a dtype, a shape and its bytes, whether they come from numpy or from torch.
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import math
@@ -206,8 +207,12 @@ class Archive:
             raise WireError("not safetensors bytes: the file ends in the middle of a tensor")
 
 
-def parse_header(text: bytes) -> dict[str, HeaderEntry]:
-    """Read the JSON header: the entries of the tensors, by name."""
+@functools.lru_cache(maxsize=4)
+def parse_header(text: bytes) -> Mapping[str, HeaderEntry]:
+    """Read the JSON header: the entries of the tensors, by name.
+
+    The updates of a federation have one header, which is parsed once.
+    """
     try:
         raw = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
         metadata = raw.pop(METADATA, None)
