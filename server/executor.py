@@ -14,11 +14,13 @@ import msgspec
 
 from fededge._internal.plain_text import plain
 from fededge.broker.dynamic_security import CONTROL, admission, denial
-from fededge.errors import RefusedError, StoreError, WireError
+from fededge.errors import ConfigError, RefusedError, StoreError, WireError
 from fededge.wire.messages import Reply, TaskMessage, encode
 from fededge_server.machine import coordinator, events
 from fededge_server.machine.fleet import orders
 from fededge_server.machine.rounds import rollout
+from fededge_server.machine.rounds.new_settings import TakeEffect
+from fededge_server.new_settings import check_ordered, take_effect
 from fededge_server.parts import CoordinatorParts
 from fededge_server.store import AWAKE, CheckedUpdate, score_of
 
@@ -97,6 +99,8 @@ class CommandExecutor:
                 return parts.judge.requested()
             case CommitGroup():
                 return self.commit()
+            case TakeEffect():
+                return take_effect(parts)
             case GiveOrder():
                 return self._give(command)
             case events.Merge():
@@ -135,8 +139,10 @@ class CommandExecutor:
         """Make an order durable; it takes effect with the event that comes of it."""
         parts = self.parts
         try:
+            if isinstance(command.order, orders.ApplyOrder):
+                check_ordered(parts, command.order.settings)
             outcome = parts.store.order(command.order, parts.wall(), parts.rounds.participants)
-        except RefusedError as error:
+        except (RefusedError, ConfigError) as error:
             command.answer(error)
             return []
         except StoreError as error:

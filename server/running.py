@@ -71,7 +71,8 @@ class RunningCoordinator(ServiceShell[Event, Command, Presence]):
         if self.stays:
             return False
         staged = parts.staging is None or parts.staging.idle
-        return self.rounds_done and parts.publisher.idle and staged and not parts.judge.request.open
+        settled = self.rounds_done and not parts.rounds.state.changing
+        return settled and parts.publisher.idle and staged and not parts.judge.request.open
 
     def stop(self) -> None:
         """Leave the broker, with a last word."""

@@ -36,7 +36,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["load", "load_either"]
+__all__ = ["check_run", "load", "load_either"]
 
 S = TypeVar("S", bound=Side)
 T = TypeVar("T", bound=Section)
@@ -101,8 +101,6 @@ def _resolved(config: S, folder: Path, environment: Mapping[str, str]) -> S:
             export=_absolute(config.export, folder, KEY_FILES),
         )
     if isinstance(config, CoordinatorConfig):
-        _check_rounds(config.rounds)
-        _check_rollout(config.rollout)
         config = replace(config, method=absolute_paths(config.method, folder))
     data = config.data
     if data.root:
@@ -122,18 +120,10 @@ def _absolute(section: T, folder: Path, keys: Iterable[str]) -> T:
 def _check_choices(config: Side) -> None:
     """Check names of methods, networks, encodings and files before connecting to the broker."""
     from fededge import methods, models
-    from fededge.wire.encoding import Encoding  # loads numpy
 
     if isinstance(config, CoordinatorConfig):
-        try:
-            Encoding.parse(config.transfer.encoding)
-        except WireError as error:
-            raise ConfigError(f"transfer.encoding: {error}") from None
         models.check_name(config.model.name)
-        method = methods.method(config.method)
-        if torch_is_loaded():  # else it is checked when the network is built
-            method.needs(models.probe_network(config.model.name, config.model.head))
-        _check_robust(config, [layer.name for layer in method.overriding["sums"]])
+        check_run(config)
         _check_hardware(config.hardware)
     if isinstance(config, AgentConfig):
         _check_hardware(config.hardware)
@@ -147,6 +137,23 @@ def _check_choices(config: Side) -> None:
     _check_signing(config)
     if config.data.root and not Path(config.data.root).exists():
         raise ConfigError(f"data.root: there is no '{config.data.root}'")
+
+
+def check_run(config: CoordinatorConfig) -> None:
+    """Check that the settings of a run are valid and fit each other; ConfigError if not."""
+    from fededge import methods, models
+    from fededge.wire.encoding import Encoding  # loads numpy
+
+    _check_rounds(config.rounds)
+    _check_rollout(config.rollout)
+    try:
+        Encoding.parse(config.transfer.encoding)
+    except WireError as error:
+        raise ConfigError(f"transfer.encoding: {error}") from None
+    method = methods.method(config.method)
+    if torch_is_loaded():  # else it is checked when the network is built
+        method.needs(models.probe_network(config.model.name, config.model.head))
+    _check_robust(config, [layer.name for layer in method.overriding["sums"]])
 
 
 def _check_hardware(hardware: EvaluationHardwareConfig) -> None:

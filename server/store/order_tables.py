@@ -16,6 +16,7 @@ from fededge._internal.suggestions import unknown
 from fededge.errors import RefusedError
 from fededge.wire.messages import Report
 from fededge_server.machine.fleet.orders import (
+    ApplyOrder,
     DeviceOrder,
     DrainOrder,
     ForgetOrder,
@@ -208,5 +209,6 @@ WRITES: dict[type, Callable[[OrderTables, Any, float], Outcome]] = {
     ForgetOrder: OrderTables.forget,
     PauseOrder: OrderTables.pause,
     ResumeOrder: OrderTables.resume,
+    ApplyOrder: OrderTables.apply,
 }
 """Writes each order down, and says what came of it."""

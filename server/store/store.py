@@ -32,6 +32,8 @@ from fededge.wire.messages import Manifest, Report
 from fededge_server.machine.facts import Recalled
 from fededge_server.store.journal import Connect
 from fededge_server.store.order_tables import OrderTables, read_paused, read_standings
+from fededge_server.store.rows import NewSettings
+from fededge_server.store.settings_tables import Role
 from fededge_server.store.spool import Spool
 from fededge_server.store.tables import AWAKE, Change, CheckedUpdate, Progress
 
@@ -98,6 +100,7 @@ class Store(OrderTables, Spool):
         state: Mapping[str, Vector],
         reports: Mapping[str, Mapping[str, float]],
         seconds: float | None,
+        settings: NewSettings | None = None,
     ) -> None:
         """Make a new version the current one: its files first, then the entry that names them."""
         with replacing(self.model(progress.version), named=False) as file:
@@ -106,7 +109,7 @@ class Store(OrderTables, Spool):
             container.write(
                 remembered, {name: container.from_array(v) for name, v in state.items()}
             )
-        self.enter(progress, remembered.sha256, reports, seconds)
+        self.enter(progress, remembered.sha256, reports, seconds, settings)
 
     def load(self, version: str, layout: Layout) -> tuple[Vector, dict[str, Vector]]:
         """The model of a version, and the state of the method's coordinator half."""
@@ -164,8 +167,15 @@ class Store(OrderTables, Spool):
         """All that an earlier process knew; `wall`: the time of day, for what an order limits."""
         with self._transaction() as journal:
             ordered, paused = read_standings(journal), read_paused(journal)
+            changing = bool(self._rows("settings", "role = ?", Role.ORDERED.value))
         left = {d: (o.at(wall), o.until - wall) for d, o in ordered.items()}
-        return replace(super().recall(), coming=self.coming(), standings=left, paused=paused)
+        return replace(
+            super().recall(),
+            coming=self.coming(),
+            standings=left,
+            paused=paused,
+            changing=changing,
+        )
 
     def _sweep_spool(self) -> None:
         """Forget accepted updates that are damaged: their senders have copies and are asked."""

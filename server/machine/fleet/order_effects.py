@@ -10,6 +10,7 @@ from typing import Any
 from fededge.wire.messages import Reply
 from fededge_server.machine.events import Command, Discard, Note, PublishState, SendReply
 from fededge_server.machine.fleet.orders import (
+    ApplyOrder,
     ClearStatus,
     ControlUser,
     DeviceOrder,
@@ -57,6 +58,11 @@ class OrderEffects:
     def resume(self, order: ResumeOrder, now: float) -> list[AnyCommand]:
         self.rounds.state.paused = False
         return [PublishState()]
+
+    def apply(self, order: ApplyOrder, now: float) -> list[AnyCommand]:
+        """Settings come into force between rounds: at once if none is open."""
+        self.rounds.state.changing = True
+        return []
 
     def drain(self, order: DrainOrder, now: float) -> list[AnyCommand]:
         return self._off_call(order.device, Standing.DRAINED, math.inf)
@@ -143,5 +149,6 @@ EFFECTS: dict[type, Callable[[OrderEffects, Any, float], list[AnyCommand]]] = {
     ForgetOrder: OrderEffects.forget,
     PauseOrder: OrderEffects.pause,
     ResumeOrder: OrderEffects.resume,
+    ApplyOrder: OrderEffects.apply,
 }
 """The effect of each order."""

@@ -14,8 +14,10 @@ from msgspec import Meta, Struct
 
 from fededge.errors import RefusedError
 from fededge.wire.messages import DeviceId, Line
+from fededge_server.machine.settings import Settings
 
 __all__ = [
+    "ApplyOrder",
     "ClearStatus",
     "ControlUser",
     "DeviceOrder",
@@ -88,6 +90,12 @@ class ResumeOrder(BaseOrder, frozen=True, tag="resume"):
     """Rounds begin again."""
 
 
+class ApplyOrder(BaseOrder, frozen=True, tag="apply"):
+    """These settings are in force from the next round that begins."""
+
+    settings: Settings
+
+
 Order = (
     DrainOrder
     | RestOrder
@@ -97,6 +105,7 @@ Order = (
     | ForgetOrder
     | PauseOrder
     | ResumeOrder
+    | ApplyOrder
 )
 
 
