@@ -135,7 +135,7 @@ class AgentStore:
                 f"restore a backup, or remove {self.folder} to begin as a new device"
             )
         log.warning("%s: damaged; using the private state before it", lost)
-        self._index.change(private=index.earlier, earlier=None)
+        self._index.change(private=index.earlier, earlier=None, renewed=index.earlier_renewed)
 
     # The global model
 
@@ -202,6 +202,8 @@ class AgentStore:
                 run=turn.report.run,
                 private=turn.private,
                 earlier=earlier,
+                renewed=turn.renewed,
+                earlier_renewed=self.index.renewed,
                 turn=SavedTurn(turn.report, turn.update, turn.accepted),
                 last_accepted=None,
                 count=self.index.count + 1,
@@ -232,7 +234,12 @@ class AgentStore:
             if turn is None:
                 return
             if accepted:
-                now = {"private": turn.private, "earlier": private, "last_accepted": turn}
+                now = {
+                    "private": turn.private,
+                    "earlier": private,
+                    "earlier_renewed": self.index.renewed,
+                    "last_accepted": turn,
+                }
                 self._index.change(synced=False, turn=None, **now)
             else:
                 missed = turn if late else self.index.missed
@@ -254,7 +261,11 @@ class AgentStore:
         if payload is None:
             log.warning("%s: damaged; taking its turn again", self.folder / turn.update.name)
             with self._changing:
-                self._index.change(private=self.index.earlier, last_accepted=None)
+                earlier = {
+                    "private": self.index.earlier,
+                    "renewed": self.index.earlier_renewed,
+                }
+                self._index.change(**earlier, last_accepted=None)
         return payload
 
     # Files

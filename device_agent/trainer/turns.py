@@ -197,6 +197,8 @@ class DeviceTurns:
         received = sent.pop("model")
         hyper = Hyper(**msgspec.structs.asdict(state.training))
         before = files.private(state.run, lambda name: name != RESIDUE)
+        if index.renewed != state.renewed:
+            before = self._ready.method.kept_anew(before)
         start = time.monotonic()
         asked = Task(state.seed, state.round, hyper, received, sent, state.turns)
         answer = self._ready.turn(asked, before, self._go_on)
@@ -243,7 +245,7 @@ class DeviceTurns:
             scalars=answer.scalars,
         )
         accepted = files.write_accepted(answer.private.including(RESIDUE, left))
-        return TrainedTurn(report, update, now, accepted)
+        return TrainedTurn(report, update, now, accepted, state.renewed)
 
     def _pack_(
         self, residue: Tensor | None, file: Sink, upload: Tensor, received: Tensor

@@ -113,7 +113,7 @@ class Versions:
         model, state = self.store.load(version, self.layout)
         anew = round_of(version) < self.renewed
         state = self.method.initial(self.layout) if anew else state
-        settings = NewSettings(self.settings, f"back to {version}", True) if anew else None
+        settings = NewSettings(self.settings, "", True) if anew else None
         self.advance(
             self.progress.rounds_done + 1, model, state, {}, None, version, settings=settings
         )

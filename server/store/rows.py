@@ -50,7 +50,7 @@ class Change(NamedTuple):
 
 
 class NewSettings(NamedTuple):
-    """Settings that come into force, and the difference in one line.
+    """Settings that come into force, and the difference in one line; empty if there is none.
 
     `renewed`: the method's own state begins anew with them.
     """

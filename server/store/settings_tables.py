@@ -66,7 +66,8 @@ class SettingsTables(Journal):
 
     def _enter_settings(self, new: NewSettings, date: float, number: int) -> None:
         self._put_role(Role.IN_FORCE, new.settings)
-        self._put_role(Role.ORDERED, None)
+        if _settings(self._journal).get(Role.ORDERED) == new.settings:
+            self._put_role(Role.ORDERED, None)
         if new.what:
             self._add("changes", None, number, date, "settings", new.what)
         if new.renewed:

@@ -146,7 +146,7 @@ class JournalTables(SettingsTables):
             self._add("rounds", *row)
             if settings is not None:
                 self._enter_settings(settings, progress.date or 0.0, progress.rounds_done)
-            elif progress.restored:
+            if progress.restored and not (settings and settings.what):
                 back = (progress.date or 0.0, "rollback", f"back to {progress.restored}")
                 self._add("changes", None, progress.rounds_done, *back)
             self._compact(progress.rounds_done - KEPT_REPORTS)

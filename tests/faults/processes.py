@@ -42,10 +42,12 @@ from fededge_server.executor import Command
 from fededge_server.machine import events as rounds
 from fededge_server.machine.facts import Recalled
 from fededge_server.machine.fleet.standings import Standing
+from fededge_server.machine.rounds.new_settings import SettingsChanged
+from fededge_server.machine.settings import Settings
 from fededge_server.model.network import Founded, Network
 from fededge_server.running import RunningCoordinator
 from fededge_server.shell import Coordinator
-from fededge_server.store import Progress, Store
+from fededge_server.store import Progress, Role, Store
 from tests.faults.network import Link, Packet
 from tests.faults.oracle import BrokenError
 from tests.faults.shares import shares
@@ -331,6 +333,8 @@ class CoordinatorService(Service):
                 self.moment = moment
             case rounds.MergeDone() | rounds.RolledBack():
                 self.made = self.process.clock()
+            case SettingsChanged(version=version) if version:
+                self.made = self.process.clock()
             case rounds.Remember():
                 world.oracle.begun(seen.round, self.untimely)
                 known = store.recall(self.process.wall())
@@ -424,16 +428,20 @@ class WatchedStore(Store):
 
     def measure(self, layout: Layout, model: Vector, updates: dict[str, bytes]) -> None:
         """Tell the oracle how much of the next model each device's update is."""
-        before, encoding = self.progress(), Encoding.parse(self.process.config.transfer.encoding)
+        before, encoding = self.progress(), Encoding.parse(self.in_force.transfer.encoding)
         assert before is not None
         base = self.load(before.version, layout)[0]
         vectors = {d: encoding.unpack(layout, data, base) for d, data in updates.items()}
         self.process.world.oracle.made_of(shares(base, model, vectors))
 
     @property
+    def in_force(self) -> Settings:
+        return self.settings()[Role.IN_FORCE]
+
+    @property
     def measured(self) -> bool:
         """True if the next model is exactly the weighted mean of the updates."""
-        config = self.process.config
+        config = self.in_force
         mean = config.robust.combine == "mean" and not config.robust.clip_norm
         return mean and config.method in MEANS and not config.rounds.folds
 
