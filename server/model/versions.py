@@ -29,7 +29,7 @@ from fededge_server.model.network import Founded, Network
 from fededge_server.model.run_settings import agree, begins_anew
 from fededge_server.store import NewSettings, Progress, Store
 
-__all__ = ["Versions"]
+__all__ = ["Versions", "run_identity"]
 
 log = logging.getLogger("coordinator")
 
@@ -75,7 +75,7 @@ class Versions:
         spec, layout, model = founded
         run = store.fact("run") or uuid.uuid4().hex
         session = store.fact("session") or uuid.uuid4().hex[:16]
-        store.agree({**_facts(config, run, spec, layout), "session": session})
+        store.agree({**run_identity(config, run, spec, layout), "session": session})
         progress = store.progress()
         settings = agree(store, config, progress, wall())
         config = settings.put_into(config)
@@ -213,7 +213,7 @@ class Versions:
         return tensors.payload_limit(self.layout)
 
 
-def _facts(
+def run_identity(
     config: CoordinatorConfig,
     run: str,
     spec: ModelSpec,

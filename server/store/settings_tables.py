@@ -42,6 +42,13 @@ class SettingsTables(Journal):
             self._check_format(journal)
             return _settings(journal)
 
+    def known_fact(self, name: str) -> str:
+        """A fact of the run, read without taking the folder; empty if there is none."""
+        with self._reading() as journal:
+            self._check_format(journal)
+            row = journal.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
+        return "" if row is None else str(row[0])
+
     def begun_with(self) -> dict[str, str]:
         """The facts that earlier formats had of the settings; empty once they are in the table."""
         with self._transaction() as journal:

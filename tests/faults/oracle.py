@@ -119,10 +119,9 @@ class Oracle:
             self.reports[turn] = report
             return
         known = self.reports.setdefault(turn, report)
-        told = report.scalars.items() <= known.scalars.items()  # the method may be another by now
-        _require(
-            told and known.manifest == report.manifest, f"{turn} was trained again and differs"
-        )
+        few = report.scalars.items() <= known.scalars.items()  # the method may be another by now
+        same = few and known.manifest == report.manifest
+        _require(same, f"{turn} was trained again and differs")
 
     def claimed(self, report: Report) -> None:
         """A hostile device has sent a report."""
