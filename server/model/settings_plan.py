@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from msgspec import Struct
 
 from fededge import methods
 from fededge.config import CoordinatorConfig
 from fededge.errors import RefusedError, StoreError
+from fededge.method.stack import Stack
 from fededge_server.machine.settings import Settings, keys_of, word
 from fededge_server.model.kept_network import kept_network
 from fededge_server.model.network import Network
@@ -131,11 +130,7 @@ def _of_method(before: str, wanted: str) -> str:
     )
 
 
-def _pieces(method: Any) -> list[str]:
+def _pieces(method: Stack) -> list[str]:
     """The state of a method that begins anew, by name: the coordinator's and the devices'."""
-    keeps: list[Mapping[str, str]] = [layer.keeps for layer in method.layers]
-    here = [f"{layer.name}.{name}" for layer in method.layers for name in layer.sends]
-    names = zip(method.layers, keeps, strict=True)
-    return here + [
-        f"{one.name}.{k}" for one, kept in names for k, r in kept.items() if r == "update"
-    ]
+    kept = ((one.name, name, rule) for one in method.layers for name, rule in one.keeps.items())
+    return [*method.sends, *(f"{layer}.{name}" for layer, name, rule in kept if rule == "update")]
