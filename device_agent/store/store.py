@@ -261,11 +261,10 @@ class AgentStore:
         if payload is None:
             log.warning("%s: damaged; taking its turn again", self.folder / turn.update.name)
             with self._changing:
-                earlier = {
-                    "private": self.index.earlier,
-                    "renewed": self.index.earlier_renewed,
-                }
-                self._index.change(**earlier, last_accepted=None)
+                index = self.index
+                self._index.change(
+                    private=index.earlier, renewed=index.earlier_renewed, last_accepted=None
+                )
         return payload
 
     # Files

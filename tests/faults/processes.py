@@ -333,8 +333,9 @@ class CoordinatorService(Service):
                 self.moment = moment
             case rounds.MergeDone() | rounds.RolledBack():
                 self.made = self.process.clock()
-            case SettingsChanged(version=version) if version:
-                self.made = self.process.clock()
+            case SettingsChanged(version=version):
+                world.count("settings changed", version)
+                self.made = self.process.clock() if version else self.made
             case rounds.Remember():
                 world.oracle.begun(seen.round, self.untimely)
                 known = store.recall(self.process.wall())
