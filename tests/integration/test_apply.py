@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -37,7 +37,10 @@ def test_a_killed_coordinator_keeps_an_order_and_the_agents_follow(
 ) -> None:
     """The agents stand still meanwhile, so that the round stays open until the order is given."""
     make_keys(federation.folder / "signing.key", federation.folder / "signing.pub")
-    sections = {
+    sections: dict[str, Any] = {
+        "method": "fedavg",
+        "training": {"lr": 0.01},
+        "transfer": {"encoding": "float32"},
         "rounds": {"count": 0, "min_devices": 2, "quorum": 2},
         "signing_key": str(federation.folder / "signing.key"),
     }
