@@ -248,7 +248,7 @@ def round_of(version: str) -> int:
 
 
 LATER: dict[type[Message], dict[str, object]] = {
-    State: {"resting": ""},
+    State: {"resting": "", "renewed": 0},
     Status: {"step": 0, "steps": 0},
 }
 """Fields that version 0.1.0 does not know, with their defaults.

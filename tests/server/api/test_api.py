@@ -21,9 +21,16 @@ from fededge_server.api import http_app
 from fededge_server.api.client import FleetClient, UnixConnection
 from fededge_server.api.server import ApiServer
 from fededge_server.machine.events import StatusCame
-from fededge_server.machine.fleet.orders import DrainOrder, ForgetOrder, PauseOrder, QuarantineOrder
+from fededge_server.machine.fleet.orders import (
+    ApplyOrder,
+    DrainOrder,
+    ForgetOrder,
+    PauseOrder,
+    QuarantineOrder,
+)
 from fededge_server.machine.fleet.standings import Standing
-from fededge_server.store import Store
+from fededge_server.machine.settings import with_keys
+from fededge_server.store import Role, Store
 from tests.faults.world import World
 from tests.server.test_running import opened_world, running
 
@@ -284,3 +291,17 @@ def test_a_devices_progress_is_shown_if_it_makes_sense(
     running(site.world).handle(StatusCame("device-0", training))
     found = site.do(lambda: site.fleet.device("device-0"))
     assert (found.doing, found.steps) == ("training", shown)
+
+
+def test_settings_are_applied_over_the_api_and_checked_by_the_coordinator(site: Site) -> None:
+    now = site.store.settings()[Role.IN_FORCE]
+    wanted = with_keys(now, {"training.lr": 0.5, "method": "fedavg"})
+    assert site.do(lambda: site.fleet.order(ApplyOrder(wanted))).changed
+    assert site.store.settings()[Role.ORDERED] == wanted
+    wrong = with_keys(now, {"rounds.quorum": 9})
+    with pytest.raises(RefusedError, match="rounds.quorum is 9, but a round may begin with 4"):
+        site.do(lambda: site.fleet.order(ApplyOrder(wrong)))
+    code, answer = site.raw("POST", "/orders", b'{"order": "apply", "settings": {"lr": 1}}')
+    assert code == 409
+    assert "not an order" in answer["error"]
+    assert site.store.settings()[Role.ORDERED] == wanted
