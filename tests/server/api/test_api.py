@@ -299,7 +299,7 @@ def test_settings_are_applied_over_the_api_and_checked_by_the_coordinator(site: 
     assert site.do(lambda: site.fleet.order(ApplyOrder(wanted))).changed
     assert site.store.settings()[Role.ORDERED] == wanted
     wrong = with_keys(now, {"rounds.quorum": 9})
-    with pytest.raises(RefusedError, match="rounds.quorum is 9, but a round may begin with 4"):
+    with pytest.raises(RefusedError, match=r"rounds.quorum is 9, but a round may begin with 4"):
         site.do(lambda: site.fleet.order(ApplyOrder(wrong)))
     code, answer = site.raw("POST", "/orders", b'{"order": "apply", "settings": {"lr": 1}}')
     assert code == 409
