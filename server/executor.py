@@ -99,8 +99,6 @@ class CommandExecutor:
                 return parts.judge.requested()
             case CommitGroup():
                 return self.commit()
-            case TakeEffect():
-                return take_effect(parts)
             case GiveOrder():
                 return self._give(command)
             case events.Merge():
@@ -167,6 +165,8 @@ class CommandExecutor:
                 store.keep(version, device, offset, data)
             case events.Discard(device, version):
                 store.discard(version, device)
+            case TakeEffect():
+                return [*take_effect(self.parts)]
         return []
 
     def _check(self, command: events.Check) -> list[Event]:
