@@ -110,9 +110,9 @@ class Versions:
 
         If another method made that state, the method's own begins anew.
         """
-        model, state = self.store.load(version, self.layout)
+        model, then = self.store.load(version, self.layout)
         anew = round_of(version) < self.renewed
-        state = self.method.initial(self.layout) if anew else state
+        state: MethodState = self.method.initial(self.layout) if anew else then
         settings = NewSettings(self.settings, "", True) if anew else None
         self.advance(
             self.progress.rounds_done + 1, model, state, {}, None, version, settings=settings
