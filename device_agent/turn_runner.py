@@ -81,14 +81,14 @@ class TurnRunner:
         return self.job
 
     def start(self) -> None:
-        """Start the trainer; wait for it only if it has method files or hardware to check.
+        """Start the trainer; wait for it only if it has files or hardware to check.
 
         A person who reads the error is there at the start only.
         """
         self.trainer.start()
         hardware = self.config.hardware
         named = hardware.device not in ("auto", "cpu") or hardware.precision != "float32"
-        if named or self.config.methods:
+        if named or self.config.methods or self.config.networks:
             self.trainer.load_methods()
 
     def stop(self) -> None:

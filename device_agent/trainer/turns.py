@@ -14,9 +14,9 @@ from typing import BinaryIO
 
 import msgspec
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from fededge import methods
+from fededge import methods, models
 from fededge.config import AgentConfig
 from fededge.data.local import device_examples
 from fededge.errors import ConfigError, WireError
@@ -25,7 +25,7 @@ from fededge.hardware import CPU, choose, examine
 from fededge.method.plugins import sha256_of
 from fededge.methods import Hyper, Method, Private
 from fededge.model_spec import ModelSpec
-from fededge.models import Classifier, Preprocess, activation_counts, build_for
+from fededge.models import Preprocess, activation_counts, build_for
 from fededge.storage.source import FileSource
 from fededge.training import (
     Answer,
@@ -85,6 +85,7 @@ class DeviceTurns:
         self.progress = progress
         self.folder = Path(config.state) / PRIVATE
         self.own: list[type[Method]] = []
+        self.networks: list[str] = []
         self.hardware = CPU
         self.job: PreparedJob | None = None
         self.spec: ModelSpec | None = None
@@ -126,10 +127,13 @@ class DeviceTurns:
             release_memory(torch.device(self.hardware.device))
 
     def load_methods(self) -> None:
-        """Import the method files that the operator allows."""
+        """Import the files of methods and networks that the operator allows."""
         self.own = [methods.own_method(reference) for reference in self.config.methods]
         for reference, kind in zip(self.config.methods, self.own, strict=True):
             log.info("method %s: %s, SHA-256 %s", kind.name, reference, sha256_of(kind))
+        self.networks = [models.load(reference) for reference in self.config.networks]
+        for reference, name in zip(self.config.networks, self.networks, strict=True):
+            log.info("network %s: %s, SHA-256 %s", *name.split("@")[:1], reference, name[-64:])
 
     def prepare(self, state: State, export: bool = True) -> PreparedJob:
         """Build the network and load the data; with `export`, trace the network as well.
@@ -164,11 +168,17 @@ class DeviceTurns:
             self._handover.prepare()
         return self._handover
 
-    def _announced(self, state: State) -> tuple[ModelSpec, Classifier, Examples]:
+    def _announced(self, state: State) -> tuple[ModelSpec, nn.Module, Examples]:
         """The federation's network and our examples for it, if this device has the memory."""
         spec = state.model
+        allowed = self.networks
         if self.config.model is not None:
-            spec = msgspec.structs.replace(spec, name=self.config.model.name)
+            only = models.load(self.config.model.name)
+            if models.is_reference(self.config.model.name):
+                allowed = [only]
+            else:
+                spec = msgspec.structs.replace(spec, name=only)
+        models.check_allowed(spec.name, allowed)
         try:
             self.limits.check_network(spec, state.layout)
         except ConfigError as error:

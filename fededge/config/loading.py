@@ -88,6 +88,7 @@ def _values(path: Path) -> dict[str, Any]:
 
 def _resolved(config: S, folder: Path, environment: Mapping[str, str]) -> S:
     """Check the names, make paths absolute, fetch the password."""
+    from fededge import models
     from fededge.methods import absolute_paths
 
     replace = msgspec.structs.replace
@@ -98,12 +99,16 @@ def _resolved(config: S, folder: Path, environment: Mapping[str, str]) -> S:
         config = replace(
             config,
             methods=tuple(absolute_paths(m, folder) for m in config.methods),
+            networks=tuple(models.absolute_reference(n, folder) for n in config.networks),
             export=_absolute(config.export, folder, KEY_FILES),
         )
     if isinstance(config, CoordinatorConfig):
         _check_rounds(config.rounds)
         _check_rollout(config.rollout)
         config = replace(config, method=absolute_paths(config.method, folder))
+    if config.model is not None:
+        name = models.absolute_reference(config.model.name, folder)
+        config = replace(config, model=replace(config.model, name=name))
     data = config.data
     if data.root:
         data = replace(data, root=str(folder.absolute() / Path(data.root).expanduser()))
@@ -129,9 +134,10 @@ def _check_choices(config: Side) -> None:
             Encoding.parse(config.transfer.encoding)
         except WireError as error:
             raise ConfigError(f"transfer.encoding: {error}") from None
-        models.check_name(config.model.name)
+        models.check_configured(config.model.name)
         method = methods.method(config.method)
-        if torch_is_loaded():  # else it is checked when the network is built
+        # Else it is checked when the network is built.
+        if torch_is_loaded() and models.in_zoo(config.model.name):
             method.needs(models.probe_network(config.model.name, config.model.head))
         _check_robust(config, [layer.name for layer in method.overriding["sums"]])
         _check_hardware(config.hardware)
@@ -141,8 +147,10 @@ def _check_choices(config: Side) -> None:
         if torch_is_loaded():  # else the trainer process imports them: a plugin may import torch
             for reference in config.methods:
                 methods.own_method(reference)
+        for reference in config.networks:
+            models.check_reference(reference)
         if config.model is not None:
-            models.check_name(config.model.name)
+            models.check_configured(config.model.name)
     _check_tls(config.broker)
     _check_signing(config)
     if config.data.root and not Path(config.data.root).exists():

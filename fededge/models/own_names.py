@@ -24,6 +24,8 @@ __all__ = [
     "announced_name",
     "check_allowed",
     "check_installed",
+    "check_reference",
+    "in_zoo",
     "is_own",
     "is_reference",
     "load",
@@ -53,6 +55,20 @@ def is_reference(name: str) -> bool:
 def is_own(name: str) -> bool:
     """Return True for an announced name of a file, or a name of torchvision."""
     return bool(ANNOUNCED.fullmatch(name) or TORCHVISION.fullmatch(name))
+
+
+def in_zoo(name: str) -> bool:
+    """Return True unless a configured name is one of a file or of torchvision."""
+    return not (is_reference(name) or is_own(name))
+
+
+def check_reference(name: str) -> None:
+    """Refuse what does not name a user's network in a file; the file is read, not imported."""
+    if not is_reference(name):
+        raise ConfigError(
+            f"'{name}' is not of the form path/to/net.py:make; other networks need no entry"
+        )
+    announced_name(name)
 
 
 def absolute_reference(name: str, folder: Path) -> str:

@@ -37,3 +37,5 @@ class Experiment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     precision: str = "float32"
     method_files: dict[str, str] = {}
     """The SHA-256 of each plugin's file, by method name."""
+    model_file: str = ""
+    """The SHA-256 of the network's file, if it is a user's own."""

@@ -53,12 +53,15 @@ def experiment(
     except WireError as error:
         raise ConfigError(str(error)) from None
     method = methods.method(made.method)
-    method.needs(models.probe_network(made.model, made.head))
+    models.check_configured(made.model)
+    if models.in_zoo(made.model):  # else it is checked when the network is built
+        method.needs(models.probe_network(made.model, made.head))
     if not 1 <= options.workers <= 256:
         raise ConfigError(f"--workers {options.workers}: must be 1 to 256")
     taken = _hardware(made.device, made.threads, made.precision)
     used = {"device": taken.device, "precision": taken.precision.value}
-    return msgspec.structs.replace(made, method_files=method.files, **used)
+    file = models.load(made.model).rpartition("@")[2] if models.is_reference(made.model) else ""
+    return msgspec.structs.replace(made, method_files=method.files, model_file=file, **used)
 
 
 @cache
@@ -109,11 +112,13 @@ def settings(path: Path | None, *more: str) -> dict[str, Any]:
     if path is None:
         return {}
     values = _read(path)
-    known = {*Experiment.__struct_fields__, *more} - {"method_files"}
+    known = {*Experiment.__struct_fields__, *more} - {"method_files", "model_file"}
     for key in values.keys() - known:
         raise ConfigError(f"{path}: {unknown('setting', key, known)}")
     if isinstance(values.get("method"), str):
         values["method"] = methods.absolute_paths(values["method"], path.parent)
+    if isinstance(values.get("model"), str):
+        values["model"] = models.absolute_reference(values["model"], path.parent)
     if isinstance(values.get("root"), str) and values["root"]:
         values["root"] = str(path.absolute().parent / Path(values["root"]).expanduser())
     return values

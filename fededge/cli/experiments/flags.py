@@ -18,7 +18,7 @@ FLAGS: tuple[tuple[str, type, str], ...] = (
     ("participants", int, "devices that take part in a round; 0: all"),
     ("test-share", float, "share of each device's examples held out for its personal model"),
     ("limit", int, "most training images to use; 0: all"),
-    ("model", str, "name of a network"),
+    ("model", str, "a network: a name, FILE.py:NAME or torchvision:NAME"),
     ("head", str, "its last layer: linear, bias-free, cosine:TAU"),
     ("rounds", int, "rounds to run"),
     ("epochs", int, "epochs on each device per round"),

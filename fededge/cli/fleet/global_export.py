@@ -6,6 +6,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
+
 from fededge._internal.lazy_torch import torch
 from fededge.config import CoordinatorConfig
 from fededge.data.local import evaluation_set, model_spec
@@ -13,7 +15,7 @@ from fededge.errors import StoreError, WireError
 from fededge.export import ModelManifest, ModelRegistry, Origin, Template, make_candidate
 from fededge.export.tracing import examples
 from fededge.flat import FlatModel, Layout, Vector
-from fededge.models import build_for
+from fededge.models import build_for, load
 from fededge.wire import tensors
 
 __all__ = ["export_version"]
@@ -55,7 +57,8 @@ def export_version(
     """
     if folder.exists() and any(folder.iterdir()):
         raise StoreError(f"--out {folder}: it is not empty; choose another folder")
-    spec = model_spec(config.model, config.data)
+    model = msgspec.structs.replace(config.model, name=load(config.model.name))
+    spec = model_spec(model, config.data)
     net = FlatModel(build_for(spec, config.seed), trains=False)
     net.swap(torch.from_numpy(_read(path, entry, net.layout)))
     judged = config.data.source != "none"
