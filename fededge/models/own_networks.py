@@ -94,6 +94,8 @@ def _called(own: OwnNetwork, inputs: Inputs) -> nn.Module:
         net = own.make(inputs.classes, inputs.shape, **more)
     if not isinstance(net, nn.Module):
         raise ConfigError(f"{own.title} returned a {type(net).__name__}, not a torch.nn.Module")
+    if any(map(nn.parameter.is_lazy, net.parameters())):
+        raise ConfigError(f"{own.title} has parameters without a shape yet: use no lazy modules")
     return net
 
 
