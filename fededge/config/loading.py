@@ -17,7 +17,7 @@ from fededge.config.base import Section, section_of
 from fededge.config.credentials import with_credentials
 from fededge.config.hardware_sections import EvaluationHardwareConfig, HardwareConfig
 from fededge.config.passwords import with_password
-from fededge.config.run_sections import RolloutConfig, RoundsConfig
+from fededge.config.run_sections import ModelConfig, RolloutConfig, RoundsConfig
 from fededge.config.sections import (
     AgentConfig,
     BrokerConfig,
@@ -100,21 +100,26 @@ def _resolved(config: S, folder: Path, environment: Mapping[str, str]) -> S:
             config,
             methods=tuple(absolute_paths(m, folder) for m in config.methods),
             networks=tuple(models.absolute_reference(n, folder) for n in config.networks),
+            model=None if config.model is None else _absolute_model(config.model, folder),
             export=_absolute(config.export, folder, KEY_FILES),
         )
     if isinstance(config, CoordinatorConfig):
         _check_rounds(config.rounds)
         _check_rollout(config.rollout)
-        config = replace(config, method=absolute_paths(config.method, folder))
-    if config.model is not None:
-        name = models.absolute_reference(config.model.name, folder)
-        config = replace(config, model=replace(config.model, name=name))
+        model = _absolute_model(config.model, folder)
+        config = replace(config, method=absolute_paths(config.method, folder), model=model)
     data = config.data
     if data.root:
         data = replace(data, root=str(folder.absolute() / Path(data.root).expanduser()))
     broker = with_password(_absolute(config.broker, folder, BROKER_FILES), environment)
     config = _absolute(config, folder, ("state", *KEY_FILES))
     return replace(config, data=data, broker=broker)
+
+
+def _absolute_model(model: ModelConfig, folder: Path) -> ModelConfig:
+    from fededge import models
+
+    return msgspec.structs.replace(model, name=models.absolute_reference(model.name, folder))
 
 
 def _absolute(section: T, folder: Path, keys: Iterable[str]) -> T:

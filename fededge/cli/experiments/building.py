@@ -60,8 +60,9 @@ def experiment(
         raise ConfigError(f"--workers {options.workers}: must be 1 to 256")
     taken = _hardware(made.device, made.threads, made.precision)
     used = {"device": taken.device, "precision": taken.precision.value}
-    file = models.load(made.model).rpartition("@")[2] if models.is_reference(made.model) else ""
-    return msgspec.structs.replace(made, method_files=method.files, model_file=file, **used)
+    own = models.is_reference(made.model)
+    network = models.load(made.model).rpartition("@")[2] if own else ""
+    return msgspec.structs.replace(made, method_files=method.files, model_file=network, **used)
 
 
 @cache
