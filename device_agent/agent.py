@@ -108,7 +108,7 @@ class Agent:
             self.close()
 
     def _check_data(self) -> None:
-        """At the start a person is there to read the error. Data that is not there may come."""
+        """Read the data now, while a person sees the error. Missing data may come later."""
         check_device_section(self.config.data)
         try:
             check_device_data(self.config.data)

@@ -28,7 +28,7 @@ class Gating:
         self.gate.check()
 
     def begin(self) -> str:
-        """Why the device may not train at its start; empty if it may."""
+        """The reason why the device may not train at its start; empty if it may."""
         self._told = self.gate.verdict()
         return self._told.reason
 
