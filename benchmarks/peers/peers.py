@@ -1,6 +1,6 @@
 """Simulated rounds beside raw torch workers, Flower and pfl-research, interleaved in one run.
 
-python benchmarks/peers.py [--devices 20] [--participants 8] [--rounds 5] [--blocks 3]
+python benchmarks/peers/peers.py [--devices 20] [--participants 8] [--rounds 5] [--blocks 3]
                            [--epochs 2] [--limit 0] [--contenders fededge raw flower pfl]
                            [--json FILE]
 
