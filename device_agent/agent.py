@@ -38,6 +38,7 @@ from fededge_agent.requests import TurnTrainer
 from fededge_agent.shell import AgentParts, AgentShell
 from fededge_agent.status import StatusWriter
 from fededge_agent.store import AgentStore, SavedTurn
+from fededge_agent.store.file_names import LEDGER
 from fededge_agent.trainer_process import TrainerProcess
 from fededge_agent.trust import Trust
 from fededge_agent.turn_runner import TurnRunner
@@ -151,7 +152,7 @@ class Agent:
             config.device, machine, self.runner, self.exports.promotion, self.trust, holder
         )
         session = self._session(statuses.offline())
-        ledger = Path(config.state) / "ledger.json"
+        ledger = Path(config.state) / LEDGER
         egress = Egress(session, self.topics, config.device, ledger, self.store)
         egress.open(begun=index.last_accepted is not None or index.count > 1)
         self.runner.foresee = egress.foreseen
