@@ -20,13 +20,14 @@ from fededge.methods import method
 from fededge.model_spec import ModelSpec
 from fededge.models import build_for, meta_network
 from fededge.wire import chunks, tensors
-from fededge.wire.messages import Manifest, State, Status, Training, decode, encode
+from fededge.wire.messages import Status, Training, decode, encode
 from fededge_agent.agent import Agent, Surroundings
 from fededge_agent.exporter.exports import DeviceExports
 from fededge_agent.machine.events import Abandoned, Cause, Prepared, Trained, TurnFailed, Unable
 from fededge_agent.trainer.turns import DeviceTurns
 from fededge_agent.worker import UNFIT
 from tests.pages import write_example
+from tests.states import made_state
 
 HERE = Surroundings(
     trainer=lambda config, store: DeviceTurns(config),
@@ -39,20 +40,11 @@ HASH = "ab" * 32
 FOREIGN = "some labels of the device's data are not the federation's: its own log names them"
 FEW = DataConfig(source="embedded", split="dirichlet:0.5", devices=40, index=0)
 MODEL = model_spec(ModelConfig(), DataConfig(source="embedded"))
-STATE = State(
+STATE = made_state(
     federation="gates",
-    run="run",
-    seed=0,
-    round=0,
-    rounds=1,
     phase="waiting",
-    version="000000-0123456789abcdef",
-    sha256=HASH,
     layout=Layout.of(meta_network(MODEL)).hash,
-    method="fedavg",
-    training=Training(1, 1, 0.1, 0.0, 0.0),
     model=MODEL,
-    manifest=Manifest(1, 1024, 10, HASH),
     deadline=0.0,
 )
 
