@@ -7,6 +7,7 @@ from fededge.config.run_sections import (
     RobustConfig,
     RolloutConfig,
     RoundsConfig,
+    StartModelConfig,
     TrainingConfig,
     TransferConfig,
 )
@@ -35,6 +36,7 @@ __all__ = [
     "RolloutConfig",
     "RoundsConfig",
     "Side",
+    "StartModelConfig",
     "TrainingConfig",
     "TransferConfig",
     "load",

@@ -103,7 +103,8 @@ def _resolved(config: S, folder: Path, environment: Mapping[str, str]) -> S:
     if isinstance(config, CoordinatorConfig):
         _check_rounds(config.rounds)
         _check_rollout(config.rollout)
-        config = replace(config, method=absolute_paths(config.method, folder))
+        model = _absolute(config.model, folder, ("weights",))
+        config = replace(config, model=model, method=absolute_paths(config.method, folder))
     data = config.data
     if data.root:
         data = replace(data, root=str(folder.absolute() / Path(data.root).expanduser()))

@@ -24,6 +24,7 @@ __all__ = [
     "RobustConfig",
     "RolloutConfig",
     "RoundsConfig",
+    "StartModelConfig",
     "TrainingConfig",
     "TransferConfig",
 ]
@@ -49,6 +50,14 @@ class ModelConfig(Section, frozen=True):
     mean: Annotated[tuple[float, ...], described("of each channel, for pixels from 0 to 1")] = ()
     std: Annotated[tuple[float, ...], described("of each channel, for pixels from 0 to 1")] = ()
     vocabulary: Annotated[int, described("for texts: number of tokens; 0: images", ge=0)] = 0
+
+
+class StartModelConfig(ModelConfig, frozen=True):
+    """The network of a federation, and the weights that a run begins with."""
+
+    weights: Annotated[
+        str, described("safetensors file that a new run begins with; empty: random weights")
+    ] = ""
 
 
 class TrainingConfig(Section, frozen=True):

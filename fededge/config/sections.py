@@ -13,6 +13,7 @@ from fededge.config.run_sections import (
     RobustConfig,
     RolloutConfig,
     RoundsConfig,
+    StartModelConfig,
     TrainingConfig,
     TransferConfig,
 )
@@ -172,7 +173,7 @@ class CoordinatorConfig(Side, frozen=True, kw_only=True):
     signing_key: Annotated[
         str, described("file of the key that signs messages; empty: unsigned")
     ] = ""
-    model: ModelConfig = ModelConfig()
+    model: StartModelConfig = StartModelConfig()
     training: TrainingConfig = TrainingConfig()
     rounds: RoundsConfig = RoundsConfig()
     robust: RobustConfig = RobustConfig()
