@@ -7,7 +7,6 @@ from fededge.config.run_sections import (
     RobustConfig,
     RolloutConfig,
     RoundsConfig,
-    StartModelConfig,
     TrainingConfig,
     TransferConfig,
 )
@@ -36,7 +35,6 @@ __all__ = [
     "RolloutConfig",
     "RoundsConfig",
     "Side",
-    "StartModelConfig",
     "TrainingConfig",
     "TransferConfig",
     "load",

@@ -95,6 +95,10 @@ def _resolved(config: S, folder: Path, environment: Mapping[str, str]) -> S:
     check_name("federation", config.federation)
     if isinstance(config, AgentConfig):
         check_name("device", config.device)
+        if config.model is not None and config.model.weights:
+            raise ConfigError(
+                "model.weights: an agent reads no weights, its coordinator does; remove it here"
+            )
         config = replace(
             config,
             methods=tuple(absolute_paths(m, folder) for m in config.methods),

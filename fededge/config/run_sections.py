@@ -24,7 +24,6 @@ __all__ = [
     "RobustConfig",
     "RolloutConfig",
     "RoundsConfig",
-    "StartModelConfig",
     "TrainingConfig",
     "TransferConfig",
 ]
@@ -50,13 +49,9 @@ class ModelConfig(Section, frozen=True):
     mean: Annotated[tuple[float, ...], described("of each channel, for pixels from 0 to 1")] = ()
     std: Annotated[tuple[float, ...], described("of each channel, for pixels from 0 to 1")] = ()
     vocabulary: Annotated[int, described("for texts: number of tokens; 0: images", ge=0)] = 0
-
-
-class StartModelConfig(ModelConfig, frozen=True):
-    """The network of a federation, and the weights that a run begins with."""
-
     weights: Annotated[
-        str, described("safetensors file that a new run begins with; empty: random weights")
+        str,
+        described("coordinator only: safetensors file that a new run begins with; empty: drawn"),
     ] = ""
 
 

@@ -13,7 +13,6 @@ from fededge.config.run_sections import (
     RobustConfig,
     RolloutConfig,
     RoundsConfig,
-    StartModelConfig,
     TrainingConfig,
     TransferConfig,
 )
@@ -173,7 +172,7 @@ class CoordinatorConfig(Side, frozen=True, kw_only=True):
     signing_key: Annotated[
         str, described("file of the key that signs messages; empty: unsigned")
     ] = ""
-    model: StartModelConfig = StartModelConfig()
+    model: ModelConfig = ModelConfig()
     training: TrainingConfig = TrainingConfig()
     rounds: RoundsConfig = RoundsConfig()
     robust: RobustConfig = RobustConfig()

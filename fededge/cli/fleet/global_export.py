@@ -41,7 +41,7 @@ DEVICE = "coordinator"
 
 
 def export_version(
-    config: CoordinatorConfig, entry: VersionFacts, path: Path, folder: Path
+    config: CoordinatorConfig, entry: VersionFacts, path: Path, folder: Path, run: str
 ) -> ModelManifest:
     """Write a version of the global model into a folder, as agents write personal ones.
 
@@ -50,6 +50,7 @@ def export_version(
         entry: what the journal has of the version.
         path: the file of its model.
         folder: a new or empty folder.
+        run: the run's id.
 
     Raises:
         ExportError: if ONNX Runtime and torch differ; nothing is written then.
@@ -62,7 +63,7 @@ def export_version(
     judged = config.data.source != "none"
     inputs = evaluation_set(config.data, spec).x if judged else examples(spec, COMPARED)
     template = Template.trace(net.module, spec)
-    candidate = make_candidate(net, template, _origin(config, entry), inputs[:COMPARED])
+    candidate = make_candidate(net, template, _origin(config, entry, run), inputs[:COMPARED])
     return ModelRegistry(folder).publish(candidate)
 
 
@@ -104,11 +105,12 @@ def _read(path: Path, entry: VersionFacts, layout: Layout) -> Vector:
     return model
 
 
-def _origin(config: CoordinatorConfig, entry: VersionFacts) -> Origin:
+def _origin(config: CoordinatorConfig, entry: VersionFacts, run: str) -> Origin:
     return Origin(
         federation=config.federation,
         device=DEVICE,
         method=config.method,
+        run=run,
         version=entry.version,
         round=entry.round,
         accuracy=entry.accuracy,

@@ -91,13 +91,17 @@ def _list(config: CoordinatorConfig, options: argparse.Namespace) -> None:
     if options.json:
         _print_json([msgspec.structs.replace(entry, reports={}) for entry in entries])
         return
-    table = Table()
-    for name in ("version", "date", "accuracy", "participants", "seconds", ""):
+    table = Table(box=None, padding=(0, 2, 0, 0))  # 80 columns are enough
+    for name in ("version", "date", "accuracy", "devices", "seconds", ""):
         words = name in ("version", "date", "")
-        table.add_column(name, justify="left" if words else "right", no_wrap=name == "version")
+        table.add_column(name, justify="left" if words else "right", no_wrap=True)
     for entry in entries:
-        table.add_row(*_cells(entry), _remarks(entry))
-    Console(highlight=False, markup=False, emoji=False).print(table)
+        table.add_row(*_cells(entry), _mark(entry))
+    console = Console(highlight=False, markup=False, emoji=False)
+    console.print(table)
+    for entry in entries:
+        for change in entry.changes:
+            console.print(f"{entry.version}  {plain(change)}", soft_wrap=True)
 
 
 def _cells(entry: Any) -> tuple[str, ...]:
@@ -109,13 +113,14 @@ def _cells(entry: Any) -> tuple[str, ...]:
 def _date(entry: Any) -> str:
     if entry.date is None:
         return "unknown"
-    return datetime.fromtimestamp(entry.date).isoformat(" ", "seconds")
+    return datetime.fromtimestamp(entry.date).isoformat(" ", "minutes")
 
 
-def _remarks(entry: Any) -> str:
-    pinned = ["pinned"] if entry.pinned else []
-    pruned = [] if entry.kept else ["its model was pruned"]
-    return "; ".join([*map(plain, entry.changes), *pinned, *pruned])
+def _mark(entry: Any) -> str:
+    """One word about the version's files."""
+    if not entry.kept:
+        return "pruned"
+    return "pinned" if entry.pinned else ""
 
 
 def _show(config: CoordinatorConfig, options: argparse.Namespace) -> None:
@@ -133,8 +138,12 @@ def _show(config: CoordinatorConfig, options: argparse.Namespace) -> None:
     print(f"{participants} participants{took}")
     for device, scalars in sorted(entry.reports.items()):
         print(f"  {plain(device)}: {', '.join(f'{n} {v:.4g}' for n, v in scalars.items())}")
-    if _remarks(entry):
-        print(_remarks(entry))
+    for change in entry.changes:
+        print(plain(change))
+    if not entry.kept:
+        print("its model was pruned")
+    elif entry.pinned:
+        print("pinned: its model is kept")
 
 
 def _roll_back(config: CoordinatorConfig, options: argparse.Namespace) -> None:
@@ -167,7 +176,8 @@ def _export(config: CoordinatorConfig, options: argparse.Namespace) -> None:
 
     folder = Path(config.state)
     entry = find(folder, options.version)
-    path = Store(folder).model(entry.version)
+    store = Store(folder)
+    path = store.model(entry.version)
     if options.weights is not None:
         export_weights(config, entry, path, options.weights)
         if options.json:
@@ -175,7 +185,7 @@ def _export(config: CoordinatorConfig, options: argparse.Namespace) -> None:
         else:
             print(f"{options.weights}: the weights of version {entry.version}")
         return
-    manifest = export_version(config, entry, path, options.out)
+    manifest = export_version(config, entry, path, options.out, store.run())
     if options.json:
         _print_json(manifest)
         return
