@@ -145,7 +145,7 @@ def _check_choices(config: Side) -> None:
         _check_gate(config.hardware)
         if torch_is_loaded():  # else the trainer process imports them: a plugin may import torch
             for reference in config.methods:
-                methods.own_method(reference)
+                methods.plugin_method(reference)
         if config.model is not None:
             models.check_name(config.model.name)
     _check_tls(config.broker)
