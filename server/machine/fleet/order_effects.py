@@ -17,11 +17,14 @@ from fededge_server.machine.fleet.orders import (
     ForgetOrder,
     OrderGiven,
     PauseOrder,
+    PinOrder,
     QuarantineOrder,
     ReleaseOrder,
     RestOrder,
     ResumeOrder,
     RevokeOrder,
+    UnpinOrder,
+    VersionOrder,
 )
 from fededge_server.machine.fleet.participants import Participant
 from fededge_server.machine.fleet.parts import Part
@@ -57,6 +60,10 @@ class OrderEffects:
     def resume(self, order: ResumeOrder, now: float) -> list[AnyCommand]:
         self.rounds.state.paused = False
         return [PublishState()]
+
+    def keep_files(self, order: VersionOrder, now: float) -> list[AnyCommand]:
+        """A pin changes no round: who prunes the files reads it in the journal."""
+        return []
 
     def drain(self, order: DrainOrder, now: float) -> list[AnyCommand]:
         return self._off_call(order.device, Standing.DRAINED, math.inf)
@@ -143,5 +150,7 @@ EFFECTS: dict[type, Callable[[OrderEffects, Any, float], list[AnyCommand]]] = {
     ForgetOrder: OrderEffects.forget,
     PauseOrder: OrderEffects.pause,
     ResumeOrder: OrderEffects.resume,
+    PinOrder: OrderEffects.keep_files,
+    UnpinOrder: OrderEffects.keep_files,
 }
 """The effect of each order."""
