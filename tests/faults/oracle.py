@@ -15,7 +15,12 @@ import numpy as np
 
 from fededge.flat import Vector
 from fededge.wire.messages import Reply, Report
-from fededge_server.machine.fleet.orders import ForgetOrder, QuarantineOrder, ReleaseOrder
+from fededge_server.machine.fleet.orders import (
+    ForgetOrder,
+    QuarantineOrder,
+    ReleaseOrder,
+    RevokeOrder,
+)
 from fededge_server.store import Progress
 
 __all__ = ["BrokenError", "Merge", "Oracle"]
@@ -166,11 +171,15 @@ class Oracle:
         """An operator gives an order; it may be carried out and not be answered, or neither."""
         if isinstance(order, ReleaseOrder | ForgetOrder):
             self.barred.discard(order.device)
-        if not isinstance(order, QuarantineOrder | ForgetOrder):
+        if not isinstance(order, QuarantineOrder | RevokeOrder | ForgetOrder):
             return
         device = order.device
         # An acknowledgement that was sent before may still be on its way.
         self.excused |= {turn for turn in self.reports if turn[0] == device} - self.merged.keys()
+        self.strayed(device)
+
+    def strayed(self, device: str) -> None:
+        """A device may train a turn again, from other private state: all its reports count."""
         if device not in self.ordered:
             self.claims += [r for (d, _), r in self.reports.items() if d == device]
         self.ordered.add(device)
@@ -178,7 +187,7 @@ class Oracle:
     def gave(self, order: Any) -> None:
         """An order was acknowledged."""
         match order:
-            case QuarantineOrder(device):
+            case QuarantineOrder(device) | RevokeOrder(device):
                 self.barred.add(device)
             case ForgetOrder(device):
                 self.void |= {turn for turn in self.chosen if turn[0] == device}
