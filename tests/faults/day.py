@@ -24,7 +24,7 @@ from fededge.errors import FedEdgeError
 from fededge.storage import archive
 from fededge_agent.store import backup as agent_backup
 from fededge_agent.store import checking as agent_files
-from fededge_server.machine.fleet.orders import ReleaseOrder, RevokeOrder
+from fededge_server.machine.fleet.orders import ReleaseOrder, ResumeOrder, RevokeOrder
 from fededge_server.model.rollback import RollbackRequest
 from fededge_server.store import Store
 from fededge_server.store import backup as coordinator_backup
@@ -308,7 +308,7 @@ class Day(World):
 
     def take_back(self, knew: dict[str, Any]) -> None:
         """The oracle knows of the coordinator what it knew; devices may have gone on."""
-        gone = {turn for turn in self.oracle.excused}
+        gone = set(self.oracle.excused)
         for name, value in knew.items():
             setattr(self.oracle, name, copy.copy(value))
         self.oracle.excused |= gone
@@ -341,14 +341,12 @@ class FleetOperator(Operator):
         return order
 
     def settle(self) -> None:
-        """Whoever was forgotten while the broker denied it is unknown: it is revoked first."""
+        """A device that was forgotten while the broker denies it is unknown: revoke it first."""
         world = self.world
         assert isinstance(world, Day)
-        while not world.coordinator.alive:
-            world.coordinator.start()
-        super().settle()
-        for device in sorted(world.denied):
-            with contextlib.suppress(KeyError):
+        self.give(ResumeOrder())
+        for device in world.names:
+            if not self.give(ReleaseOrder(device)) and device in world.denied:
                 self.give(RevokeOrder(device))
                 self.give(ReleaseOrder(device))
 

@@ -61,6 +61,7 @@ class Oracle:
     """Checks the invariants. If updates are folded, they may be for an earlier version.
 
     `excused` are updates whose file was damaged on the coordinator's disk: no other one has them.
+    So are those that an operator had dropped, or whose version was given up.
     `learnt` is each device's private state after the last update of its that was accepted; where
     files rot it may be one turn behind.
 
@@ -154,7 +155,8 @@ class Oracle:
         self.acknowledged.add(turn)
         over = {merge.base for merge in self.merges}
         if turn[1] in over and not self.folds:
-            _require(turn in self.merged, f"{turn} was acknowledged after a merge without it")
+            known = turn in self.merged or turn in self.excused
+            _require(known, f"{turn} was acknowledged after a merge without it")
 
     @property
     def outstanding(self) -> set[Turn]:
@@ -255,7 +257,7 @@ class Oracle:
         _require(progress.rounds_done == before.rounds_done + 1, "a round was left out")
         self.merges.append(Merge(before.version, progress.version, dict(read)))
         if progress.restored:  # what was trained from a version that is given up goes with it
-            self.excused |= self.outstanding
+            self.excused |= self.reports.keys() - self.merged.keys()
             self.went_back.append(progress.restored)
             return
         honest = read.keys() - self.hostile
