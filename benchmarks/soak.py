@@ -209,10 +209,11 @@ class Soak:
     def _kilobytes(self) -> dict[str, float]:
         box = self.folder / self.names[0]
         state = self.folder / "coordinator" / "state"
-        journal = size(state, "journal.sqlite*")
+        journal, wal = size(state, "journal.sqlite"), size(state, "journal.sqlite-wal")
         return {
             "journal": journal,
-            "coordinator's other files": size(state) - journal,
+            "the journal's WAL": wal,
+            "coordinator's other files": size(state) - journal - wal,
             "coordinator's log": size(self.folder / "coordinator", "log.txt"),
             "an agent's state": size(box / "state"),
             "an agent's log": size(box, "log.txt"),
