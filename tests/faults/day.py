@@ -341,9 +341,15 @@ class FleetOperator(Operator):
         return order
 
     def settle(self) -> None:
-        """A device that was forgotten while the broker denies it is unknown: revoke it first."""
+        """A device that was forgotten while the broker denies it is unknown: revoke it first.
+
+        The coordinator runs: a journal restored from before a revocation knows nothing of it, so
+        that only a coordinator that is connected can take the denial back.
+        """
         world = self.world
         assert isinstance(world, Day)
+        if not world.coordinator.alive:
+            world.coordinator.start()
         self.give(ResumeOrder())
         for device in world.names:
             if not self.give(ReleaseOrder(device)) and device in world.denied:
