@@ -38,6 +38,8 @@ KEPT_ORDERS = 10_000
 """Orders that the journal keeps, the newest."""
 
 PAUSED = "paused"
+DOOR = ("revoke", "release")
+"""The orders that the broker must hear of."""
 
 PINNED = "pinned"
 """The fact with the names of the pinned versions, as JSON."""
@@ -78,6 +80,12 @@ class OrderTables(RecordTables):
             self._check_format(journal)
             rows = journal.execute("SELECT at, request FROM orders ORDER BY entry")
             return [(at, json.loads(text)) for at, text in rows]
+
+    def let_in(self) -> list[str]:
+        """The devices that were revoked and then released, as far back as the orders go."""
+        given = [(one["device"], one["order"]) for _, one in self.orders() if one["order"] in DOOR]
+        last, revoked = dict(given), {device for device, order in given if order == DOOR[0]}
+        return sorted(device for device in revoked if last[device] == DOOR[1])
 
     def fleet(self) -> dict[str, Report | None]:
         """The known devices, with each one's last accepted report; read as `history` is."""

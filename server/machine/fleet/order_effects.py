@@ -80,13 +80,18 @@ class OrderEffects:
         return [*self.rounds.invitations.substitutes()]
 
     def release(self, order: ReleaseOrder, now: float) -> list[AnyCommand]:
-        """The open round goes on without the device, unless the round has a place for it."""
+        """The open round goes on without the device, unless the round has a place for it.
+
+        The broker is told of a device that is not there as well: it may deny one that a restored
+        journal takes for active or drained.
+        """
         one = self.rounds.participants.of(order.device)
-        let_in = [ControlUser(one.device, denied=False)] * (one.standing is Standing.REVOKED)
+        shut = one.standing is Standing.REVOKED or not one.online
+        let_in = [ControlUser(one.device, denied=False)] * shut
         one.standing, one.quarantined_until, one.verdicts = Standing.ACTIVE, -math.inf, ()
         if one.status is None:
             return [*let_in]
-        return [*self.rounds.invitations.ask_if_free(one, one.status, now)]
+        return [*let_in, *self.rounds.invitations.ask_if_free(one, one.status, now)]
 
     def quarantine(self, order: QuarantineOrder, now: float) -> list[AnyCommand]:
         one = self.rounds.participants.of(order.device)

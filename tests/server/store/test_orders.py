@@ -216,3 +216,13 @@ def test_a_device_that_nobody_has_heard_of_can_be_revoked(store: Store) -> None:
     assert store.order(RevokeOrder("stolen", "stolen"), NOW).changed
     assert not store.order(RevokeOrder("stolen"), NOW).changed
     assert store.standings()["stolen"].standing is Standing.REVOKED
+
+
+def test_devices_that_were_revoked_and_released_are_known(store: Store) -> None:
+    """Only those that were revoked, and whose last word on it was a release."""
+    for device in ("a", "b", "stolen"):
+        store.order(RevokeOrder(device), NOW)
+    for order in (ReleaseOrder("a"), ReleaseOrder("b"), ForgetOrder("stolen"), RevokeOrder("b")):
+        store.order(order, NOW)
+    store.order(PauseOrder(), NOW)
+    assert reopened(store).let_in() == ["a"]
