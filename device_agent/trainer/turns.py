@@ -16,7 +16,7 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from fededge import methods, models
+from fededge import methods
 from fededge.config import AgentConfig
 from fededge.data.local import device_examples
 from fededge.errors import ConfigError, WireError
@@ -47,6 +47,7 @@ from fededge_agent.store import PRIVATE, Index, TrainedTurn
 from fededge_agent.trainer.handover import Handover
 from fededge_agent.trainer.limits import Limits
 from fededge_agent.trainer.metrics import Diary, turn_metrics, unmeasured
+from fededge_agent.trainer.networks import allowed_network, load_networks
 from fededge_agent.trainer.turn_files import TurnFiles
 from fededge_agent.versions import read_version
 
@@ -84,7 +85,7 @@ class DeviceTurns:
         self.config = config
         self.progress = progress
         self.folder = Path(config.state) / PRIVATE
-        self.own: list[type[Method]] = []
+        self.plugins: list[type[Method]] = []
         self.networks: list[str] = []
         self.hardware = CPU
         self.job: PreparedJob | None = None
@@ -128,12 +129,10 @@ class DeviceTurns:
 
     def load_methods(self) -> None:
         """Import the files of methods and networks that the operator allows."""
-        self.own = [methods.own_method(reference) for reference in self.config.methods]
-        for reference, kind in zip(self.config.methods, self.own, strict=True):
+        self.plugins = [methods.plugin_method(reference) for reference in self.config.methods]
+        for reference, kind in zip(self.config.methods, self.plugins, strict=True):
             log.info("method %s: %s, SHA-256 %s", kind.name, reference, sha256_of(kind))
-        self.networks = [models.load(reference) for reference in self.config.networks]
-        for reference, name in zip(self.config.networks, self.networks, strict=True):
-            log.info("network %s: %s, SHA-256 %s", *name.split("@")[:1], reference, name[-64:])
+        self.networks = load_networks(self.config)
 
     def prepare(self, state: State, export: bool = True) -> PreparedJob:
         """Build the network and load the data; with `export`, trace the network as well.
@@ -143,7 +142,7 @@ class DeviceTurns:
         """
         self.stop()  # memory need not hold two networks
         self.encoding = Encoding.parse(state.encoding)
-        method = methods.announced(state.method, state.files, self.own)
+        method = methods.announced(state.method, state.files, self.plugins)
         self.spec, network, data = self._announced(state)
         self.hardware = choose(*self._wish, activation_counts(self.spec).macs)
         prepare_threads(self.hardware)
@@ -170,15 +169,7 @@ class DeviceTurns:
 
     def _announced(self, state: State) -> tuple[ModelSpec, nn.Module, Examples]:
         """The federation's network and our examples for it, if this device has the memory."""
-        spec = state.model
-        allowed = self.networks
-        if self.config.model is not None:
-            only = models.load(self.config.model.name)
-            if models.is_reference(self.config.model.name):
-                allowed = [only]
-            else:
-                spec = msgspec.structs.replace(spec, name=only)
-        models.check_allowed(spec.name, allowed)
+        spec = allowed_network(state.model, self.config, self.networks)
         try:
             self.limits.check_network(spec, state.layout)
         except ConfigError as error:

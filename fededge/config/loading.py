@@ -96,6 +96,10 @@ def _resolved(config: S, folder: Path, environment: Mapping[str, str]) -> S:
     check_name("federation", config.federation)
     if isinstance(config, AgentConfig):
         check_name("device", config.device)
+        if config.model is not None and config.model.weights:
+            raise ConfigError(
+                "model.weights: an agent reads no weights, its coordinator does; remove it here"
+            )
         config = replace(
             config,
             methods=tuple(absolute_paths(m, folder) for m in config.methods),
@@ -106,8 +110,8 @@ def _resolved(config: S, folder: Path, environment: Mapping[str, str]) -> S:
     if isinstance(config, CoordinatorConfig):
         _check_rounds(config.rounds)
         _check_rollout(config.rollout)
-        model = _absolute_model(config.model, folder)
-        config = replace(config, method=absolute_paths(config.method, folder), model=model)
+        model = _absolute(_absolute_model(config.model, folder), folder, ("weights",))
+        config = replace(config, model=model, method=absolute_paths(config.method, folder))
     data = config.data
     if data.root:
         data = replace(data, root=str(folder.absolute() / Path(data.root).expanduser()))
@@ -151,7 +155,7 @@ def _check_choices(config: Side) -> None:
         _check_gate(config.hardware)
         if torch_is_loaded():  # else the trainer process imports them: a plugin may import torch
             for reference in config.methods:
-                methods.own_method(reference)
+                methods.plugin_method(reference)
         for reference in config.networks:
             models.check_reference(reference)
         if config.model is not None:

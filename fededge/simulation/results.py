@@ -25,6 +25,8 @@ LATER = {
     "method_files": {},
     "model_file": "",
     "encoding": "float32",
+    "weights": "",
+    "weights_sha256": "",
     "device": "cpu",
     "threads": 1,
     "precision": "float32",

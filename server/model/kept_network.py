@@ -63,6 +63,8 @@ def _path(folder: Path) -> Path:
 
 
 def _origin(wanted: NetworkRequest) -> str:
-    name = announced_name(wanted.model.name)  # a user's file may have changed
-    facts = (__version__, name, wanted.model, wanted.data, wanted.method, wanted.seed)
+    model = msgspec.structs.asdict(wanted.model)
+    model.pop("weights", None)  # numbers, which change nothing in the network
+    model["name"] = announced_name(wanted.model.name)  # a user's file may have changed
+    facts = (__version__, model, wanted.data, wanted.method, wanted.seed)
     return hashlib.sha256(msgspec.json.encode(facts)).hexdigest()

@@ -158,7 +158,7 @@ class Container:
         )
 
     def ask(self, *command: str) -> str:
-        """What a command inside says."""
+        """The output of a command inside."""
         return self.run(*command).stdout.strip()
 
     def do(self, *command: str) -> str:

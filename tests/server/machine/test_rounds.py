@@ -59,7 +59,7 @@ def only(commands: list[Command], kind: type[C]) -> list[C]:
 
 
 def asked_for(devices: str) -> dict[str, dict[str, int]]:
-    """Who was asked for the first version, as the journal has it."""
+    """The devices asked for the first version, as the journal has them."""
     return {V0: dict.fromkeys(devices, 5)}
 
 
