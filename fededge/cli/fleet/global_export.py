@@ -16,6 +16,7 @@ from fededge.export import ModelManifest, ModelRegistry, Origin, Template, make_
 from fededge.export.tracing import examples
 from fededge.federated.warm_start import WeightsOrigin, write_weights
 from fededge.flat import FlatModel, Layout, Vector
+from fededge.model_spec import ModelSpec
 from fededge.models import build_for, load
 from fededge.wire import tensors
 
@@ -59,8 +60,7 @@ def export_version(
     """
     if folder.exists() and any(folder.iterdir()):
         raise StoreError(f"--out {folder}: it is not empty; choose another folder")
-    model = msgspec.structs.replace(config.model, name=load(config.model.name))
-    spec = model_spec(model, config.data)
+    spec = _spec(config)
     net = FlatModel(build_for(spec, config.seed), trains=False)
     net.swap(torch.from_numpy(_read(path, entry, net.layout)))
     judged = config.data.source != "none"
@@ -81,7 +81,7 @@ def export_weights(
         path: the file of its model.
         target: is replaced if it is there.
     """
-    spec = model_spec(config.model, config.data)
+    spec = _spec(config)
     layout = FlatModel(build_for(spec, config.seed), trains=False).layout
     origin = WeightsOrigin(
         federation=config.federation,
@@ -92,6 +92,11 @@ def export_weights(
         std=spec.std,
     )
     write_weights(target, layout, _read(path, entry, layout), origin)
+
+
+def _spec(config: CoordinatorConfig) -> ModelSpec:
+    model = msgspec.structs.replace(config.model, name=load(config.model.name))
+    return model_spec(model, config.data)
 
 
 def _read(path: Path, entry: VersionFacts, layout: Layout) -> Vector:
