@@ -9,14 +9,13 @@ from typing import Protocol
 import msgspec
 
 from fededge._internal.lazy_torch import torch
-from fededge.config import CoordinatorConfig
+from fededge.config import CoordinatorConfig, ModelConfig
 from fededge.data.local import evaluation_set, model_spec
 from fededge.errors import StoreError, WireError
 from fededge.export import ModelManifest, ModelRegistry, Origin, Template, make_candidate
 from fededge.export.tracing import examples
 from fededge.federated.warm_start import WeightsOrigin, write_weights
 from fededge.flat import FlatModel, Layout, Vector
-from fededge.model_spec import ModelSpec
 from fededge.models import build_for, load
 from fededge.wire import tensors
 
@@ -60,7 +59,7 @@ def export_version(
     """
     if folder.exists() and any(folder.iterdir()):
         raise StoreError(f"--out {folder}: it is not empty; choose another folder")
-    spec = _spec(config)
+    spec = model_spec(_announced(config.model), config.data)
     net = FlatModel(build_for(spec, config.seed), trains=False)
     net.swap(torch.from_numpy(_read(path, entry, net.layout)))
     judged = config.data.source != "none"
@@ -81,7 +80,7 @@ def export_weights(
         path: the file of its model.
         target: is replaced if it is there.
     """
-    spec = _spec(config)
+    spec = model_spec(_announced(config.model), config.data)
     layout = FlatModel(build_for(spec, config.seed), trains=False).layout
     origin = WeightsOrigin(
         federation=config.federation,
@@ -94,9 +93,8 @@ def export_weights(
     write_weights(target, layout, _read(path, entry, layout), origin)
 
 
-def _spec(config: CoordinatorConfig) -> ModelSpec:
-    model = msgspec.structs.replace(config.model, name=load(config.model.name))
-    return model_spec(model, config.data)
+def _announced(model: ModelConfig) -> ModelConfig:
+    return msgspec.structs.replace(model, name=load(model.name))
 
 
 def _read(path: Path, entry: VersionFacts, layout: Layout) -> Vector:
