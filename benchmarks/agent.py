@@ -161,8 +161,8 @@ def _round_seconds(journal: Path) -> float:
 
 
 def _trainer(agent: int) -> int | None:
-    for listed in Path(f"/proc/{agent}/task").glob("*/children"):
-        for pid in listed.read_text().split():
+    for thread in Path(f"/proc/{agent}/task").glob("*"):
+        for pid in _read(agent, f"task/{thread.name}/children").split():
             if b"fededge_agent.trainer" in _read(int(pid), "cmdline"):
                 return int(pid)
     return None

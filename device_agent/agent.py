@@ -103,7 +103,7 @@ class Agent:
         self.gating.check()
         self.store.open()
         try:
-            self.runner.start()
+            self.runner.start(resting=bool(self.gating.begin()))
             self._run(self.connect())
         finally:
             self.close()

@@ -113,6 +113,39 @@ def test_what_it_cannot_run_is_one_sentence_that_fits_into_a_status(
     assert decode(encode(status), Status) == status
 
 
+class StartedTrainer:
+    """Notes what the runner's start asks of a trainer."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def __getattr__(self, name: str) -> Callable[[], None]:
+        return lambda: self.asked.append(name)
+
+
+CUDA = {"hardware": HardwareConfig(device="cuda")}
+
+
+@pytest.mark.parametrize(
+    ("fields", "resting", "asked"),
+    [
+        ({}, False, ["start"]),
+        ({}, True, []),
+        (CUDA, False, ["start", "load_methods"]),
+        (CUDA, True, ["start", "load_methods", "stop"]),
+        ({"methods": ("own.py:Own",)}, True, ["start", "load_methods", "stop"]),
+    ],
+)
+def test_a_box_that_rests_starts_no_trainer_but_for_a_check(
+    tmp_path: Path, fields: dict[str, Any], resting: bool, asked: list[str]
+) -> None:
+    config = AgentConfig(federation="gates", device="box", state=str(tmp_path), **fields)
+    trainer: Any = StartedTrainer()
+    agent = Agent(config, Surroundings(trainer=lambda *_: trainer))
+    agent.runner.start(resting)
+    assert trainer.asked == asked
+
+
 def test_it_runs_the_file_that_its_operator_allows_and_no_other_version(tmp_path: Path) -> None:
     reference = f"{write_example(tmp_path)}:Keepsake"
     stack = method(reference)
