@@ -55,8 +55,8 @@ def _show(history: Any) -> None:
     console = Console(highlight=False, markup=False, emoji=False)
     console.print(table)
     for order in history.orders:
-        device = f" {order['device']}" if "device" in order else ""
-        console.print(f"{_date(order['at'])}  {order['order']}{device}")
+        about = order.get("device") or order.get("version") or ""
+        console.print(f"{_date(order['at'])}  {order['order']} {about}".rstrip())
 
 
 def _date(seconds: float) -> str:
