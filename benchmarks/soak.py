@@ -162,7 +162,7 @@ class Soak:
         self.command("rollback", "--to", versions[max(0, len(versions) - 4)].version)
 
     def script(self, rough: bool) -> Iterator[tuple[str, Callable[[], None]]]:
-        """What happens, one after the other and again; `rough`: services die as well."""
+        """The events, one after the other and again; `rough`: services die as well."""
         does: dict[str, Callable[[], None]] = {
             "pause and resume": self.pause,
             "kill an agent": lambda: self.kill(self.names[-1]),

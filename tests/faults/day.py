@@ -114,7 +114,7 @@ COORDINATORS = (
     "excused",
     "went_back",
 )
-"""What the oracle knows of the coordinator, which a restored backup takes back."""
+"""The oracle's knowledge of the coordinator, which a restored backup takes back."""
 
 
 @dataclass
