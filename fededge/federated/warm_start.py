@@ -38,7 +38,7 @@ Text = Annotated[str, Meta(max_length=200)]
 
 
 class WeightsOrigin(Struct, frozen=True, kw_only=True):
-    """The facts that a file of weights states about itself; fields of newer versions are left unread."""
+    """The facts in a file of weights about itself; fields of newer versions are left unread."""
 
     federation: Text
     version: Text
