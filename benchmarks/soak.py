@@ -58,11 +58,9 @@ class Life:
 
     def look(self, now: float) -> None:
         rss = usage(self.pid).rss_mb
-        counts = [
-            len(os.listdir(f"/proc/{self.pid}/{kind}")) if rss else 0 for kind in ("fd", "task")
-        ]
         if rss:
-            self.samples.append((now, rss, *counts))
+            files, threads = (len(os.listdir(f"/proc/{self.pid}/{k}")) for k in ("fd", "task"))
+            self.samples.append((now, rss, files, threads))
 
     def settled(self) -> np.ndarray[Any, np.dtype[np.float64]]:
         """The samples after the warm-up."""
