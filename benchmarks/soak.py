@@ -58,11 +58,9 @@ class Life:
 
     def look(self, now: float) -> None:
         rss = usage(self.pid).rss_mb
-        counts = [
-            len(os.listdir(f"/proc/{self.pid}/{kind}")) if rss else 0 for kind in ("fd", "task")
-        ]
         if rss:
-            self.samples.append((now, rss, *counts))
+            files, threads = (len(os.listdir(f"/proc/{self.pid}/{k}")) for k in ("fd", "task"))
+            self.samples.append((now, rss, files, threads))
 
     def settled(self) -> np.ndarray[Any, np.dtype[np.float64]]:
         """The samples after the warm-up."""
@@ -162,7 +160,7 @@ class Soak:
         self.command("rollback", "--to", versions[max(0, len(versions) - 4)].version)
 
     def script(self, rough: bool) -> Iterator[tuple[str, Callable[[], None]]]:
-        """What happens, one after the other and again; `rough`: services die as well."""
+        """The events, one after the other and again; `rough`: services die as well."""
         does: dict[str, Callable[[], None]] = {
             "pause and resume": self.pause,
             "kill an agent": lambda: self.kill(self.names[-1]),

@@ -38,7 +38,7 @@ Text = Annotated[str, Meta(max_length=200)]
 
 
 class WeightsOrigin(Struct, frozen=True, kw_only=True):
-    """What a file of weights says about itself; fields of newer versions are left unread."""
+    """The facts in a file of weights about itself; fields of newer versions are left unread."""
 
     federation: Text
     version: Text

@@ -130,6 +130,7 @@ def test_the_exported_version_gives_the_networks_own_probabilities(
     assert manifest["difference"] < 1e-4
     first = find(config.parent / "state", "000000")
     assert manifest["weights"] == first.sha256
+    assert manifest["run"] == Store(config.parent / "state").run() != ""
     wanted = load(config, CoordinatorConfig)
     net = FlatModel(build_for(model_spec(wanted.model, wanted.data), wanted.seed), trains=False)
     image = np.random.default_rng(3).integers(0, 256, (8, 8), dtype=np.uint8)

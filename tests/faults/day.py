@@ -24,7 +24,12 @@ from fededge.errors import FedEdgeError
 from fededge.storage import archive
 from fededge_agent.store import backup as agent_backup
 from fededge_agent.store import checking as agent_files
-from fededge_server.machine.fleet.orders import ReleaseOrder, ResumeOrder, RevokeOrder
+from fededge_server.machine.fleet.orders import (
+    ForgetOrder,
+    ReleaseOrder,
+    ResumeOrder,
+    RevokeOrder,
+)
 from fededge_server.model.rollback import RollbackRequest
 from fededge_server.store import Store
 from fededge_server.store import backup as coordinator_backup
@@ -114,19 +119,21 @@ COORDINATORS = (
     "excused",
     "went_back",
 )
-"""What the oracle knows of the coordinator, which a restored backup takes back."""
+"""The oracle's knowledge of the coordinator, which a restored backup takes back."""
 
 
 @dataclass
 class Day(World):
     """A day; `departed` are devices that are gone, for good or until they come back.
 
-    `denied` are devices that the broker shuts out, by order of the coordinator.
+    `denied` are devices that the broker shuts out, by order of the coordinator; `restored` is True
+    once the coordinator's journal may not know of all of them.
     """
 
     departed: list[Process] = field(default_factory=list)
     denied: set[str] = field(default_factory=set)
     backups: list[Kept] = field(default_factory=list)
+    restored: bool = False
 
     def populate(self) -> None:
         super().populate()
@@ -308,6 +315,7 @@ class Day(World):
 
     def take_back(self, knew: dict[str, Any]) -> None:
         """The oracle knows of the coordinator what it knew; devices may have gone on."""
+        self.restored = True
         gone = set(self.oracle.excused)
         for name, value in knew.items():
             setattr(self.oracle, name, copy.copy(value))
@@ -332,7 +340,11 @@ class Day(World):
 
 
 class FleetOperator(Operator):
-    """Also revokes devices."""
+    """Also revokes devices. `forgotten` may be denied by the broker, and nobody knows of it."""
+
+    def __init__(self, world: Day) -> None:
+        super().__init__(world)
+        self.forgotten: set[str] = set()
 
     def _drawn(self) -> Any:
         order = super()._drawn()
@@ -340,19 +352,35 @@ class FleetOperator(Operator):
             return RevokeOrder(self.world.rng.choice(self.world.names))
         return order
 
-    def settle(self) -> None:
-        """A device that was forgotten while the broker denies it is unknown: revoke it first.
+    def give(self, order: Any) -> bool:
+        given = super().give(order)
+        if given and isinstance(order, ForgetOrder):
+            self.forgotten.add(order.device)
+        if given and isinstance(order, RevokeOrder):
+            self.forgotten.discard(order.device)
+        return given
 
-        The coordinator runs: a journal restored from before a revocation knows nothing of it, so
-        that only a coordinator that is connected can take the denial back.
+    def settle(self) -> None:
+        """Release everybody for whom an order is in force.
+
+        A device that was forgotten while the broker denied it is unknown: it is revoked first. A
+        journal that was restored does not know whom the broker denies: then all are released, by a
+        coordinator that runs.
         """
         world = self.world
         assert isinstance(world, Day)
-        if not world.coordinator.alive:
+        if world.restored and not world.coordinator.alive:
             world.coordinator.start()
         self.give(ResumeOrder())
+        for device in sorted(self.forgotten & world.denied):
+            self.give(RevokeOrder(device))
+        journal = (world.coordinator.folder / "journal.sqlite").exists()
+        known = Store(world.coordinator.folder).standings() if journal else {}
         for device in world.names:
-            if not self.give(ReleaseOrder(device)) and device in world.denied:
+            unknown = world.restored and device in world.denied
+            if device not in known and not unknown:
+                continue
+            if not self.give(ReleaseOrder(device)):
                 self.give(RevokeOrder(device))
                 self.give(ReleaseOrder(device))
 

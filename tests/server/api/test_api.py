@@ -252,7 +252,7 @@ def test_a_folder_without_a_journal_is_one_sentence(world: World, tmp_path: Path
     assert not Store(tmp_path).path.exists()
 
 
-# What a round waits for
+# The reasons why a round waits
 
 
 def test_the_status_says_what_the_round_waits_for(site: Site) -> None:
