@@ -126,7 +126,8 @@ def _ask(options: argparse.Namespace, pem: bytes) -> bytes:
         certificate=str(folder / f"{ENROL}.crt"),
         key=str(folder / f"{ENROL}.key"),
     )
-    print(f"{options.device} is pending; accept it: fededge devices accept {options.device} …")
+    accept = f"fededge devices accept {options.device} …"
+    print(f"{options.device} is pending; accept it: {accept}", flush=True)
     return ask(broker, options.federation, read_request(pem), pem, options.wait)
 
 
