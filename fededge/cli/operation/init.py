@@ -81,17 +81,12 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         "--port", type=int, help="port of the broker (default: 1883, or 8883 with --certificates)"
     )
     add_sizes(parser)
-    parser.add_argument(
-        "--service",
-        action="store_true",
-        help="give the files to this machine's Mosquitto, and restart it (broker, federation)",
-    )
     parser.add_argument("--out", type=Path, metavar="PATH", help="folder or file to write")
     parser.set_defaults(run=run)
 
 
 def _add_files(parser: argparse.ArgumentParser) -> None:
-    """Add the files of a closed broker that a configuration names."""
+    """Add the files of a closed broker, for a configuration and for its service."""
     parser.add_argument(
         "--certificates",
         type=Path,
@@ -103,6 +98,11 @@ def _add_files(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--signing-key", metavar="FILE", help="key of `init key` (coordinator)")
     parser.add_argument("--trusted-key", metavar="FILE", help="key of `init key` (agent)")
+    parser.add_argument(
+        "--service",
+        action="store_true",
+        help="give the files to this machine's Mosquitto, and restart it (broker, federation)",
+    )
 
 
 def run(options: argparse.Namespace) -> None:
