@@ -122,6 +122,11 @@ class Town:
 
     def fededge(self, *words: str) -> str:
         """Run a command that must succeed, in the folder of the broker's machine."""
+        code, said = self._run(*words)
+        assert code == 0, f"{' '.join(words)}: {said}"
+        return said
+
+    def _run(self, *words: str) -> tuple[int, str]:
         said, before = io.StringIO(), Path.cwd()
         os.chdir(self.folder)
         try:
@@ -129,8 +134,7 @@ class Town:
                 code = main(list(words))
         finally:
             os.chdir(before)
-        assert code == 0, f"{' '.join(words)}: {said.getvalue()}"
-        return said.getvalue()
+        return code, said.getvalue()
 
     def ask(self, *words: str) -> Any:
         return json.loads(self.fededge(*words, *CONFIG, "--json"))
@@ -170,7 +174,9 @@ class Town:
     # What is seen
 
     def rounds(self) -> list[dict[str, Any]]:
-        return list(self.ask("history")["rounds"])
+        """All versions; none while there is no journal yet."""
+        code, said = self._run("history", *CONFIG, "--json")
+        return [] if code else list(json.loads(said)["rounds"])
 
     def device(self, name: str) -> dict[str, Any]:
         found = {one["device"]: one for one in self.ask("devices", "list")}
@@ -187,7 +193,7 @@ class Town:
 
     def await_round(self, *devices: str) -> None:
         """Wait for another round, which exactly these devices took part in."""
-        before = self.rounds()[-1]["version"]
+        before = self.wait(self.rounds, "a version")[-1]["version"]
 
         def done() -> bool:
             new = [one for one in self.rounds() if one["version"] > before]
