@@ -63,7 +63,12 @@ def test_see_what_was(town: Town) -> None:
 def test_pause_and_go_on(town: Town) -> None:
     (pause,), (resume,) = ROWS["pause"], ROWS["go on"]
     town.play(pause)
-    town.wait(lambda: town.ask("status")["state"]["phase"] == "paused", "the pause")
+
+    def rests() -> bool:
+        said = town.ask("status")
+        return said["fleet"]["paused"] and said["state"]["phase"] != "open"
+
+    town.wait(rests, "the pause")
     done = len(town.rounds())
     assert len(town.rounds()) == done
     town.play(resume)

@@ -49,7 +49,7 @@ def _show(history: Any) -> None:
 
     table = Table()
     for name in ("rounds done", "date", "version", "accuracy", "devices", "their mean", "took"):
-        table.add_column(name)
+        table.add_column(name, no_wrap=name == "version")
     for one in history.rounds:
         table.add_row(*_cells(one))
     console = Console(highlight=False, markup=False, emoji=False)
