@@ -66,7 +66,7 @@ def test_pause_and_go_on(town: Town) -> None:
 
     def rests() -> bool:
         said = town.ask("status")
-        return said["fleet"]["paused"] and said["state"]["phase"] != "open"
+        return bool(said["fleet"]["paused"]) and said["state"]["phase"] != "open"
 
     town.wait(rests, "the pause")
     done = len(town.rounds())
@@ -87,7 +87,8 @@ def test_shut_out_the_bad_one(town: Town) -> None:
     look, quarantine = ROWS["find the bad one, and shut it out"]
     assert "gate-7" in town.play(look)
     town.play(quarantine)
-    assert "its lens is covered" in town.fededge("devices", "show", "gate-7", *CONFIG)
+    assert "quarantine gate-7: its lens is covered" in town.fededge("history", *CONFIG)
+    assert town.device("gate-7")["standing"] == "quarantined"
     town.await_round("gate-6")
     town.play(ROWS["take it back"][0])
 

@@ -148,7 +148,8 @@ class Town:
             line = re.sub(FINGERPRINT, fingerprint, line)
         program, *words = shlex.split(line)
         if program == "systemctl":
-            self.systemctl(*words, box)
+            verb, unit = words
+            self.systemctl(verb, unit, box)
         elif program == "mv":
             shutil.move(self.folder / words[0], self.folder / words[1])
         else:

@@ -56,7 +56,8 @@ def _show(history: Any) -> None:
     console.print(table)
     for order in history.orders:
         device = f" {order['device']}" if "device" in order else ""
-        console.print(f"{_date(order['at'])}  {order['order']}{device}")
+        reason = f": {order['reason']}" if order.get("reason") else ""
+        console.print(f"{_date(order['at'])}  {order['order']}{device}{reason}")
 
 
 def _date(seconds: float) -> str:
