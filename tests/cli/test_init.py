@@ -165,6 +165,20 @@ def test_a_whole_federation_is_made_by_one_command(
     assert f"{tmp_path / 'coordinator.toml'}: kept as it is" in capsys.readouterr().out
 
 
+def test_a_written_configuration_finds_the_files_from_its_own_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert (
+        main(["init", "certificates", "--out", "pki"]) == main(["init", "key", "--out", "k"]) == 0
+    )
+    command = ["init", "coordinator", "--certificates", "pki", "--signing-key", "k/signing.key"]
+    assert main([*command, "--out", "doors/coordinator.toml"]) == 0
+    config = load(tmp_path / "doors" / "coordinator.toml", CoordinatorConfig, {})
+    assert Path(config.broker.ca) == tmp_path / "pki" / "ca.crt"
+    assert Path(config.signing_key) == tmp_path / "k" / "signing.key"
+
+
 @pytest.mark.parametrize(
     ("path", "state"),
     [

@@ -114,14 +114,14 @@ def _coordinator(options: argparse.Namespace) -> None:
 
     values = {**_common(options, COORDINATOR), "method": "fedavg"}
     if options.signing_key:
-        values["signing_key"] = options.signing_key
+        values["signing_key"] = _named(options, options.signing_key)
     _give(options, template(CoordinatorConfig, values))
 
 
 def _agent(options: argparse.Namespace) -> None:
     values = {**_common(options, options.device), "device": options.device}
     if options.trusted_key:
-        values["trusted_key"] = options.trusted_key
+        values["trusted_key"] = _named(options, options.trusted_key)
     _give(options, template(AgentConfig, values))
 
 
@@ -139,7 +139,7 @@ def _give(options: argparse.Namespace, text: str) -> None:
 
 def _common(options: argparse.Namespace, name: str) -> dict[str, Any]:
     broker: dict[str, Any] = {"host": options.broker, "port": _port(options)}
-    folder = options.certificates
+    folder = options.certificates and Path(_named(options, options.certificates))
     if folder:
         broker |= {"tls": True, "ca": str(folder / "ca.crt")}
     if folder and not options.password_file:
@@ -152,6 +152,12 @@ def _common(options: argparse.Namespace, name: str) -> dict[str, Any]:
 
 def _state(options: argparse.Namespace) -> str:
     return "state" if options.out is None else service_state(options.out)
+
+
+def _named(options: argparse.Namespace, path: str | Path) -> str:
+    """A path in a file that we write: what is here has the same place from any folder."""
+    there = options.out is not None and Path(path).exists()
+    return str(Path(path).absolute() if there else path)
 
 
 def data_section(text: str) -> dict[str, str]:
