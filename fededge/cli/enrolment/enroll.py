@@ -185,7 +185,7 @@ def _configuration(path: Path, facts: EnrolmentAnswer, data: str) -> str:
         "device": facts.device,
         "state": service_state(path),
         "broker": {**broker, **{name: str(folder / file) for name, file in files.items()}},
-        "data": data_section(data),
+        "data": data_section(data, written=True),
     }
     if facts.trusted_key:
         values["trusted_key"] = str(folder / "signing.pub")

@@ -147,7 +147,7 @@ def _common(options: argparse.Namespace, name: str) -> dict[str, Any]:
     if options.password_file:
         broker |= {"username": name, "password_file": options.password_file}
     common = {"federation": options.federation, "state": _state(options), "broker": broker}
-    return {**common, "data": data_section(options.data or "none")}
+    return {**common, "data": data_section(options.data or "none", options.out is not None)}
 
 
 def _state(options: argparse.Namespace) -> str:
@@ -160,9 +160,10 @@ def _named(options: argparse.Namespace, path: str | Path) -> str:
     return str(Path(path).absolute() if there else path)
 
 
-def data_section(text: str) -> dict[str, str]:
-    """The keys that `--data SOURCE[:PATH]` sets."""
+def data_section(text: str, written: bool) -> dict[str, str]:
+    """The keys that `--data SOURCE[:PATH]` sets; `written`: in a file of our own."""
     source, _, root = text.partition(":")
+    root = str(Path(root).absolute()) if root and written and Path(root).exists() else root
     known = get_args(get_type_hints(DataConfig)["source"])
     if source not in known:
         raise ConfigError(f"--data {text}: {unknown('source', source, known)}")
