@@ -34,7 +34,7 @@ storage: errors wire
 broker: errors _internal wire storage
 credentials: errors storage
 enrolment: errors wire storage broker credentials
-federated: _sums errors _internal flat wire method storage
+federated: _internal.plain_text _sums errors model_spec _internal flat wire method storage
 predictor: errors _internal inputs storage
 training: errors _internal hardware flat ops models method
 fededge_agent.store: errors _internal flat wire storage

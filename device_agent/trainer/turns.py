@@ -84,7 +84,7 @@ class DeviceTurns:
         self.config = config
         self.progress = progress
         self.folder = Path(config.state) / PRIVATE
-        self.own: list[type[Method]] = []
+        self.plugins: list[type[Method]] = []
         self.hardware = CPU
         self.job: PreparedJob | None = None
         self.spec: ModelSpec | None = None
@@ -127,8 +127,8 @@ class DeviceTurns:
 
     def load_methods(self) -> None:
         """Import the method files that the operator allows."""
-        self.own = [methods.own_method(reference) for reference in self.config.methods]
-        for reference, kind in zip(self.config.methods, self.own, strict=True):
+        self.plugins = [methods.plugin_method(reference) for reference in self.config.methods]
+        for reference, kind in zip(self.config.methods, self.plugins, strict=True):
             log.info("method %s: %s, SHA-256 %s", kind.name, reference, sha256_of(kind))
 
     def prepare(self, state: State, export: bool = True) -> PreparedJob:
@@ -139,7 +139,7 @@ class DeviceTurns:
         """
         self.stop()  # memory need not hold two networks
         self.encoding = Encoding.parse(state.encoding)
-        method = methods.announced(state.method, state.files, self.own)
+        method = methods.announced(state.method, state.files, self.plugins)
         self.spec, network, data = self._announced(state)
         self.hardware = choose(*self._wish, activation_counts(self.spec).macs)
         prepare_threads(self.hardware)

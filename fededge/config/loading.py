@@ -95,6 +95,10 @@ def _resolved(config: S, folder: Path, environment: Mapping[str, str]) -> S:
     check_name("federation", config.federation)
     if isinstance(config, AgentConfig):
         check_name("device", config.device)
+        if config.model is not None and config.model.weights:
+            raise ConfigError(
+                "model.weights: an agent reads no weights, its coordinator does; remove it here"
+            )
         config = replace(
             config,
             methods=tuple(absolute_paths(m, folder) for m in config.methods),
@@ -103,7 +107,8 @@ def _resolved(config: S, folder: Path, environment: Mapping[str, str]) -> S:
     if isinstance(config, CoordinatorConfig):
         _check_rounds(config.rounds)
         _check_rollout(config.rollout)
-        config = replace(config, method=absolute_paths(config.method, folder))
+        model = _absolute(config.model, folder, ("weights",))
+        config = replace(config, model=model, method=absolute_paths(config.method, folder))
     data = config.data
     if data.root:
         data = replace(data, root=str(folder.absolute() / Path(data.root).expanduser()))
@@ -140,7 +145,7 @@ def _check_choices(config: Side) -> None:
         _check_gate(config.hardware)
         if torch_is_loaded():  # else the trainer process imports them: a plugin may import torch
             for reference in config.methods:
-                methods.own_method(reference)
+                methods.plugin_method(reference)
         if config.model is not None:
             models.check_name(config.model.name)
     _check_tls(config.broker)

@@ -49,6 +49,10 @@ class ModelConfig(Section, frozen=True):
     mean: Annotated[tuple[float, ...], described("of each channel, for pixels from 0 to 1")] = ()
     std: Annotated[tuple[float, ...], described("of each channel, for pixels from 0 to 1")] = ()
     vocabulary: Annotated[int, described("for texts: number of tokens; 0: images", ge=0)] = 0
+    weights: Annotated[
+        str,
+        described("coordinator only: safetensors file that a new run begins with; empty: drawn"),
+    ] = ""
 
 
 class TrainingConfig(Section, frozen=True):

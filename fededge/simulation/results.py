@@ -24,6 +24,8 @@ LATER = {
     "clip_norm": 0.0,
     "method_files": {},
     "encoding": "float32",
+    "weights": "",
+    "weights_sha256": "",
     "device": "cpu",
     "threads": 1,
     "precision": "float32",

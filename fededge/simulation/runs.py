@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -124,7 +125,8 @@ def run(experiment: Experiment, workers: int = 1, setup: Setup | None = None) ->
 
 
 def _measured(experiment: Experiment, setup: Setup, executor: Executor) -> Iterator[Measured]:
-    simulation = Simulation(setup, experiment.participants, executor)
+    weights = Path(experiment.weights) if experiment.weights else None
+    simulation = Simulation(setup, experiment.participants, executor, weights)
     shares = label_shares(torch.stack([data.counts for data in setup.devices.values()]))
     personal: dict[str, float] = {}
     seen = [math.nan]

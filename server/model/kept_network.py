@@ -62,5 +62,7 @@ def _path(folder: Path) -> Path:
 
 
 def _origin(wanted: NetworkRequest) -> str:
-    facts = (__version__, wanted.model, wanted.data, wanted.method, wanted.seed)
+    model = msgspec.structs.asdict(wanted.model)
+    model.pop("weights", None)  # numbers, which change nothing in the network
+    facts = (__version__, model, wanted.data, wanted.method, wanted.seed)
     return hashlib.sha256(msgspec.json.encode(facts)).hexdigest()

@@ -8,13 +8,15 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 
 from fededge import methods
 from fededge.config import CoordinatorConfig
-from fededge.errors import DiskFullError
+from fededge.errors import ConfigError, DiskFullError
 from fededge.federated.robust import norm_of
+from fededge.federated.warm_start import StartWeights, read_weights
 from fededge.flat import Layout, Vector
 from fededge.method.base import State as MethodState
 from fededge.method.stack import Stack
@@ -73,9 +75,10 @@ class Versions:
         spec, layout, model = founded
         run = store.fact("run") or uuid.uuid4().hex
         session = store.fact("session") or uuid.uuid4().hex[:16]
+        progress, state = store.progress(), method.initial(layout)
+        start = _start(config, store, founded, begun=progress is not None)  # before it is a run
         facts = _facts(config, run, method, encoding, spec, layout)
         store.agree({**facts, "session": session})
-        progress, state = store.progress(), method.initial(layout)
         if progress is not None:
             model, state = store.load(progress.version, layout)
             log.info("resuming after round %d", progress.rounds_done)
@@ -83,8 +86,10 @@ class Versions:
         versions = cls(
             config, store, network, run, method, encoding, spec, layout, found, model, state, wall
         )
-        if progress is None:
+        if progress is None and start is None:
             versions.advance(0, model, state, {}, None)
+        elif start is not None:
+            versions.advance(0, start.model, state, {}, None, begun_with=start.said)
         return versions
 
     def go_back(self, version: str) -> None:
@@ -111,17 +116,19 @@ class Versions:
         reports: Mapping[str, Mapping[str, float]],
         seconds: float | None,
         restored: str = "",
+        begun_with: str = "",
     ) -> None:
         """Evaluate a model, and make it the current version: on disk first.
 
         Args:
             restored: the version that the model is of, if the run goes back to it.
+            begun_with: of the first version: where its weights come from, if not from the seed.
         """
         sha256 = self.layout.sha256(model)
         version = f"{done:06d}-{sha256[:16]}"
         score = self.network.accuracy(model)
         progress = Progress(done, version, sha256, score, restored, self.wall())
-        self.store.advance(progress, self.layout, model, state, reports, seconds)
+        self.store.advance(progress, self.layout, model, state, reports, seconds, begun_with)
         self.progress, self.model, self.state = progress, model, state
         shown = "" if score is None else f", global accuracy {score:.1%}"
         log.info("version %s from %d updates%s", version, len(reports), shown)
@@ -157,6 +164,31 @@ class Versions:
     def update_limit(self) -> int:
         """The most bytes that an honest update can have."""
         return tensors.payload_limit(self.layout)
+
+
+def _start(
+    config: CoordinatorConfig, store: Store, founded: Founded, begun: bool
+) -> StartWeights | None:
+    """The weights that a new run begins with; None for those of its seed.
+
+    Raises:
+        ConfigError: if they do not fit, or if this run has begun with others.
+    """
+    path = config.model.weights
+    if not path or (begun and not Path(path).exists()):  # they were read when it began
+        return None
+    start = read_weights(Path(path), founded.layout, founded.spec)
+    if not begun:
+        if start.doubt:
+            log.warning("%s", start.doubt, extra={"event": "weights-doubtful"})
+        return start
+    if store.history()[0].sha256 != founded.layout.sha256(start.model):
+        raise ConfigError(
+            f"model.weights is {path}, but the run in {store.folder} has begun without these "
+            "weights: leave them out to go on with it, or choose another state folder to begin a "
+            "new run"
+        )
+    return None
 
 
 def _facts(

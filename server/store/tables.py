@@ -126,8 +126,9 @@ class JournalTables(Journal):
         state_sha256: str,
         reports: Mapping[str, Mapping[str, float]],
         seconds: float | None,
+        begun_with: str = "",
     ) -> None:
-        """Write down a new version, whose files are on disk."""
+        """Write down a new version, whose files are on disk; `begun_with`: a run's weights."""
         row = (
             progress.rounds_done,
             progress.version,
@@ -145,6 +146,9 @@ class JournalTables(Journal):
             if progress.restored:
                 back = (progress.date or 0.0, "rollback", f"back to {progress.restored}")
                 self._add("changes", None, progress.rounds_done, *back)
+            if begun_with:
+                begun = (progress.date or 0.0, "warm start", begun_with)
+                self._add("changes", None, progress.rounds_done, *begun)
             self._compact(progress.rounds_done - KEPT_REPORTS)
 
     def _compact(self, number: int) -> None:

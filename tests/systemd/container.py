@@ -172,7 +172,7 @@ class Container:
         return [*enter, *command]
 
     def ask(self, *command: str) -> str:
-        """What a command inside says."""
+        """The output of a command inside."""
         return self.run(*command).stdout.strip()
 
     def do(self, *command: str) -> str:

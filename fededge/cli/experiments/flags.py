@@ -20,6 +20,7 @@ FLAGS: tuple[tuple[str, type, str], ...] = (
     ("limit", int, "most training images to use; 0: all"),
     ("model", str, "name of a network"),
     ("head", str, "its last layer: linear, bias-free, cosine:TAU"),
+    ("weights", str, "safetensors file to begin with, of `fededge versions export --weights`"),
     ("rounds", int, "rounds to run"),
     ("epochs", int, "epochs on each device per round"),
     ("batch-size", int, "examples per step"),

@@ -55,9 +55,9 @@ def _show(history: Any) -> None:
     console = Console(highlight=False, markup=False, emoji=False)
     console.print(table)
     for order in history.orders:
-        device = f" {order['device']}" if "device" in order else ""
+        about = order.get("device") or order.get("version") or ""
         reason = f": {order['reason']}" if order.get("reason") else ""
-        console.print(f"{_date(order['at'])}  {order['order']}{device}{reason}")
+        console.print(f"{_date(order['at'])}  {order['order']} {about}".rstrip() + reason)
 
 
 def _date(seconds: float) -> str:

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from fededge.errors import RefusedError
-from fededge.wire.messages import DeviceId, Line
+from fededge.wire.messages import DeviceId, Line, Version
 
 __all__ = [
     "ClearStatus",
@@ -25,11 +25,14 @@ __all__ = [
     "OrderGiven",
     "Outcome",
     "PauseOrder",
+    "PinOrder",
     "QuarantineOrder",
     "ReleaseOrder",
     "RestOrder",
     "ResumeOrder",
     "RevokeOrder",
+    "UnpinOrder",
+    "VersionOrder",
     "read_order",
 ]
 
@@ -88,6 +91,20 @@ class ResumeOrder(BaseOrder, frozen=True, tag="resume"):
     """Rounds begin again."""
 
 
+class VersionOrder(BaseOrder, frozen=True):
+    """An order about one version, by its whole name."""
+
+    version: Version
+
+
+class PinOrder(VersionOrder, frozen=True, tag="pin"):
+    """The version's files are never pruned."""
+
+
+class UnpinOrder(VersionOrder, frozen=True, tag="unpin"):
+    """They are pruned like any other's."""
+
+
 Order = (
     DrainOrder
     | RestOrder
@@ -97,6 +114,8 @@ Order = (
     | ForgetOrder
     | PauseOrder
     | ResumeOrder
+    | PinOrder
+    | UnpinOrder
 )
 
 
