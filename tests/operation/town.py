@@ -24,7 +24,7 @@ __all__ = ["CONFIG", "FINGERPRINT", "Town", "table"]
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "operation.md"
 FINGERPRINT = r"(?:[0-9a-f]{4}-){7}[0-9a-f]{4}"
-PATIENCE = 60.0
+PATIENCE = 120.0
 CONFIG = ("--config", "coordinator.toml")
 
 
