@@ -46,7 +46,7 @@ def renew(folder: Path, name: str, days: int) -> bool:
     made = ec.generate_private_key(ec.SECP256R1()) if key.exists() else None
     if made is not None:
         public = made.public_key()
-        write_private(key, private_pem(made))
+        write_private(key, private_pem(made), same_owner=True)  # the broker's is Mosquitto's
     if not isinstance(public, ec.EllipticCurvePublicKey):
         raise ConfigError(f"'{folder / name}.crt' is not of an elliptic curve: not of this CA")
     certificate = certify(authority, name, public, days, host)

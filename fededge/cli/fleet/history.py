@@ -49,14 +49,15 @@ def _show(history: Any) -> None:
 
     table = Table()
     for name in ("rounds done", "date", "version", "accuracy", "devices", "their mean", "took"):
-        table.add_column(name)
+        table.add_column(name, no_wrap=name == "version")
     for one in history.rounds:
         table.add_row(*_cells(one))
     console = Console(highlight=False, markup=False, emoji=False)
     console.print(table)
     for order in history.orders:
         about = order.get("device") or order.get("version") or ""
-        console.print(f"{_date(order['at'])}  {order['order']} {about}".rstrip())
+        reason = f": {order['reason']}" if order.get("reason") else ""
+        console.print(f"{_date(order['at'])}  {order['order']} {about}".rstrip() + reason)
 
 
 def _date(seconds: float) -> str:
