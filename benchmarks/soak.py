@@ -1,6 +1,6 @@
 """A federation under an operator's hands and `kill -9` in real time: memory, files, stuck rounds.
 
-python benchmarks/soak.py [--minutes 30] [--agents 3] [--every 20] [--json FILE]
+PYTHONPATH=. python benchmarks/soak.py [--minutes 30] [--agents 3] [--every 20] [--json FILE]
 
 One Mosquitto with a store, a coordinator without a last round, and agents that train LeNet on a
 small real data set. Every few seconds something happens. In the first third of the time services
