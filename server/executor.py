@@ -147,6 +147,10 @@ class CommandExecutor:
             command.answer(error)
             raise
         command.answer(outcome)
+        order = command.order
+        if isinstance(order, orders.ReleaseOrder) and not outcome.changed:
+            # The broker may deny a device that the journal does not: a backup was restored.
+            self._tell(orders.ControlUser(order.device, denied=False))
         return [orders.OrderGiven(command.order)] if outcome.changed else []
 
     # On disk

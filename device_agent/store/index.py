@@ -43,7 +43,7 @@ class TrainedTurn(Struct, frozen=True):
 
 
 class Index(Struct, frozen=True, rename={"last_accepted": "settled", "missed": "late"}):
-    """Where the store stands.
+    """The state of the store.
 
     `turn` awaits the coordinator's answer, `last_accepted` was accepted, `missed` came too late.
     The files of `missed` are gone: it names the turn that is not taken again.

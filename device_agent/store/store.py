@@ -213,7 +213,7 @@ class AgentStore:
 
     @property
     def ledger(self) -> Mapping[str, int]:
-        """At least the bytes that have left, by field; empty if the ledger's file counts."""
+        """A lower bound of the bytes that left, by field; empty if the ledger's file counts."""
         return self.index.ledger
 
     def count(self, ledger: Mapping[str, int]) -> None:

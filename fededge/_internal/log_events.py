@@ -31,6 +31,7 @@ EVENTS = {
     "disk-free": "there is space again",
     # The coordinator
     "run-resumed": "resuming after round",
+    "weights-doubtful": "",
     "run-done": r"all \d+ rounds are done",
     "run-rests": "the run rests: ",
     "run-goes-on": "the run goes on",

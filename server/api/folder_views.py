@@ -68,6 +68,7 @@ def device(store: Store, name: str) -> DeviceView:
 
 def versions(store: Store) -> list[VersionView]:
     """Every version of the run, oldest first."""
+    pins, changes = store.pinned(), store.changes()
     return [
         VersionView(
             version=record.version,
@@ -77,6 +78,8 @@ def versions(store: Store) -> list[VersionView]:
             kept=store.model(record.version).exists(),
             date=record.date,
             participants=record.participants,
+            pinned=record.version in pins,
+            changes=[f"{c.kind}: {c.what}" for c in changes if c.round == record.rounds_done],
         )
         for record in store.rounds()
     ]

@@ -61,7 +61,10 @@ class StatusView(Struct, frozen=True, kw_only=True):
 
 
 class VersionView(Struct, frozen=True, kw_only=True):
-    """A version of the model; `kept`: its file is still there. `date`: seconds since 1970."""
+    """A version of the model; `kept`: its file is still there. `date`: seconds since 1970.
+
+    `changes`: what an operator changed with it, and the weights that a run has begun with.
+    """
 
     version: str
     round: int
@@ -70,6 +73,8 @@ class VersionView(Struct, frozen=True, kw_only=True):
     kept: bool
     date: float | None
     participants: int
+    pinned: bool = False
+    changes: list[str] = []
 
 
 class RoundView(Struct, frozen=True, kw_only=True):

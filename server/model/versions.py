@@ -8,11 +8,13 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from fededge import methods
 from fededge.config import CoordinatorConfig
-from fededge.errors import DiskFullError
+from fededge.errors import ConfigError, DiskFullError
 from fededge.federated.robust import norm_of
+from fededge.federated.warm_start import StartWeights, read_weights
 from fededge.flat import Layout, Vector
 from fededge.method.base import State as MethodState
 from fededge.method.stack import Stack
@@ -75,8 +77,9 @@ class Versions:
         spec, layout, model = founded
         run = store.fact("run") or uuid.uuid4().hex
         session = store.fact("session") or uuid.uuid4().hex[:16]
-        store.agree({**run_identity(config, run, spec, layout), "session": session})
         progress = store.progress()
+        start = _start(config, store, founded, begun=progress is not None)  # before it is a run
+        store.agree({**run_identity(config, run, spec, layout), "session": session})
         settings = agree(store, config, progress, wall())
         config = settings.put_into(config)
         method, encoding = methods.method(config.method), Encoding.parse(config.transfer.encoding)
@@ -101,8 +104,10 @@ class Versions:
             store.renewed,
             wall,
         )
-        if progress is None:
+        if progress is None and start is None:
             versions.advance(0, model, state, {}, None)
+        elif start is not None:
+            versions.advance(0, start.model, state, {}, None, begun_with=start.said)
         return versions
 
     def go_back(self, version: str) -> None:
@@ -162,18 +167,22 @@ class Versions:
         restored: str = "",
         *,
         settings: NewSettings | None = None,
+        begun_with: str = "",
     ) -> None:
         """Evaluate a model, and make it the current version: on disk first.
 
         Args:
             restored: the version that the model is of, if it is the model of one.
             settings: come into force with this version.
+            begun_with: of the first version: where its weights come from, if not from the seed.
         """
         sha256 = self.layout.sha256(model)
         version = f"{done:06d}-{sha256[:16]}"
         score = self.network.accuracy(model)
         progress = Progress(done, version, sha256, score, restored, self.wall())
-        self.store.advance(progress, self.layout, model, state, reports, seconds, settings)
+        self.store.advance(
+            progress, self.layout, model, state, reports, seconds, settings, begun_with
+        )
         if settings is not None and settings.renewed:
             self.renewed = done
         self.progress, self.model, self.state = progress, model, state
@@ -211,6 +220,31 @@ class Versions:
     def update_limit(self) -> int:
         """The most bytes that an honest update can have."""
         return tensors.payload_limit(self.layout)
+
+
+def _start(
+    config: CoordinatorConfig, store: Store, founded: Founded, begun: bool
+) -> StartWeights | None:
+    """The weights that a new run begins with; None for those of its seed.
+
+    Raises:
+        ConfigError: if they do not fit, or if this run has begun with others.
+    """
+    path = config.model.weights
+    if not path or (begun and not Path(path).exists()):  # they were read when it began
+        return None
+    start = read_weights(Path(path), founded.layout, founded.spec)
+    if not begun:
+        if start.doubt:
+            log.warning("%s", start.doubt, extra={"event": "weights-doubtful"})
+        return start
+    if store.history()[0].sha256 != founded.layout.sha256(start.model):
+        raise ConfigError(
+            f"model.weights is {path}, but the run in {store.folder} has begun without these "
+            "weights: leave them out to go on with it, or choose another state folder to begin a "
+            "new run"
+        )
+    return None
 
 
 def run_identity(

@@ -31,7 +31,7 @@ from fededge.wire import container, tensors
 from fededge.wire.messages import Manifest, Report
 from fededge_server.machine.facts import Recalled
 from fededge_server.store.journal import Connect
-from fededge_server.store.order_tables import OrderTables, read_paused, read_standings
+from fededge_server.store.order_tables import OrderTables, read_paused, read_pins, read_standings
 from fededge_server.store.rows import NewSettings
 from fededge_server.store.settings_tables import Role
 from fededge_server.store.spool import Spool
@@ -101,6 +101,7 @@ class Store(OrderTables, Spool):
         reports: Mapping[str, Mapping[str, float]],
         seconds: float | None,
         settings: NewSettings | None = None,
+        begun_with: str = "",
     ) -> None:
         """Make a new version the current one: its files first, then the entry that names them."""
         with replacing(self.model(progress.version), named=False) as file:
@@ -109,7 +110,7 @@ class Store(OrderTables, Spool):
             container.write(
                 remembered, {name: container.from_array(v) for name, v in state.items()}
             )
-        self.enter(progress, remembered.sha256, reports, seconds, settings)
+        self.enter(progress, remembered.sha256, reports, seconds, settings, begun_with)
 
     def load(self, version: str, layout: Layout) -> tuple[Vector, dict[str, Vector]]:
         """The model of a version, and the state of the method's coordinator half."""
@@ -195,13 +196,23 @@ class Store(OrderTables, Spool):
                 folder.rmdir()
 
     def prune(self, keep: int, also: Iterable[str] = ()) -> None:
-        """Remove the models of all but the last versions; the journal remembers them all."""
-        versions = {*also, *self.last_versions(keep)}
+        """Remove the models of all but the last and the pinned versions; the journal remembers all.
+
+        Args:
+            also: further versions to keep.
+        """
+        with self._transaction() as journal:
+            pins = read_pins(journal)
+        versions = {*also, *pins, *self.last_versions(keep)}
         kept = {path for version in versions for path in self.version_files(version)}
         self._checked &= versions
         for path in self.models.iterdir():
             if path not in kept:
                 path.unlink(missing_ok=True)
+
+    def kept(self, version: str) -> bool:
+        """True if a version's model and the method's state of then are there."""
+        return all(path.exists() for path in self.version_files(version))
 
     @property
     def free_bytes(self) -> int:

@@ -128,8 +128,14 @@ class JournalTables(SettingsTables):
         reports: Mapping[str, Mapping[str, float]],
         seconds: float | None,
         settings: NewSettings | None = None,
+        begun_with: str = "",
     ) -> None:
-        """Write down a new version, whose files are on disk, and the settings that it begins."""
+        """Write down a new version, whose files are on disk.
+
+        Args:
+            settings: begin with it.
+            begun_with: the weights of a run's first version, if they are not those of its seed.
+        """
         row = (
             progress.rounds_done,
             progress.version,
@@ -149,6 +155,9 @@ class JournalTables(SettingsTables):
             if progress.restored and not (settings and settings.what):
                 back = (progress.date or 0.0, "rollback", f"back to {progress.restored}")
                 self._add("changes", None, progress.rounds_done, *back)
+            if begun_with:
+                begun = (progress.date or 0.0, "warm start", begun_with)
+                self._add("changes", None, progress.rounds_done, *begun)
             self._compact(progress.rounds_done - KEPT_REPORTS)
 
     def _compact(self, number: int) -> None:

@@ -66,7 +66,8 @@ class Operator:
         for order in (*map(ReleaseOrder, self.world.names), ResumeOrder()):
             self.give(order)
 
-    def give(self, order: Any) -> None:
+    def give(self, order: Any) -> bool:
+        """Give an order; True if it was acknowledged."""
         world = self.world
         world.count("order", f"{order.name} {getattr(order, 'device', '')}")
         world.oracle.ordering(order)
@@ -78,10 +79,11 @@ class Operator:
             with contextlib.suppress(KilledError):  # it is the command that is killed
                 answers.append(self._write(order))
         if not answers or isinstance(answers[0], RefusedError | DiskFullError):
-            return
+            return False
         if isinstance(answers[0], Exception):
             raise BrokenError(f"{order} led to {answers[0]!r}")
         world.oracle.gave(order)
+        return True
 
     def _ask(self, order: Any, answers: list[Any]) -> None:
         service = self.world.coordinator.service

@@ -64,6 +64,7 @@ CLOSED_MINUTES = 3
 """Where rounds have hours, they are all but the first minutes of an hour."""
 
 MEANS = ("fedavg", "scaffold")
+OUT = (Standing.QUARANTINED, Standing.REVOKED)
 FULL = 2
 """SQLite's `synchronous`: every transaction is on disk when it ends."""
 
@@ -339,11 +340,11 @@ class CoordinatorService(Service):
             case rounds.Remember():
                 world.oracle.begun(seen.round, self.untimely)
                 known = store.recall(self.process.wall())
-                off = ordered_off(known, Standing.DRAINED, Standing.QUARANTINED)
+                off = ordered_off(known, Standing.DRAINED, *OUT)
                 world.oracle.chose(seen.version, seen.asked, off, known.paused)
             case rounds.Invite():
                 known = store.recall()
-                out = known.quarantined | ordered_off(known, Standing.QUARANTINED)
+                out = known.quarantined | ordered_off(known, *OUT)
                 world.oracle.asked(seen.device, out)
             case rounds.SendReply(device, reply) if reply.kind == "accepted":
                 taken = store.recall().accepted.get(device)

@@ -191,7 +191,7 @@ def test_weights_depend_on_the_seed_alone(name: str) -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_without_a_seed_nothing_is_drawn_and_the_rest_is_the_same(name: str) -> None:
-    """What is drawn is zero; constants, such as the scales of a norm, are there."""
+    """Drawn numbers are zero; constants, such as the scales of a norm, are there."""
     first, second, blank = (make(name, seed=seed).state_dict() for seed in (3, 4, None))
     assert first.keys() == blank.keys()
     for key, tensor in blank.items():

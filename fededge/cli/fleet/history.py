@@ -50,7 +50,7 @@ def _show(history: Any) -> None:
 
     table = Table()
     for name in ("rounds done", "date", "version", "accuracy", "devices", "their mean", "took"):
-        table.add_column(name)
+        table.add_column(name, no_wrap=name == "version")
     for one in history.rounds:
         table.add_row(*_cells(one))
     console = Console(highlight=False, markup=False, emoji=False)
@@ -62,7 +62,9 @@ def _show(history: Any) -> None:
 
 
 def _order(order: dict[str, Any]) -> str:
-    return f"{order['order']} {order.get('device', '')}".rstrip()
+    about = order.get("device") or order.get("version") or ""
+    reason = f": {order['reason']}" if order.get("reason") else ""
+    return f"{order['order']} {about}".rstrip() + reason
 
 
 def _change(one: Any) -> str:

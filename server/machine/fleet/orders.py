@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from fededge.errors import RefusedError
-from fededge.wire.messages import DeviceId, Line
+from fededge.wire.messages import DeviceId, Line, Version
 from fededge_server.machine.settings import Settings
 
 __all__ = [
@@ -27,11 +27,14 @@ __all__ = [
     "OrderGiven",
     "Outcome",
     "PauseOrder",
+    "PinOrder",
     "QuarantineOrder",
     "ReleaseOrder",
     "RestOrder",
     "ResumeOrder",
     "RevokeOrder",
+    "UnpinOrder",
+    "VersionOrder",
     "read_order",
 ]
 
@@ -96,6 +99,20 @@ class ApplyOrder(BaseOrder, frozen=True, tag="apply"):
     settings: Settings
 
 
+class VersionOrder(BaseOrder, frozen=True):
+    """An order about one version, by its whole name."""
+
+    version: Version
+
+
+class PinOrder(VersionOrder, frozen=True, tag="pin"):
+    """The version's files are never pruned."""
+
+
+class UnpinOrder(VersionOrder, frozen=True, tag="unpin"):
+    """They are pruned like any other's."""
+
+
 Order = (
     DrainOrder
     | RestOrder
@@ -106,6 +123,8 @@ Order = (
     | PauseOrder
     | ResumeOrder
     | ApplyOrder
+    | PinOrder
+    | UnpinOrder
 )
 
 

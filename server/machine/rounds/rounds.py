@@ -81,7 +81,7 @@ class Rounds:
         self.begun = recover(self.state, self.updates, known, now)
         self.schedule = Schedule.resumed(self.state, known, now)
 
-    # What the shell may ask
+    # For the shell
 
     def view(self, now: float) -> RoundsView:
         return self.state.view(now)

@@ -26,7 +26,9 @@ from fededge_server.machine.fleet.orders import (
     DrainOrder,
     ForgetOrder,
     PauseOrder,
+    PinOrder,
     QuarantineOrder,
+    UnpinOrder,
 )
 from fededge_server.machine.fleet.standings import Standing
 from fededge_server.machine.settings import with_keys
@@ -71,7 +73,7 @@ class Site:
             raise answers[0]
         return answers[0]
 
-    def raw(self, method: str, path: str, body: bytes = b"") -> tuple[int, dict[str, str]]:
+    def raw(self, method: str, path: str, body: bytes = b"") -> tuple[int, Any]:
         """Ask what needs no answer from the loop."""
         connection = UnixConnection(self.api.path)
         connection.request(method, path, body)
@@ -113,6 +115,19 @@ def test_an_order_is_durable_and_in_force_when_it_is_answered(site: Site) -> Non
     assert not site.do(lambda: site.fleet.order(QuarantineOrder(name))).changed
     history = site.do(site.fleet.history)
     assert [order["order"] for order in history.orders] == ["quarantine"]
+
+
+def test_a_version_is_pinned_while_the_coordinator_runs(site: Site) -> None:
+    version = site.do(site.fleet.status).version
+    assert site.do(lambda: site.fleet.order(PinOrder(version))).changed
+    code, answer = site.raw("GET", "/versions")
+    assert (code, [(one["version"], one["pinned"]) for one in answer]) == (200, [(version, True)])
+    assert site.do(site.fleet.status).phase == "open", "the round goes on"
+    assert site.do(lambda: site.fleet.order(UnpinOrder(version))).changed
+    with pytest.raises(RefusedError, match="no version '000009-0123456789abcdef'"):
+        site.do(lambda: site.fleet.order(PinOrder("000009-0123456789abcdef")))
+    history = site.do(site.fleet.history)
+    assert [order["order"] for order in history.orders] == ["pin", "unpin"]
 
 
 def test_errors_are_one_sentence(site: Site) -> None:
@@ -239,7 +254,7 @@ def test_a_folder_without_a_journal_is_one_sentence(world: World, tmp_path: Path
     assert not Store(tmp_path).path.exists()
 
 
-# What a round waits for
+# The reasons why a round waits
 
 
 def test_the_status_says_what_the_round_waits_for(site: Site) -> None:

@@ -129,7 +129,7 @@ def killed(tmp_path: Path, image: tuple[Path, object], quick: None) -> tuple[Pat
 
 
 def outcome(image: Path, known: object, damage: Callable[[Path], object]) -> str:
-    """What a coordinator says to a folder that was damaged so; empty if it lost nothing."""
+    """A coordinator's error about a folder that was damaged so; empty if it lost nothing."""
     folder = image.parent / "copy"
     shutil.copytree(image, folder)
     damage(folder)
