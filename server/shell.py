@@ -206,7 +206,7 @@ class Coordinator:
         age = math.inf if progress.date is None else self.wall() - progress.date
         recalled = replace(store.recall(self.wall()), age=age)
         rounds = Rounds(run_facts(versions), versions.config.rounds, done, version, recalled, now)
-        store.clear_spool(keep=rounds.spooled)
+        store.clear_spool(keep=rounds.state.spooled)
         return rounds
 
     def _judge(

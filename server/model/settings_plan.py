@@ -19,7 +19,10 @@ from fededge_server.store import Role, Store
 
 __all__ = ["Difference", "SettingsPlan", "plan_of"]
 
-NEW_RUN = "begin a new run: another state folder, or the first version of another run as its start"
+NEW_RUN = (
+    "begin a new run: another state folder; with `fededge versions export --weights` and "
+    "`[model] weights` it starts from a version of this one"
+)
 
 FIXED = {
     "federation": "agents, topics and access lists go by it: begin a new federation",

@@ -87,11 +87,6 @@ class Rounds:
         return self.state.view(now)
 
     @property
-    def spooled(self) -> frozenset[str]:
-        """Versions whose updates must stay in the spool."""
-        return self.state.spooled
-
-    @property
     def between_rounds(self) -> bool:
         """True if no round is open, and an earlier process had begun none."""
         return self.begun is None and self.state.phase not in ("open", "merging")
