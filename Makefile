@@ -58,14 +58,15 @@ examples:
 	  echo "The C++ app is not built: ONNX Runtime's headers cannot be had" >&2
 
 # Seeded schedules of faults: SEEDS of them, beginning FROM one; or REPLAY one of them with a trace.
-# HOSTILE=1: only those with hostile devices.
+# HOSTILE=1: only those with hostile devices. DAY=1: days of a fleet that changes, without a last round.
 SEEDS ?= 1000
 FROM ?= 0
 REPLAY ?=
 HOSTILE ?=
+DAY ?=
 
 faults: setup
-	$(BIN)/python -m tests.faults $(if $(REPLAY),--replay $(REPLAY),--seeds $(SEEDS) --first $(FROM) $(if $(HOSTILE),--hostile))
+	$(BIN)/python -m tests.faults $(if $(REPLAY),--replay $(REPLAY),--seeds $(SEEDS) --first $(FROM) $(if $(HOSTILE),--hostile)) $(if $(DAY),--day)
 
 # Attacks on real processes and a real closed Mosquitto: forged messages, hostile devices, damaged files
 attack: setup

@@ -46,7 +46,7 @@ def packages() -> list[str]:
 
 
 def obstacle() -> str | None:
-    """Why the compiled module cannot be built here, or None."""
+    """The reason why the compiled module cannot be built here, or None."""
     if os.environ.get("FEDEDGE_NO_EXT") == "1":
         return "FEDEDGE_NO_EXT=1"
     for module in ("torch", "pybind11"):
@@ -120,7 +120,7 @@ def architecture_flags(known: Iterable[int]) -> list[str]:
 
 
 def cuda_obstacle() -> str | None:
-    """Why the CUDA kernels cannot or shall not be built here, or None."""
+    """The reason why the CUDA kernels cannot or shall not be built here, or None."""
     if CUDA not in (None, "0", "1"):
         sys.exit(f"FEDEDGE_CUDA is '{CUDA}', it must be 0 or 1")
     if CUDA == "0":

@@ -49,7 +49,7 @@ from fededge_agent.agent import Agent, Surroundings
 from fededge_agent.trainer.turns import DeviceTurns
 from fededge_agent.turn_runner import TurnRunner
 
-PATIENCE = 900.0
+TIMEOUT = 900.0
 IDLE = 2.0
 MB = 1e6
 
@@ -137,7 +137,7 @@ def _start(folder: Path, command: str, config: str) -> Child:
 def _watch(agent: Child, coordinator: Child) -> tuple[float, ...]:
     """Sample until the run is over and the trainer has ended."""
     busy = trainer = 0.0
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while coordinator.exit_code is None:
         if time.monotonic() > deadline or agent.pid is None:
             raise SystemExit(f"{coordinator.said(10)}\n{agent.said(10)}")
@@ -161,8 +161,8 @@ def _round_seconds(journal: Path) -> float:
 
 
 def _trainer(agent: int) -> int | None:
-    for listed in Path(f"/proc/{agent}/task").glob("*/children"):
-        for pid in listed.read_text().split():
+    for thread in Path(f"/proc/{agent}/task").glob("*"):
+        for pid in _read(agent, f"task/{thread.name}/children").split():
             if b"fededge_agent.trainer" in _read(int(pid), "cmdline"):
                 return int(pid)
     return None
@@ -181,7 +181,7 @@ def _read(pid: int, name: str) -> bytes:
 
 
 def _until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while not condition():
         if time.monotonic() > deadline:
             raise SystemExit("the trainer process did not end")

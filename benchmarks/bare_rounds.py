@@ -35,7 +35,7 @@ LENGTH = struct.Struct("<Q")
 CHUNK = 1 << 20
 """Bytes of a chunk: the size at which bare paho is fastest with large models."""
 
-PATIENCE = 900.0
+TIMEOUT = 900.0
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def _run(job: Job, server: Program, device: Program, *args: Any) -> BareRounds:
     for process in processes:
         process.start()
     try:
-        return BareRounds(*results.get(timeout=PATIENCE))
+        return BareRounds(*results.get(timeout=TIMEOUT))
     finally:
         for process in processes:
             process.kill()
@@ -150,12 +150,12 @@ def _tcp_server(job: Job, results: Any, port: int) -> None:
         model = mean([_receive(peer) for peer in peers])
         seconds.append(time.perf_counter() - began)
     results.put((seconds, time.process_time() - before))
-    time.sleep(PATIENCE)
+    time.sleep(TIMEOUT)
 
 
 def _tcp_device(job: Job, index: int, port: int) -> None:
     device = Device(job, index)
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while True:
         try:
             peer = socket.create_connection(("127.0.0.1", port))
@@ -214,7 +214,7 @@ def _paho_server(job: Job, results: Any, port: int) -> None:
         model = mean([updates[name] for name in sorted(updates)])
         seconds.append(time.perf_counter() - began)
     results.put((seconds, time.process_time() - before))
-    time.sleep(PATIENCE)
+    time.sleep(TIMEOUT)
 
 
 def _paho_device(job: Job, index: int, port: int) -> None:
@@ -229,7 +229,7 @@ def _paho_device(job: Job, index: int, port: int) -> None:
             chunk = int(topic.rsplit("/", 1)[1])
             model[chunk * CHUNK : (chunk + 1) * CHUNK] = payload
         _publish(inbox.client, f"bare/up/{index}/{number}", device.turn(number, model))
-    time.sleep(PATIENCE)
+    time.sleep(TIMEOUT)
 
 
 class Inbox:
@@ -240,7 +240,7 @@ class Inbox:
         self._messages = messages
 
     def get(self) -> tuple[str, bytes]:
-        return self._messages.get(timeout=PATIENCE)
+        return self._messages.get(timeout=TIMEOUT)
 
 
 def _connect(name: str, port: int, topic: str) -> Inbox:
@@ -254,7 +254,7 @@ def _connect(name: str, port: int, topic: str) -> Inbox:
     client.connect("127.0.0.1", port)
     client.loop_start()
     client.subscribe(topic, qos=1)
-    subscribed.get(timeout=PATIENCE)
+    subscribed.get(timeout=TIMEOUT)
     return Inbox(client, messages)
 
 

@@ -38,7 +38,7 @@ from fededge.config import BrokerConfig, CoordinatorConfig, template
 SPARE_FILES = 200
 """Open files that a process needs beside its connections."""
 
-PATIENCE = 1800.0
+TIMEOUT = 1800.0
 
 MODEL = {"labels": [*"0123456789"], "shape": [1, 28, 28], "mean": [0.5], "std": [0.5]}
 
@@ -136,8 +136,8 @@ def _watch(
     rss = peak = anonymous = cpu = 0.0
     base, base_anonymous = _base()
     while coordinator.exit_code is None:
-        if time.monotonic() - began > PATIENCE:
-            raise SystemExit(f"{devices} devices: not done after {PATIENCE:.0f} s")
+        if time.monotonic() - began > TIMEOUT:
+            raise SystemExit(f"{devices} devices: not done after {TIMEOUT:.0f} s")
         if not all(process.is_alive() for process in hosts):
             raise SystemExit(f"{devices} devices: a process of agents died, see above")
         if coordinator.pid is not None and (seen := _process(coordinator.pid)) is not None:

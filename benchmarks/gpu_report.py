@@ -36,7 +36,7 @@ ROOT = Path(__file__).resolve().parents[1]
 VARIABLE = "FEDEDGE_TEST_DEVICE"
 """Tests that run on any device read its name from here."""
 
-PATIENCE = 7200.0
+TIMEOUT = 7200.0
 """Seconds after which a part is killed."""
 
 OF_METHODS = ("fedavg", "fedacd", "fedala", "fedbalance", "map", "lfd")
@@ -134,7 +134,7 @@ def run(part: Part) -> Outcome:
         text=True,
         errors="replace",
     ) as process:
-        limit = threading.Timer(PATIENCE, process.kill)
+        limit = threading.Timer(TIMEOUT, process.kill)
         limit.start()
         assert process.stdout is not None
         for line in process.stdout:

@@ -32,7 +32,7 @@ from fededge.wire.topics import Topics
 
 TOPICS = Topics("restart")
 MODEL = {"labels": [*"0123456789"], "shape": [1, 28, 28], "mean": [0.5], "std": [0.5]}
-PATIENCE = 120.0
+TIMEOUT = 120.0
 
 
 class Ear:
@@ -52,10 +52,10 @@ class Ear:
             self.heard[message.topic] = time.monotonic()
 
     def wait(self, *topics: str) -> list[float]:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while not self.heard.keys() >= {*topics}:
             if time.monotonic() > deadline:
-                raise SystemExit(f"the coordinator was not there after {PATIENCE:.0f} s")
+                raise SystemExit(f"the coordinator was not there after {TIMEOUT:.0f} s")
             time.sleep(0.002)
         return [self.heard[topic] for topic in topics]
 

@@ -46,7 +46,7 @@ from fededge.methods import Hyper
 WARM_UP = 3
 """Rounds at the start of a block that are not counted."""
 
-PATIENCE = 900.0
+TIMEOUT = 900.0
 STAGES = ("invited", "trained", "accepted", "merged")
 
 
@@ -182,7 +182,7 @@ def _watch(
     job: Job, observer: Observer, broker: Broker, coordinator: Child, agents: Sequence[Child]
 ) -> Block:
     """Look at the processes until the coordinator ends; CPU time counts after the warm-up."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     first: dict[str, Usage] = {}
     seen: dict[str, Usage] = {}
     while coordinator.exit_code is None:

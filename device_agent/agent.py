@@ -38,6 +38,7 @@ from fededge_agent.requests import TurnTrainer
 from fededge_agent.shell import AgentParts, AgentShell
 from fededge_agent.status import StatusWriter
 from fededge_agent.store import AgentStore, SavedTurn
+from fededge_agent.store.file_names import LEDGER
 from fededge_agent.trainer_process import TrainerProcess
 from fededge_agent.trust import Trust
 from fededge_agent.turn_runner import TurnRunner
@@ -102,13 +103,13 @@ class Agent:
         self.gating.check()
         self.store.open()
         try:
-            self.runner.start()
+            self.runner.start(resting=bool(self.gating.begin()))
             self._run(self.connect())
         finally:
             self.close()
 
     def _check_data(self) -> None:
-        """At the start a person is there to read the error. Data that is not there may come."""
+        """Read the data now, while a person sees the error. Missing data may come later."""
         check_device_section(self.config.data)
         try:
             check_device_data(self.config.data)
@@ -151,7 +152,7 @@ class Agent:
             config.device, machine, self.runner, self.exports.promotion, self.trust, holder
         )
         session = self._session(statuses.offline())
-        ledger = Path(config.state) / "ledger.json"
+        ledger = Path(config.state) / LEDGER
         egress = Egress(session, self.topics, config.device, ledger, self.store)
         egress.open(begun=index.last_accepted is not None or index.count > 1)
         self.runner.foresee = egress.foreseen

@@ -35,7 +35,7 @@ NEWER = (
 
 
 class Search(Enum):
-    """How far the search for a state is."""
+    """The progress of the search for a state."""
 
     WAITING = "waiting"
     LOOKING = "looking"

@@ -29,7 +29,7 @@ from fededge.wire.messages import Claim, Manifest, Report, Status, encode
 from fededge.wire.source import Source
 from fededge.wire.topics import Topics
 
-__all__ = ["Egress"]
+__all__ = ["Egress", "reduced"]
 
 log = logging.getLogger("agent")
 
@@ -181,6 +181,14 @@ class Egress:
         payload = encode(report)
         _count_report(self.ledger, report, payload)
         return payload
+
+
+def reduced(report: Report, allowed: frozenset[str]) -> Report:
+    """The report without the scalars of an earlier method: only its answer is wanted still."""
+    if report.scalars.keys() <= allowed:
+        return report
+    known = {name: value for name, value in report.scalars.items() if name in allowed}
+    return msgspec.structs.replace(report, scalars=known)
 
 
 def _leaves(field: str) -> bool:

@@ -21,20 +21,20 @@ class Gating:
 
     def __init__(self, gate: Gate) -> None:
         self.gate = gate
-        self._told = Verdict(True)
+        self._reported = Verdict(True)
 
     def check(self) -> None:
         """Refuse conditions that this box has no sensor for; ConfigError names the key."""
         self.gate.check()
 
     def begin(self) -> str:
-        """Why the device may not train at its start; empty if it may."""
-        self._told = self.gate.verdict()
-        return self._told.reason
+        """The reason why the device may not train at its start; empty if it may."""
+        self._reported = self.gate.verdict()
+        return self._reported.reason
 
     def look(self, training: bool) -> GateClosed | GateOpened | None:
         """The event for the machine, if the verdict is another one than before."""
-        before, self._told = self._told, self.gate.verdict(training)
-        if self._told == before:
+        before, self._reported = self._reported, self.gate.verdict(training)
+        if self._reported == before:
             return None
-        return GateOpened() if self._told.allowed else GateClosed(self._told.reason)
+        return GateOpened() if self._reported.allowed else GateClosed(self._reported.reason)

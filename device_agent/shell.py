@@ -19,7 +19,7 @@ from fededge.wire.messages import Claim, Presence, Reply, Report, State, Status,
 from fededge.wire.topics import Topics, federation_of
 from fededge_agent.coordinator_watch import CoordinatorWatch
 from fededge_agent.data_watch import DataWatch
-from fededge_agent.egress import Egress
+from fededge_agent.egress import Egress, reduced
 from fededge_agent.exports.export_worker import ExportWorker, StatusChanged
 from fededge_agent.gating import Gating
 from fededge_agent.machine import commands, events
@@ -293,7 +293,8 @@ class AgentShell(ServiceShell[events.Event, commands.Command, Status]):
             self.parts.egress.chunks(turn.report, payload, command.chunks)
 
     def _report(self, report: Report, payload: Payload | None = None) -> None:
+        allowed = self.parts.runner.scalars
         try:
-            self.parts.egress.report(report, self.parts.runner.scalars, payload)
-        except EgressError as error:  # the state names another method than we trained with
+            self.parts.egress.report(reduced(report, allowed), allowed, payload)
+        except EgressError as error:
             self.lines.warn(f"the update is not reported: {error}")

@@ -46,7 +46,7 @@ class StatusWriter:
         self.promotion = promotion
         self.trust = trust
         self.holder = holder
-        self._told = (0, 0)
+        self._announced_steps = (0, 0)
         self.remark = ""
 
     def online(self, answers: str = "") -> Status:
@@ -73,7 +73,7 @@ class StatusWriter:
     @property
     def advanced(self) -> bool:
         """True if the training has advanced since the status was last written."""
-        return self.steps not in ((0, 0), self._told)
+        return self.steps not in ((0, 0), self._announced_steps)
 
     @property
     def rivalry(self) -> str:
@@ -83,7 +83,7 @@ class StatusWriter:
     def _status(
         self, online: bool, activity: Activity | Literal["offline"], problem: str, answers: str
     ) -> Status:
-        self._told = self.steps if online else (0, 0)
+        self._announced_steps = self.steps if online else (0, 0)
         return Status(
             instance=self.holder.instance,
             online=online,
@@ -94,7 +94,7 @@ class StatusWriter:
             examples=self.runner.examples,
             software=__version__,
             problem=problem,
-            step=self._told[0],
-            steps=self._told[1],
+            step=self._announced_steps[0],
+            steps=self._announced_steps[1],
             **self.promotion.describe(),
         )

@@ -20,6 +20,7 @@ from fededge.storage.sealed import read_sealed, sealed
 from fededge.wire.messages import Presence, Reply, State, TaskMessage
 from fededge.wire.signing import verify
 from fededge_agent.store import AgentStore
+from fededge_agent.store.file_names import TRUST
 
 __all__ = ["Trust"]
 
@@ -38,7 +39,7 @@ class Trust:
     def __init__(self, config: AgentConfig, store: AgentStore) -> None:
         self.federation = config.federation
         self.key = config.trusted_key
-        self.path = Path(config.state) / "trust.json"
+        self.path = Path(config.state) / TRUST
         self.store = store
         self.keys: tuple[Any, ...] = ()
         self.newest = 0

@@ -80,16 +80,25 @@ class TurnRunner:
         assert self.job is not None, "not prepared"
         return self.job
 
-    def start(self) -> None:
-        """Start the trainer; wait for it only if it has method files or hardware to check.
+    def start(self, resting: bool = False) -> None:
+        """Start the trainer; wait for it only if it has files or hardware to check.
 
-        A person who reads the error is there at the start only.
+        A person who reads the error is there at the start only. On a box that rests the trainer
+        runs for this check alone.
         """
+        if resting and not self._to_be_checked:
+            return
         self.trainer.start()
+        if self._to_be_checked:
+            self.trainer.load_methods()
+        if resting:
+            self.trainer.stop()
+
+    @property
+    def _to_be_checked(self) -> bool:
         hardware = self.config.hardware
         named = hardware.device not in ("auto", "cpu") or hardware.precision != "float32"
-        if named or self.config.methods:
-            self.trainer.load_methods()
+        return named or bool(self.config.methods or self.config.networks)
 
     def stop(self) -> None:
         """End the trainer: its memory is free until the next turn."""

@@ -14,11 +14,13 @@ import msgspec
 
 from fededge._internal.plain_text import plain
 from fededge.broker.dynamic_security import CONTROL, admission, denial
-from fededge.errors import RefusedError, StoreError, WireError
+from fededge.errors import ConfigError, RefusedError, StoreError, WireError
 from fededge.wire.messages import Reply, TaskMessage, encode
 from fededge_server.machine import coordinator, events
 from fededge_server.machine.fleet import orders
 from fededge_server.machine.rounds import rollout
+from fededge_server.machine.rounds.new_settings import TakeEffect
+from fededge_server.new_settings import check_ordered, take_effect
 from fededge_server.parts import CoordinatorParts
 from fededge_server.store import AWAKE, CheckedUpdate, score_of
 
@@ -135,14 +137,20 @@ class CommandExecutor:
         """Make an order durable; it takes effect with the event that comes of it."""
         parts = self.parts
         try:
+            if isinstance(command.order, orders.ApplyOrder):
+                check_ordered(parts, command.order.settings)
             outcome = parts.store.order(command.order, parts.wall(), parts.rounds.participants)
-        except RefusedError as error:
+        except (RefusedError, ConfigError) as error:
             command.answer(error)
             return []
         except StoreError as error:
             command.answer(error)
             raise
         command.answer(outcome)
+        order = command.order
+        if isinstance(order, orders.ReleaseOrder) and not outcome.changed:
+            # The broker may deny a device that the journal does not: a backup was restored.
+            self._tell(orders.ControlUser(order.device, denied=False))
         return [orders.OrderGiven(command.order)] if outcome.changed else []
 
     # On disk
@@ -161,6 +169,8 @@ class CommandExecutor:
                 store.keep(version, device, offset, data, checksum)
             case events.Discard(device, version):
                 store.discard(version, device)
+            case TakeEffect():
+                return [*take_effect(self.parts)]
         return []
 
     def _check(self, command: events.Check) -> list[Event]:

@@ -23,9 +23,11 @@ from fededge_server.version_judge import VersionJudge
 __all__ = ["CoordinatorParts"]
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class CoordinatorParts:
-    """All open or ready to start. `lines`: the log, at a bounded rate.
+    """All open or ready to start; `new_settings.take_effect` alone changes them.
+
+    `lines`: the log, at a bounded rate.
 
     `watch` sees each event before it is handled, and each command before it is carried out.
     """

@@ -71,7 +71,8 @@ class RunningCoordinator(ServiceShell[Event, Command, Presence]):
         if self.stays:
             return False
         staged = parts.staging is None or parts.staging.idle
-        return self.rounds_done and parts.publisher.idle and staged and not parts.judge.request.open
+        settled = self.rounds_done and not parts.rounds.state.changing
+        return settled and parts.publisher.idle and staged and not parts.judge.request.open
 
     def stop(self) -> None:
         """Leave the broker, with a last word."""
@@ -139,11 +140,17 @@ class RunningCoordinator(ServiceShell[Event, Command, Presence]):
     def on_connected(self, event: Connected) -> None:
         self.parts.publisher.look()
         self.announce()
-        self._deny_again()
+        self._control_again()
 
-    def _deny_again(self) -> None:
-        """Shut the revoked devices out, though the broker knows: it may have lost its file."""
-        for device, ordered in self.parts.store.standings().items():
+    def _control_again(self) -> None:
+        """Have the broker shut out the revoked devices, and let in those released since.
+
+        It may have lost its file, or the orders were given while nobody could tell it.
+        """
+        store = self.parts.store
+        for device in store.let_in():
+            self.do(ControlUser(device, denied=False))
+        for device, ordered in store.standings().items():
             if ordered.standing is Standing.REVOKED:
                 self.do(ControlUser(device, denied=True))
 

@@ -12,12 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-import msgspec
-
 from fededge._internal.malloc import return_free_memory
 from fededge.config import BrokerConfig, CoordinatorConfig
 from fededge.credentials.signing_keys import read_signing_key
-from fededge.methods import Hyper
 from fededge.service.commands import unwatched
 from fededge.service.inbox import InboxLoop
 from fededge.service.log_lines import LogLines
@@ -27,16 +24,14 @@ from fededge.wire.messages import Presence
 from fededge_server.api.server import ApiServer
 from fededge_server.identity import Identity
 from fededge_server.machine import events
-from fededge_server.machine.facts import RunFacts
 from fededge_server.machine.health import Health
-from fededge_server.machine.rounds.rollout import Plan, Staging
 from fededge_server.machine.rounds.rounds import Rounds
 from fededge_server.model.kept_network import keep_network, kept_network
-from fededge_server.model.merging import Merging
 from fededge_server.model.network import Founded, Network
 from fededge_server.model.publisher import Publisher
 from fededge_server.model.rollback import RollbackRequest
 from fededge_server.model.versions import Versions
+from fededge_server.new_settings import merging_of, run_facts, staging_of
 from fededge_server.parts import CoordinatorParts
 from fededge_server.running import RunningCoordinator
 from fededge_server.state_message import StateMessage
@@ -180,20 +175,20 @@ class Coordinator:
         return versions
 
     def _parts(self, identity: Identity, versions: Versions) -> CoordinatorParts:
-        rounds, staging = self._rounds(versions), self._staging(versions)
-        message = StateMessage(self.config, rounds, versions, staging, self.clock)
+        rounds, staging = self._rounds(versions), staging_of(versions)
+        message = StateMessage(versions.config, rounds, versions, staging, self.clock)
         session = self._session(identity)
         lines = LogLines(log, self.clock, LOGGED_DEVICES)
         publisher = self._publisher(identity, session, versions, message, lines.warn)
         return CoordinatorParts(
-            config=self.config,
+            config=versions.config,
             identity=identity,
             session=session,
             store=self.store,
             versions=versions,
             rounds=rounds,
             staging=staging,
-            merging=self._merging(versions),
+            merging=merging_of(versions),
             judge=self._judge(versions, message, publisher),
             publisher=publisher,
             message=message,
@@ -205,57 +200,34 @@ class Coordinator:
 
     def _rounds(self, versions: Versions) -> Rounds:
         """The rounds as an earlier process left them; what no round needs leaves the spool."""
-        config, store, progress = self.config, self.store, versions.progress
-        facts = RunFacts(
-            run=versions.run,
-            seed=config.seed,
-            layout=versions.layout.hash,
-            scalars=versions.method.scalars,
-            chunk_bytes=config.transfer.chunk_bytes,
-            payload_limit=versions.update_limit,
-            norm_factor=config.robust.norm_factor,
-        )
+        store, progress = self.store, versions.progress
         done, version = progress.rounds_done, progress.version
         now = self.clock()
         age = math.inf if progress.date is None else self.wall() - progress.date
         recalled = replace(store.recall(self.wall()), age=age)
-        rounds = Rounds(facts, config.rounds, done, version, recalled, now)
-        store.clear_spool(keep=rounds.spooled)
+        rounds = Rounds(run_facts(versions), versions.config.rounds, done, version, recalled, now)
+        store.clear_spool(keep=rounds.state.spooled)
         return rounds
-
-    def _staging(self, versions: Versions) -> Staging | None:
-        if self.config.rollout is None:
-            return None
-        done, known = versions.progress.rounds_done, {*self.store.recall().known}
-        plan = self.store.plan() or Plan.initial(done)
-        return Staging(self.config.rollout, versions.run, plan, known, done)
 
     def _judge(
         self, versions: Versions, message: StateMessage, publisher: Publisher
     ) -> VersionJudge:
         return VersionJudge(
             versions=versions,
-            health=self._health(),
+            health=self._health(versions.config.robust.max_drop),
             request=RollbackRequest(Path(self.config.state)),
             message=message,
             publish=publisher.put_state,
-            roll_back=self.config.robust.roll_back,
+            roll_back=versions.config.robust.roll_back,
         )
 
-    def _health(self) -> Health:
+    def _health(self, max_drop: float) -> Health:
         """The versions' health, as it was heard of so far."""
-        health = Health(self.config.robust.max_drop)
+        health = Health(max_drop)
         for version, accuracy, accuracies in self.store.scores():
             health.evaluate(version, accuracy)
             health.hear(events.Judge(version, 0, 0, accuracies))
         return health
-
-    def _merging(self, versions: Versions) -> Merging:
-        config = self.config
-        hyper = Hyper(**msgspec.structs.asdict(config.training))
-        method, encoding = versions.method, versions.encoding
-        rules = (config.rounds, config.robust, hyper)
-        return Merging(self.store, versions.layout, method, encoding, *rules)
 
     def _session(self, identity: Identity) -> Session:
         config, topics = self.config, identity.topics

@@ -63,6 +63,7 @@ class StateMessage:
             quarantined=view.quarantined,
             restored=versions.progress.restored,
             resting=view.resting,
+            renewed=versions.renewed,
         )
 
 

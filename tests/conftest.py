@@ -29,6 +29,16 @@ def drop_checkout() -> None:
         sys.path[:] = before
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the tests that may take longest: at the end, one worker would wait for another."""
+
+    def limit(item: pytest.Item) -> float:
+        marker = item.get_closest_marker("timeout")
+        return float(marker.args[0]) if marker is not None else 0.0
+
+    items.sort(key=limit, reverse=True)
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Load the accelerator before the first backward pass: autograd counts devices only once.
 

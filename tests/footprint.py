@@ -54,6 +54,7 @@ from fededge_server.model.merging import Current, Merging
 from fededge_server.running import RunningCoordinator
 from fededge_server.shell import Coordinator
 from fededge_server.store import Progress, Store
+from tests.states import made_state
 
 if TYPE_CHECKING:  # what has torch: a coordinator is measured without
     from fededge_agent.store import AgentStore
@@ -168,17 +169,9 @@ def _examples() -> Examples:
 
 
 def _state(manifest: Manifest, version: str, layout: Layout, encoding: Encoding) -> State:
-    return State(
-        federation="f",
-        run="run",
-        seed=0,
-        round=0,
-        rounds=2,
-        phase="open",
+    return made_state(
         version=version,
-        sha256="ab" * 32,
         layout=layout.hash,
-        method="fedavg",
         training=Training(1, 16, 0.001, 0.9, 0.0),
         model=SPEC,
         manifest=manifest,

@@ -92,8 +92,12 @@ class SlowLink:
     async def _deliver(
         self, wire: asyncio.Queue[tuple[float, bytes]], writer: asyncio.StreamWriter
     ) -> None:
-        while (item := await wire.get())[1]:
-            await asyncio.sleep(max(0.0, item[0] - self._loop.time()))
-            writer.write(item[1])
-            await writer.drain()
+        try:
+            while (item := await wire.get())[1]:
+                await asyncio.sleep(max(0.0, item[0] - self._loop.time()))
+                writer.write(item[1])
+                await writer.drain()
+        except ConnectionError:  # the reader has gone; let the sending side come to its end
+            while (await wire.get())[1]:
+                pass
         writer.close()

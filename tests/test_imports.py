@@ -27,14 +27,14 @@ hardware: errors _internal
 inputs: errors
 flat: errors _internal
 ops: _C _cuda errors _internal
-models: errors model_spec _internal hardware ops
+models: errors model_spec _internal hardware flat ops
 wire: _internal.plain_text errors model_spec flat
 method: _internal.plain_text errors _internal hardware flat ops models
 storage: errors wire
 broker: errors _internal wire storage
 credentials: errors storage
 enrolment: errors wire storage broker credentials
-federated: _sums errors _internal flat wire method storage
+federated: _internal.plain_text _sums errors model_spec _internal flat wire method storage
 predictor: errors _internal inputs storage
 training: errors _internal hardware flat ops models method
 fededge_agent.store: errors _internal flat wire storage
@@ -102,7 +102,7 @@ ONLY: dict[str, tuple[str, ...]] = {
     "paho": ("fededge.transport",),
     "sqlite3": ("fededge_server.store",),
     "matplotlib": ("fededge.data.figures",),
-    "torchvision": ("fededge.data",),
+    "torchvision": ("fededge.data", "fededge.models"),
     "zstandard": ("fededge.wire",),
 }
 

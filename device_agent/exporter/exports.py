@@ -74,7 +74,7 @@ class DeviceExports:
         import_tools(self.config.export.made)
 
     def stop(self) -> None:
-        """Nothing is held between two requests."""
+        """Nothing to do: the exporter keeps nothing between two requests."""
 
     def _complete(self, candidate: Candidate, weights: list[str]) -> Candidate:
         """Add the variants, choose among them, and sign."""

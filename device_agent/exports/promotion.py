@@ -7,7 +7,7 @@ every change is made under the lock of the folder.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fededge.errors import StoreError
@@ -46,15 +46,18 @@ class Promotion:
 
     # The device's own data decides
 
-    def worse(self, model: int | bytes) -> str:
-        """The reason why a model must not become current; empty if it may.
+    def worse(self, model: int | bytes, labels: Sequence[str]) -> str:
+        """The reason why a model with these labels must not become current; empty if it may.
 
         It may, unless it is worse than the current one by more than chance and the margin. Both
-        are measured now: the current one may have been promoted on other data.
+        are measured now: the current one may have been promoted on other data. One with other
+        labels answers another question, and gives way.
         """
         number = self.models.number() or 0
         manifest = self.models.manifests().get(number)
         if manifest is None or self.models.is_bad(manifest.weights):
+            return ""
+        if tuple(manifest.labels) != tuple(labels):
             return ""
         new, current = self.score(model), self.score(number)
         if not new or not current or len(new) != len(current):
@@ -76,7 +79,7 @@ class Promotion:
         if self.models.is_bad(manifest.weights):
             return self._rejected(manifest, "these weights were reported bad")
         held = not self._allowed(manifest)
-        reason = "" if held else self.worse(candidate.model)
+        reason = "" if held else self.worse(candidate.model, manifest.labels)
         if reason:
             return self._rejected(manifest, reason)
         number = self.models.add(complete(candidate), self._spared())
@@ -162,7 +165,7 @@ class Promotion:
             self.models.answer(self.run, rollout.number, "idle")
             return before != "idle"
         manifest = self.models.manifest(number)
-        reason = self.worse(number)
+        reason = self.worse(number, manifest.labels)
         outcome = self._rejected(manifest, reason) if reason else self._promote(number)
         log.info("rollout %d, model %d: %s", rollout.number, number, outcome)
         return True

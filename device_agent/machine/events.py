@@ -46,7 +46,7 @@ MOST_MODEL = 16 * 1024**3
 
 
 class Cause(Enum):
-    """Why a device is unable to run a job: it decides when the preparation is tried again."""
+    """The reason why a device cannot run a job; it decides when the preparation is retried."""
 
     JOB = "job"  # when there is another job
     DATA = "data"  # when the data has changed, and now and then

@@ -16,7 +16,7 @@ __all__ = ["TURN", "UNANSWERED", "DeviceTurn", "TurnState"]
 UNANSWERED = 10.0
 """Seconds without an answer after which the report is sent again; the wait doubles each time."""
 
-MOST_PATIENCE = 320.0
+LONGEST_WAIT = 320.0
 """Longest wait between two reports: few pile up while the link is down for a day."""
 
 
@@ -70,7 +70,7 @@ class DeviceTurn(StateMachine[TurnState]):
         self.abandoned_for = ""
         self._trains: State | None = None
         self._sent = -math.inf
-        self._patience = UNANSWERED
+        self._wait = UNANSWERED
 
     @property
     def training(self) -> bool:
@@ -114,21 +114,21 @@ class DeviceTurn(StateMachine[TurnState]):
     # The report
 
     def send(self, chunks: tuple[int, ...], now: float) -> list[Command]:
-        self._sent, self._patience = now, UNANSWERED
+        self._sent, self._wait = now, UNANSWERED
         return [SendUpdate(chunks)]
 
     def send_first(self, now: float) -> list[Command]:
         """Report a new update. Only this report may carry it: a repetition may not be needed."""
-        self._sent, self._patience = now, UNANSWERED
+        self._sent, self._wait = now, UNANSWERED
         return [SendUpdate(attached=True)]
 
     def overdue(self, now: float) -> bool:
         """True if the answer to the report has not come in time."""
-        return self.pending is not None and now - self._sent >= self._patience
+        return self.pending is not None and now - self._sent >= self._wait
 
     def send_again(self, now: float) -> list[Command]:
         """Send the report once more, and wait longer for the answer."""
-        self._sent, self._patience = now, min(2 * self._patience, MOST_PATIENCE)
+        self._sent, self._wait = now, min(2 * self._wait, LONGEST_WAIT)
         return [SendUpdate()]
 
     def lost(self) -> None:

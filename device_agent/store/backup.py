@@ -15,6 +15,7 @@ import msgspec
 from fededge.errors import StoreError
 from fededge.storage.archive import Contents, retried, write_archive
 from fededge.storage.sealed import read_sealed, sealed
+from fededge_agent.store.file_names import LEDGER, TRUST
 from fededge_agent.store.index import Index, StoredFile
 from fededge_agent.store.index_file import IndexFile, newest
 from fededge_agent.store.model_file import model_path
@@ -22,7 +23,7 @@ from fededge_agent.store.store import PRIVATE
 
 __all__ = ["back_up"]
 
-BESIDE = ("ledger.json", "trust.json")
+BESIDE = (LEDGER, TRUST)
 """Files of the state folder beside the private ones."""
 
 Files = dict[str, tuple[Path, str]]

@@ -31,23 +31,26 @@ class SavedTurn(Struct, frozen=True):
 class TrainedTurn(Struct, frozen=True):
     """A turn whose files are written, and which the index does not name yet.
 
-    `private` follows the training, accepted or not; `accepted` follows the update. `checksums` are
-    those of the update's chunks, if they are known.
+    `private` follows the training, accepted or not; `accepted` follows the update. `renewed`: the
+    round as old as the method's own state in them. `checksums` are those of the update's chunks,
+    if they are known.
     """
 
     report: Report
     update: StoredFile
     private: StoredFile
     accepted: StoredFile
+    renewed: int = 0
     checksums: tuple[int, ...] = ()
 
 
 class Index(Struct, frozen=True, rename={"last_accepted": "settled", "missed": "late"}):
-    """Where the store stands.
+    """The state of the store.
 
     `turn` awaits the coordinator's answer, `last_accepted` was accepted, `missed` came too late.
     The files of `missed` are gone: it names the turn that is not taken again.
     `earlier` is the private state before the current one: a damaged turn starts again from there.
+    `renewed` and `earlier_renewed` say since which round the method's own state in them has grown.
     `trusted` is the issue number of the newest signed state that the agent has believed.
     `ledger` has at least the bytes that have left by field; empty if the ledger's own file counts.
     `serial` grows with every change.
@@ -60,6 +63,8 @@ class Index(Struct, frozen=True, rename={"last_accepted": "settled", "missed": "
     run: str = ""
     private: StoredFile | None = None
     earlier: StoredFile | None = None
+    renewed: int = 0
+    earlier_renewed: int = 0
     turn: SavedTurn | None = None
     last_accepted: SavedTurn | None = None
     missed: SavedTurn | None = None

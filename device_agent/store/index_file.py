@@ -23,7 +23,7 @@ NAMES = ("agent.json", "agent.before.json")
 
 
 def newest(indices: tuple[Index | None, Index | None]) -> int | None:
-    """Which of the two files counts; None if neither can be read."""
+    """The one of the two files that counts; None if neither can be read."""
     first, second = indices
     if first is None or second is None:
         return None if first is second else int(first is None)

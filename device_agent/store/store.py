@@ -136,7 +136,7 @@ class AgentStore:
                 f"restore a backup, or remove {self.folder} to begin as a new device"
             )
         log.warning("%s: damaged; using the private state before it", lost)
-        self._index.change(private=index.earlier, earlier=None)
+        self._index.change(private=index.earlier, earlier=None, renewed=index.earlier_renewed)
 
     # The global model
 
@@ -207,6 +207,8 @@ class AgentStore:
                 run=turn.report.run,
                 private=turn.private,
                 earlier=earlier,
+                renewed=turn.renewed,
+                earlier_renewed=self.index.renewed,
                 turn=SavedTurn(turn.report, turn.update, turn.accepted),
                 last_accepted=None,
                 count=self.index.count + 1,
@@ -217,7 +219,7 @@ class AgentStore:
 
     @property
     def ledger(self) -> Mapping[str, int]:
-        """At least the bytes that have left, by field; empty if the ledger's file counts."""
+        """A lower bound of the bytes that left, by field; empty if the ledger's file counts."""
         return self.index.ledger
 
     def count(self, ledger: Mapping[str, int]) -> None:
@@ -238,7 +240,12 @@ class AgentStore:
             if turn is None:
                 return
             if accepted:
-                now = {"private": turn.private, "earlier": private, "last_accepted": turn}
+                now = {
+                    "private": turn.private,
+                    "earlier": private,
+                    "earlier_renewed": self.index.renewed,
+                    "last_accepted": turn,
+                }
                 self._index.change(synced=False, turn=None, **now)
             else:
                 missed = turn if late else self.index.missed
@@ -260,7 +267,10 @@ class AgentStore:
         if payload is None:
             log.warning("%s: damaged; taking its turn again", self.folder / turn.update.name)
             with self._changing:
-                self._index.change(private=self.index.earlier, last_accepted=None)
+                index = self.index
+                self._index.change(
+                    private=index.earlier, renewed=index.earlier_renewed, last_accepted=None
+                )
         return payload
 
     # Files

@@ -74,7 +74,7 @@ class Handover:
         """The template's file; the exporter removes one that does not give torch's numbers."""
         if self._template is None or not self._template.exists():
             folder = Path(self.config.state) / "templates"
-            self._template = Template.kept(folder, self.net.module, self.spec)
+            self._template = Template.cached_file(folder, self.net.module, self.spec)
         return self._template
 
     def give(self, number: int, answer: Answer, state: State) -> PersonalModel | None:

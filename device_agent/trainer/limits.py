@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 
 from fededge import models
@@ -18,6 +19,9 @@ FLOAT, DOUBLE = 4, 8
 MODELS = 5
 """Copies of the model during training: the network, its gradient, and at most three more."""
 
+EXAMINED = 32
+"""Numbers for each number of an input, at least, that the examination of a network may take."""
+
 AT_ONCE = 256
 """Batch size of an evaluation."""
 
@@ -31,6 +35,9 @@ class Limits:
 
     def check_network(self, spec: ModelSpec, layout: str) -> None:
         """Refuse a network that is too large, or whose layout is not the federation's."""
+        if models.is_own(spec.name):  # a user's network is examined: it takes memory before that
+            self._check_memory(FLOAT * EXAMINED * math.prod(spec.shape))
+            models.check_parameters(spec, min(self.model, self.memory // MODELS) // FLOAT)
         found = _layout(spec)
         size = FLOAT * found.size
         if size > self.model:

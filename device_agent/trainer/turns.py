@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 import msgspec
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fededge import methods
 from fededge.config import AgentConfig
@@ -25,7 +25,7 @@ from fededge.hardware import CPU, choose, examine
 from fededge.method.plugins import sha256_of
 from fededge.methods import Hyper, Method, Private
 from fededge.model_spec import ModelSpec
-from fededge.models import Classifier, Preprocess, activation_counts, build_for
+from fededge.models import Preprocess, activation_counts, build_for
 from fededge.training import (
     Answer,
     Examples,
@@ -45,6 +45,7 @@ from fededge_agent.store import PRIVATE, Index, TrainedTurn
 from fededge_agent.trainer.handover import Handover
 from fededge_agent.trainer.limits import Limits
 from fededge_agent.trainer.metrics import Diary, turn_metrics, unmeasured
+from fededge_agent.trainer.networks import allowed_network, load_networks
 from fededge_agent.trainer.turn_files import TurnFiles
 from fededge_agent.versions import read_version
 
@@ -82,7 +83,8 @@ class DeviceTurns:
         self.config = config
         self.progress = progress
         self.folder = Path(config.state) / PRIVATE
-        self.own: list[type[Method]] = []
+        self.plugins: list[type[Method]] = []
+        self.networks: list[str] = []
         self.hardware = CPU
         self.job: PreparedJob | None = None
         self.spec: ModelSpec | None = None
@@ -124,10 +126,11 @@ class DeviceTurns:
             release_memory(torch.device(self.hardware.device))
 
     def load_methods(self) -> None:
-        """Import the method files that the operator allows."""
-        self.own = [methods.own_method(reference) for reference in self.config.methods]
-        for reference, kind in zip(self.config.methods, self.own, strict=True):
+        """Import the files of methods and networks that the operator allows."""
+        self.plugins = [methods.plugin_method(reference) for reference in self.config.methods]
+        for reference, kind in zip(self.config.methods, self.plugins, strict=True):
             log.info("method %s: %s, SHA-256 %s", kind.name, reference, sha256_of(kind))
+        self.networks = load_networks(self.config)
 
     def prepare(self, state: State, export: bool = True) -> PreparedJob:
         """Build the network and load the data; with `export`, trace the network as well.
@@ -137,7 +140,7 @@ class DeviceTurns:
         """
         self.stop()  # memory need not hold two networks
         self.encoding = Encoding.parse(state.encoding)
-        method = methods.announced(state.method, state.files, self.own)
+        method = methods.announced(state.method, state.files, self.plugins)
         self.spec, network, data = self._announced(state)
         self.hardware = choose(*self._wish, activation_counts(self.spec).macs)
         prepare_threads(self.hardware)
@@ -162,11 +165,9 @@ class DeviceTurns:
             self._handover.prepare()
         return self._handover
 
-    def _announced(self, state: State) -> tuple[ModelSpec, Classifier, Examples]:
+    def _announced(self, state: State) -> tuple[ModelSpec, nn.Module, Examples]:
         """The federation's network and our examples for it, if this device has the memory."""
-        spec = state.model
-        if self.config.model is not None:
-            spec = msgspec.structs.replace(spec, name=self.config.model.name)
+        spec = allowed_network(state.model, self.config, self.networks)
         try:
             self.limits.check_network(spec, state.layout)
         except ConfigError as error:
@@ -195,6 +196,8 @@ class DeviceTurns:
         received = sent.pop("model")
         hyper = Hyper(**msgspec.structs.asdict(state.training))
         before = files.private(state.run, lambda name: name != RESIDUE)
+        if index.renewed != state.renewed:
+            before = self._ready.method.kept_anew(before)
         start = time.monotonic()
         asked = Task(state.seed, state.round, hyper, received, sent, state.turns)
         answer = self._ready.turn(asked, before, self._go_on)
@@ -243,7 +246,7 @@ class DeviceTurns:
             scalars=answer.scalars,
         )
         accepted = files.write_accepted(answer.private.including(RESIDUE, left))
-        return TrainedTurn(report, update, now, accepted, payload.checksums)
+        return TrainedTurn(report, update, now, accepted, state.renewed, payload.checksums)
 
     def _pack_(
         self, residue: Tensor | None, file: Sink, upload: Tensor, received: Tensor

@@ -31,6 +31,7 @@ EVENTS = {
     "disk-free": "there is space again",
     # The coordinator
     "run-resumed": "resuming after round",
+    "weights-doubtful": "",
     "run-done": r"all \d+ rounds are done",
     "run-rests": "the run rests: ",
     "run-goes-on": "the run goes on",
@@ -41,6 +42,9 @@ EVENTS = {
     "version-unmeasured": ".*: this version has no accuracy",
     "run-back": "back to version",
     "run-not-back": "the run cannot go back",
+    "settings-changed": "settings from version",
+    "settings-edited": "setting ",
+    "settings-missing": "settings were applied",
     "order-given": "ordered by the operator",
     "api-unavailable": "the API is not available",
     "api-failed": "a question cannot be answered",

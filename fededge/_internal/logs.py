@@ -138,7 +138,7 @@ class RateLimit:
             self.log.log(level, "%s", f"{device}: {text}" if device else text, extra=about)
 
     def tick(self, now: float) -> None:
-        """At the end of a minute, log how many lines were left out."""
+        """Log, at the end of a minute, how many lines were left out."""
         if not self._counts or now < self._ends:
             return
         counts, self._counts = self._counts, Counter()

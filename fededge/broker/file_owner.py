@@ -10,7 +10,10 @@ from pathlib import Path
 
 from fededge.storage.files import disk_error
 
-__all__ = ["ACCOUNT", "hand_over"]
+__all__ = ["ACCOUNT", "CERTIFICATES", "KEY", "hand_over"]
+
+CERTIFICATES, KEY = ("ca.crt", "broker.crt"), "broker.key"
+"""The files of a broker with TLS, in the folder of certificates."""
 
 ACCOUNT = "mosquitto"
 """The user that Mosquitto switches to when root starts it, also in Debian's service."""
@@ -40,7 +43,7 @@ def _change_owners(folder: Path, certificates: Path | None) -> None:
     data = folder / "data"
     owned = [folder / "acl", folder / "passwords", data, *data.iterdir()]
     if certificates is not None:
-        owned.append(certificates / "broker.key")
+        owned.append(certificates / KEY)
         _open_certificates(certificates)
     for path in filter(Path.exists, owned):
         shutil.chown(path, ACCOUNT, ACCOUNT)
@@ -51,7 +54,7 @@ def _change_owners(folder: Path, certificates: Path | None) -> None:
 
 def _open_certificates(folder: Path) -> None:
     """Let the account enter a folder that a strict umask has closed; every key in it has 0600."""
-    for name in ("ca.crt", "broker.crt"):
+    for name in CERTIFICATES:
         (folder / name).chmod(0o644)
     if not _enters(folder):
         shutil.chown(folder, group=ACCOUNT)

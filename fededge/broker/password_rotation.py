@@ -39,7 +39,7 @@ def finish_password(folder: Path, user: str) -> str:
     lines = read_file("--out", passwords).decode().splitlines()
     line = _mosquitto.password_file({user: known[0]}).strip()
     changed = [line if each.partition(":")[0] == user else each for each in lines]
-    write_private(passwords, "".join(f"{each}\n" for each in changed).encode())
+    write_private(passwords, "".join(f"{each}\n" for each in changed).encode(), same_owner=True)
     write_private(path, f"{known[0]}\n".encode())
     hand_over(folder, None)
     return known[0]

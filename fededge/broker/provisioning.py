@@ -15,7 +15,7 @@ from fededge.broker import mosquitto as _mosquitto
 from fededge.broker.access_list import COORDINATOR, denied_users, missing_rules, with_rules
 from fededge.broker.conf_file import ConfFile
 from fededge.broker.dynamic_security import FILE, find_plugin, initial_file, plugin_lines
-from fededge.broker.file_owner import hand_over
+from fededge.broker.file_owner import CERTIFICATES, KEY, hand_over
 from fededge.broker.mosquitto import FleetSize
 from fededge.errors import ConfigError
 from fededge.storage.files import read_file, replace_file, write_private
@@ -57,7 +57,7 @@ def write_broker(plan: BrokerPlan) -> list[str]:
     """Write what a broker's folder lacks; return a line for each thing made, changed or kept."""
     check_name("federation", plan.federation)
     if plan.certificates is not None:
-        for name in ("ca.crt", "broker.crt", "broker.key"):
+        for name in (*CERTIFICATES, KEY):
             read_file("--certificates", plan.certificates / name)
     conf = _conf(plan)  # refuses what cannot be added before anything is written
     said = _add_rules(plan.folder / "acl", plan.federation)

@@ -24,6 +24,7 @@ COMMANDS = {
     "devices": "list the devices of a federation; drain, rest, quarantine, release, forget one",
     "pause": "pause a federation: no new round begins",
     "resume": "end the pause of a federation",
+    "apply": "change the settings of a run while it lasts",
     "history": "show the rounds of a federation and its operator's orders; plot accuracies",
     "rollback": "continue a federation from an earlier version of its model",
     "backup": "write the state of a coordinator or an agent into one file, while it runs",
@@ -50,7 +51,7 @@ FOLDERS = {
         *("doctor", "backup", "restore"),
     ),
     "enrolment": ("enroll", "rotate"),
-    "fleet": ("devices", "pause", "resume", "history", "versions"),
+    "fleet": ("devices", "pause", "resume", "apply", "history", "versions"),
     "apps": ("export", "predict", "serve-model"),
     "terminal": ("completion", "man"),
 }

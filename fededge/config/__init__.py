@@ -1,7 +1,7 @@
 """The TOML configuration of coordinator and agent: keys, help, loading, template."""
 
 from fededge.config.hardware_sections import EvaluationHardwareConfig, HardwareConfig
-from fededge.config.loading import load, load_either
+from fededge.config.loading import check_run, load, load_either
 from fededge.config.run_sections import (
     ModelConfig,
     RobustConfig,
@@ -37,6 +37,7 @@ __all__ = [
     "Side",
     "TrainingConfig",
     "TransferConfig",
+    "check_run",
     "load",
     "load_either",
     "template",

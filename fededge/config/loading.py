@@ -17,13 +17,8 @@ from fededge.config.base import Section, section_of
 from fededge.config.credentials import with_credentials
 from fededge.config.hardware_sections import EvaluationHardwareConfig, HardwareConfig
 from fededge.config.passwords import with_password
-from fededge.config.run_sections import RolloutConfig, RoundsConfig
-from fededge.config.sections import (
-    AgentConfig,
-    BrokerConfig,
-    CoordinatorConfig,
-    Side,
-)
+from fededge.config.run_sections import ModelConfig, RolloutConfig, RoundsConfig
+from fededge.config.sections import AgentConfig, BrokerConfig, CoordinatorConfig, Side
 from fededge.errors import ConfigError, FedEdgeError, WireError
 from fededge.hardware import check_device_name
 from fededge.hardware.hours import parse_hours
@@ -36,7 +31,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["load", "load_either"]
+__all__ = ["check_run", "load", "load_either"]
 
 S = TypeVar("S", bound=Side)
 T = TypeVar("T", bound=Section)
@@ -88,6 +83,7 @@ def _values(path: Path) -> dict[str, Any]:
 
 def _resolved(config: S, folder: Path, environment: Mapping[str, str]) -> S:
     """Check the names, make paths absolute, fetch the password."""
+    from fededge import models
     from fededge.methods import absolute_paths
 
     replace = msgspec.structs.replace
@@ -95,21 +91,32 @@ def _resolved(config: S, folder: Path, environment: Mapping[str, str]) -> S:
     check_name("federation", config.federation)
     if isinstance(config, AgentConfig):
         check_name("device", config.device)
+        if config.model is not None and config.model.weights:
+            raise ConfigError(
+                "model.weights: an agent reads no weights, its coordinator does; remove it here"
+            )
         config = replace(
             config,
             methods=tuple(absolute_paths(m, folder) for m in config.methods),
+            networks=tuple(models.absolute_reference(n, folder) for n in config.networks),
+            model=None if config.model is None else _absolute_model(config.model, folder),
             export=_absolute(config.export, folder, KEY_FILES),
         )
     if isinstance(config, CoordinatorConfig):
-        _check_rounds(config.rounds)
-        _check_rollout(config.rollout)
-        config = replace(config, method=absolute_paths(config.method, folder))
+        model = _absolute(_absolute_model(config.model, folder), folder, ("weights",))
+        config = replace(config, model=model, method=absolute_paths(config.method, folder))
     data = config.data
     if data.root:
         data = replace(data, root=str(folder.absolute() / Path(data.root).expanduser()))
     broker = with_password(_absolute(config.broker, folder, BROKER_FILES), environment)
     config = _absolute(config, folder, ("state", *KEY_FILES))
     return replace(config, data=data, broker=broker)
+
+
+def _absolute_model(model: ModelConfig, folder: Path) -> ModelConfig:
+    from fededge import models
+
+    return msgspec.structs.replace(model, name=models.absolute_reference(model.name, folder))
 
 
 def _absolute(section: T, folder: Path, keys: Iterable[str]) -> T:
@@ -122,31 +129,43 @@ def _absolute(section: T, folder: Path, keys: Iterable[str]) -> T:
 def _check_choices(config: Side) -> None:
     """Check names of methods, networks, encodings and files before connecting to the broker."""
     from fededge import methods, models
-    from fededge.wire.encoding import Encoding  # loads numpy
 
     if isinstance(config, CoordinatorConfig):
-        try:
-            Encoding.parse(config.transfer.encoding)
-        except WireError as error:
-            raise ConfigError(f"transfer.encoding: {error}") from None
-        models.check_name(config.model.name)
-        method = methods.method(config.method)
-        if torch_is_loaded():  # else it is checked when the network is built
-            method.needs(models.probe_network(config.model.name, config.model.head))
-        _check_robust(config, [layer.name for layer in method.overriding["sums"]])
+        models.check_configured(config.model.name)
+        check_run(config)
         _check_hardware(config.hardware)
     if isinstance(config, AgentConfig):
         _check_hardware(config.hardware)
         _check_gate(config.hardware)
         if torch_is_loaded():  # else the trainer process imports them: a plugin may import torch
             for reference in config.methods:
-                methods.own_method(reference)
+                methods.plugin_method(reference)
+        for reference in config.networks:
+            models.check_reference(reference)
         if config.model is not None:
-            models.check_name(config.model.name)
+            models.check_configured(config.model.name)
     _check_tls(config.broker)
     _check_signing(config)
     if config.data.root and not Path(config.data.root).exists():
         raise ConfigError(f"data.root: there is no '{config.data.root}'")
+
+
+def check_run(config: CoordinatorConfig) -> None:
+    """Check that the settings of a run are valid and fit each other; ConfigError if not."""
+    from fededge import methods, models
+    from fededge.wire.encoding import Encoding  # loads numpy
+
+    _check_rounds(config.rounds)
+    _check_rollout(config.rollout)
+    try:
+        Encoding.parse(config.transfer.encoding)
+    except WireError as error:
+        raise ConfigError(f"transfer.encoding: {error}") from None
+    method = methods.method(config.method)
+    # Else it is checked when the network is built.
+    if torch_is_loaded() and models.in_zoo(config.model.name):
+        method.needs(models.probe_network(config.model.name, config.model.head))
+    _check_robust(config, [layer.name for layer in method.overriding["sums"]])
 
 
 def _check_hardware(hardware: EvaluationHardwareConfig) -> None:

@@ -36,9 +36,10 @@ ENDLESS_TURNS = 1000
 class ModelConfig(Section, frozen=True):
     """The network, its inputs and its labels; values left out are taken from the data."""
 
-    name: Annotated[str, described("a network of the zoo: lenet, cnn4, resnet20, vgg8, …")] = (
-        "lenet"
-    )
+    name: Annotated[
+        str,
+        described("lenet, cnn4, resnet20, vgg8, …; 'your/net.py:make'; 'torchvision:NAME'"),
+    ] = "lenet"
     head: Annotated[str, described("its last layer: linear, bias-free, cosine or cosine:TAU")] = (
         "linear"
     )
@@ -49,6 +50,10 @@ class ModelConfig(Section, frozen=True):
     mean: Annotated[tuple[float, ...], described("of each channel, for pixels from 0 to 1")] = ()
     std: Annotated[tuple[float, ...], described("of each channel, for pixels from 0 to 1")] = ()
     vocabulary: Annotated[int, described("for texts: number of tokens; 0: images", ge=0)] = 0
+    weights: Annotated[
+        str,
+        described("coordinator only: safetensors file that a new run begins with; empty: drawn"),
+    ] = ""
 
 
 class TrainingConfig(Section, frozen=True):

@@ -193,6 +193,10 @@ class AgentConfig(Side, frozen=True, kw_only=True):
     methods: Annotated[
         tuple[str, ...], described("plugin methods that it may run, each as 'path/to/file.py:Name'")
     ] = ()
+    networks: Annotated[
+        tuple[str, ...],
+        described("networks in files that it may train, each as 'path/to/net.py:make'"),
+    ] = ()
     trusted_key: Annotated[
         str, described("file of the key that must have signed the models; empty: no check")
     ] = ""

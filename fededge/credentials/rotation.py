@@ -13,6 +13,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fededge.credentials.certificates import BROKER, CA, certify, private_pem, read_authority
 from fededge.credentials.signing_keys import (
+    SIGNING_KEY,
+    TRUSTED_KEYS,
     new_key_pem,
     public_pem,
     read_signing_key,
@@ -44,7 +46,7 @@ def renew(folder: Path, name: str, days: int) -> bool:
     made = ec.generate_private_key(ec.SECP256R1()) if key.exists() else None
     if made is not None:
         public = made.public_key()
-        write_private(key, private_pem(made))
+        write_private(key, private_pem(made), same_owner=True)  # the broker's is Mosquitto's
     if not isinstance(public, ec.EllipticCurvePublicKey):
         raise ConfigError(f"'{folder / name}.crt' is not of an elliptic curve: not of this CA")
     certificate = certify(authority, name, public, days, host)
@@ -74,7 +76,7 @@ def _host(certificate: x509.Certificate) -> str:
 
 def prepare_key(folder: Path) -> None:
     """Make the next signing key; `signing.pub` then holds both public keys."""
-    current = read_signing_key(folder / "signing.key")
+    current = read_signing_key(folder / SIGNING_KEY)
     path = folder / NEXT
     if not path.exists():
         write_private(path, new_key_pem())
@@ -85,12 +87,12 @@ def finish_key(folder: Path) -> None:
     """Sign with the next key from now on, and trust it alone; can be run again."""
     path = folder / NEXT
     if path.exists():
-        os.replace(path, folder / "signing.key")
+        os.replace(path, folder / SIGNING_KEY)
         fsync_folder(folder)
-    elif len(read_trusted_keys(folder / "signing.pub")) == 1:
+    elif len(read_trusted_keys(folder / TRUSTED_KEYS)) == 1:
         raise ConfigError(f"{folder}: there is no next key; make one: fededge rotate key")
-    _publish(folder, read_signing_key(folder / "signing.key"))
+    _publish(folder, read_signing_key(folder / SIGNING_KEY))
 
 
 def _publish(folder: Path, *keys: Ed25519PrivateKey) -> None:
-    write_public(folder / "signing.pub", b"".join(map(public_pem, keys)))
+    write_public(folder / TRUSTED_KEYS, b"".join(map(public_pem, keys)))

@@ -13,6 +13,8 @@ from fededge.errors import ConfigError
 from fededge.storage.files import check_private, read_file, write_private, write_public
 
 __all__ = [
+    "SIGNING_KEY",
+    "TRUSTED_KEYS",
     "SigningKey",
     "make_keys",
     "new_key_pem",
@@ -22,6 +24,9 @@ __all__ = [
 ]
 
 SigningKey = Ed25519PrivateKey
+
+SIGNING_KEY, TRUSTED_KEYS = "signing.key", "signing.pub"
+"""The file names that `fededge init` gives to the keys, and that a rotation relies on."""
 
 PEM = serialization.Encoding.PEM
 PUBLIC = re.compile(rb"-----BEGIN PUBLIC KEY-----.*?-----END PUBLIC KEY-----", re.DOTALL)

@@ -150,8 +150,8 @@ def _load(
 
 
 def _held_out(train: Dataset, share: np.ndarray, config: DataConfig) -> Examples:
-    kept, held = local_split(train.y.numpy(), share, config.test_share, config.seed)
-    mine, test = train.subset(kept), train.subset(held)
+    trained, held_out = local_split(train.y.numpy(), share, config.test_share, config.seed)
+    mine, test = train.subset(trained), train.subset(held_out)
     return Examples(mine.x, mine.y, test.x, test.y, len(train.labels), train.skipped)
 
 

@@ -24,7 +24,7 @@ class Box:
     wall: Callable[[], float] = time.time
     clock: Callable[[], float] = time.perf_counter
     free_bytes: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free
-    patience: float = 3.0
+    timeout: float = 3.0
 
 
 @dataclass

@@ -14,7 +14,7 @@ from typing import Annotated
 
 import msgspec
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from msgspec import Meta, Struct
@@ -82,13 +82,13 @@ def accept(folder: Path, request: EnrolmentRequest, days: int, replace: bool) ->
 def _key_of(path: Path) -> PublicKey | None:
     if not path.exists():
         return None
-    found = _certificate(path.read_text("utf-8", errors="replace"), f"'{path}'").public_key()
+    found = _public_key(_certificate(path.read_text("utf-8", errors="replace"), f"'{path}'"))
     return found if isinstance(found, ec.EllipticCurvePublicKey) else None
 
 
 def ca_fingerprint(pem: str) -> str:
     """The fingerprint of a CA's key."""
-    key = _certificate(pem, "the CA").public_key()
+    key = _public_key(_certificate(pem, "the CA"))
     if not isinstance(key, ec.EllipticCurvePublicKey):
         raise ConfigError("the CA's key is not of an elliptic curve")
     return fingerprint(key)
@@ -98,6 +98,14 @@ def _certificate(pem: str, what: str) -> x509.Certificate:
     with contextlib.suppress(ValueError):
         return x509.load_pem_x509_certificate(pem.encode())
     raise ConfigError(f"{what} is no certificate in PEM form")
+
+
+def _public_key(certificate: x509.Certificate) -> object:
+    """The certificate's key; None if it is of a kind that nobody here knows."""
+    try:
+        return certificate.public_key()
+    except (ValueError, UnsupportedAlgorithm):
+        return None
 
 
 # On the box
@@ -129,14 +137,18 @@ def read_answer(data: bytes, device: str, key: PublicKey) -> TrustedAnswer:
 
 def _check_certificate(facts: EnrolmentAnswer, device: str, key: PublicKey) -> None:
     own, ca = _certificate(facts.certificate, "the answer"), _certificate(facts.ca, "its CA")
-    if facts.device != device or common_name(own) != device:
+    try:
+        name = common_name(own)
+    except ValueError:
+        name = ""
+    if facts.device != device or name != device:
         raise ConfigError(f"the answer is for device '{facts.device}', this one is '{device}'")
-    if own.public_key() != key:
+    if _public_key(own) != key:
         raise ConfigError(
             f"the answer is for another key than this box's ({fingerprint(key)}); ask again: "
             "fededge enroll --request FILE"
         )
     try:
         own.verify_directly_issued_by(ca)
-    except (ValueError, TypeError, InvalidSignature):
+    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
         raise ConfigError("the answer's certificate is not of its CA") from None

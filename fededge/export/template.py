@@ -166,7 +166,7 @@ class Template:
         return template
 
     @classmethod
-    def kept(cls, folder: Path, module: nn.Module, spec: ModelSpec) -> Path:
+    def cached_file(cls, folder: Path, module: nn.Module, spec: ModelSpec) -> Path:
         """Return the file of this network's template; trace the network if there is none.
 
         Whoever fills a template that was saved earlier compares the result with torch.

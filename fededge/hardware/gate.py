@@ -73,7 +73,7 @@ class _Rule:
         key: its name in the configuration.
         measure: the value now; None closes the rule.
         tell: the reason, from the value.
-        patience: looks in a row at which the limit must be reached.
+        looks: how many in a row at which the limit must be reached.
         closed: it forbids a turn. A load starts so: nothing was measured yet.
         until: it does not open before.
     """
@@ -83,7 +83,7 @@ class _Rule:
     tell: Callable[[float | None], str]
     limit: float
     resume: float
-    patience: int = 1
+    looks: int = 1
     closed: bool = False
     until: float = -math.inf
     value: float | None = None
@@ -92,7 +92,7 @@ class _Rule:
     def look(self, now: float) -> None:
         self.value = value = self.measure()
         self.exceeded = self.exceeded + 1 if value is None or value >= self.limit else 0
-        if not self.closed and self.exceeded >= self.patience:
+        if not self.closed and self.exceeded >= self.looks:
             self.closed, self.until = True, now + SHORTEST_REST
         elif value is not None and value < self.resume and now >= self.until:
             self.closed = False
@@ -214,7 +214,7 @@ def _load(
     tell: Callable[[float | None], str],
     limit: float,
 ) -> _Rule:
-    return _Rule(key, measure, tell, limit, CALMER * limit, patience=SPIKE, closed=True)
+    return _Rule(key, measure, tell, limit, CALMER * limit, looks=SPIKE, closed=True)
 
 
 def _battery(value: float | None) -> str:

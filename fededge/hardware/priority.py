@@ -33,7 +33,7 @@ BELOW_NORMAL = "1"
 
 @dataclass(frozen=True)
 class Priority:
-    """How far the training process stands back behind others.
+    """The training process's priority below that of other processes.
 
     Attributes:
         nice: 0 (as others) to 19 (last).

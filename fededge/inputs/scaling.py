@@ -42,7 +42,7 @@ def _along_rows(batch: np.ndarray, length: float, size: int) -> np.ndarray:
 
 @lru_cache(maxsize=64)
 def _windows(wide: int, length: float, size: int) -> list[tuple[int, np.ndarray]]:
-    """For each new pixel of a row: the first old pixel that it covers, and the weights from there.
+    """The first old pixel that each new pixel of a row covers, and the weights from there.
 
     The weights are a triangle around the new pixel's centre, zero at a distance of one new pixel,
     or of one old pixel if that is larger.

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from fededge._internal.lazy_torch import Tensor, torch
+from fededge import models
+from fededge._internal.lazy_torch import Tensor, nn, torch
+from fededge.errors import MethodError
 
-__all__ = ["mmd"]
+__all__ = ["check_features", "mmd"]
 
 BANDWIDTHS = (0.25, 0.5, 1.0, 2.0, 4.0)
 LEAST_BANDWIDTH = 1e-8
+
+
+def check_features(net: nn.Module, method: str) -> None:
+    """Refuse a network without a head: its features are not known."""
+    if not isinstance(net, models.Classifier):
+        raise MethodError(
+            f"{method} needs the network's features, the inputs of its last linear layer: no such "
+            "layer is found; let the network return fededge.models.Classifier(body, head)"
+        )
 
 
 def mmd(x: Tensor, y: Tensor) -> Tensor:

@@ -7,19 +7,15 @@ announces a plugin by its method name and the SHA-256 of its file, never by a pa
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import re
-import sys
-import traceback
 import typing
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 
+from fededge._internal.own_files import failed_line, import_file, sha256_in, summary
 from fededge._internal.plain_text import SCALAR_NAME
 from fededge.errors import FedEdgeError, MethodError
 from fededge.method.base import Method
@@ -39,7 +35,6 @@ REFERENCE = re.compile(
     r"(\A|\+)\s*((?:(?:[/\\.~]|[A-Za-z]:[/\\]).*?|[^+()@:]*?)\.py)\s*:\s*([\w-]+)"
 )
 NAMELESS = re.compile(r"([^+()@]*\.py)\s*(?:[+(@]|\Z)")
-MODULE = "fededge_own_"
 SCALAR = re.compile(SCALAR_NAME)
 
 
@@ -79,8 +74,7 @@ def references(text: str) -> list[str]:
 
 def sha256_of(kind: type[Method]) -> str:
     """Return the SHA-256 of a plugin's file; empty for FedEdge's own methods."""
-    module = kind.__module__
-    return module.removeprefix(MODULE) if module.startswith(MODULE) else ""
+    return sha256_in(kind.__module__)
 
 
 @contextmanager
@@ -91,10 +85,10 @@ def plugin_errors() -> Iterator[None]:
     except FedEdgeError:
         raise
     except Exception as error:
-        line = _plugin_line(error)
+        line = failed_line(error)
         if not line:
             raise
-        raise MethodError(f"{line}{_summary(error)}") from error
+        raise MethodError(f"{line}{summary(error)}") from error
 
 
 @contextmanager
@@ -109,17 +103,8 @@ def hook_errors(layer: Method, hook: str) -> Iterator[None]:
     except (MethodError, MemoryError):
         raise
     except (Exception, SystemExit) as error:
-        reason = f"{_plugin_line(error)}{_summary(error)}"
+        reason = f"{failed_line(error)}{summary(error)}"
         raise MethodError(f"{layer.name}: {hook} failed ({reason})") from error
-
-
-def _plugin_line(error: BaseException) -> str:
-    """Return the last file and line of a plugin in a traceback; empty if there is none."""
-    modules = [module for name, module in sys.modules.items() if name.startswith(MODULE)]
-    files = {module.__file__ for module in modules}
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame for frame in frames if frame.filename in files]
-    return f"{lines[-1].filename}, line {lines[-1].lineno}: " if lines else ""
 
 
 def _load_method(path: Path, name: str, taken: Mapping[str, type[Method]]) -> type[Method]:
@@ -134,46 +119,9 @@ def _load_method(path: Path, name: str, taken: Mapping[str, type[Method]]) -> ty
     return kind
 
 
-@cache
-def _import_file(path: Path) -> ModuleType:
-    """Import the file once per process: later changes of the file have no effect."""
-    try:
-        source = path.read_bytes()
-    except FileNotFoundError:
-        raise MethodError(f"{path}: there is no such file") from None
-    except OSError as error:
-        raise MethodError(f"{path}: cannot be read ({error.strerror})") from None
-    module = ModuleType(MODULE + hashlib.sha256(source).hexdigest())
-    module.__file__ = str(path)
-    sys.modules[module.__name__] = module  # dataclasses resolve annotations there
-    try:
-        # Without importlib: the hashed bytes are those that run, and no cache file is written.
-        exec(compile(source, str(path), "exec", dont_inherit=True), vars(module))
-    except SyntaxError as error:
-        line = f", line {error.lineno}" if error.lineno else ""
-        raise MethodError(f"{path}{line}: syntax error ({error.msg})") from None
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code may raise anything
-        where = _failed_line(path, error)
-        raise MethodError(f"{where}: import failed ({_summary(error)})") from None
-    return module
-
-
-def _failed_line(path: Path, error: BaseException) -> str:
-    """Return the file and its last line in a traceback."""
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame.lineno for frame in frames if frame.filename == str(path)]
-    return f"{path}, line {lines[-1]}" if lines else str(path)
-
-
-def _summary(error: BaseException) -> str:
-    """Return an exception's type and the first line of its message."""
-    first = next(iter(str(error).splitlines()), "")
-    return f"{type(error).__name__}: {first}" if first else type(error).__name__
-
-
 def _find_class(path: Path, name: str) -> type[Method]:
     """Return the method class defined in this file, by class name or method name."""
-    module = _import_file(path)
+    module = import_file(path, MethodError)
     defined = [
         value
         for value in vars(module).values()
@@ -201,7 +149,7 @@ def _check_class(kind: type[Method]) -> None:
     try:
         typing.get_type_hints(kind)
     except Exception as error:  # noqa: BLE001 - annotations are code too
-        raise MethodError(f"the types of {title} cannot be resolved ({_summary(error)})") from None
+        raise MethodError(f"the types of {title} cannot be resolved ({summary(error)})") from None
     for field in dataclasses.fields(kind):
         if not isinstance(field.default, bool | int | float | str):
             raise MethodError(

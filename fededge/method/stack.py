@@ -172,14 +172,21 @@ class Stack(Layers):
 
         Values that follow the training are new; values that follow the update are the old ones.
         """
-        waits = {
-            f"{layer.name}.{piece}"
-            for layer in self.layers
-            for piece, rule in layer.keeps.items()
-            if rule == "update"
-        }
+        waits = self._pieces("update")
         kept = {name: value for name, value in after.items() if name not in waits}
         return Private({**kept, **{k: v for k, v in before.items() if k in waits}})
+
+    def kept_anew(self, before: Private) -> Private:
+        """Return the private state of an earlier method that this one goes on with.
+
+        Values of its own layers that follow the training stay. Those that follow the update go, as
+        the coordinator's half does, and so do those of other layers.
+        """
+        stays = self._pieces("training")
+        return Private({name: value for name, value in before.items() if name in stays})
+
+    def _pieces(self, rule: str) -> set[str]:
+        return {f"{one.name}.{k}" for one in self.layers for k, r in one.keeps.items() if r == rule}
 
     def personal(self, turn: Turn) -> Tensor:
         owner = self.owner(*PERSONAL)

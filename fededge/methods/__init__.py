@@ -43,7 +43,7 @@ __all__ = [
     "absolute_paths",
     "announced",
     "method",
-    "own_method",
+    "plugin_method",
     "references",
 ]
 
@@ -90,7 +90,7 @@ def method(text: str) -> Stack:
     return parse(plain, {**METHODS, **found})
 
 
-def own_method(reference: str) -> type[Method]:
+def plugin_method(reference: str) -> type[Method]:
     """Load the plugin `path/to/file.py:Name`; refuse any other text."""
     plain, found = load_references(reference, METHODS)
     if [plain.strip()] != list(found):
@@ -101,21 +101,21 @@ def own_method(reference: str) -> type[Method]:
     return found[plain.strip()]
 
 
-def announced(text: str, files: Mapping[str, str], own: Iterable[type[Method]]) -> Stack:
+def announced(text: str, files: Mapping[str, str], plugins: Iterable[type[Method]]) -> Stack:
     """Make the method that a federation announces, from FedEdge's methods and allowed plugins.
 
     Args:
         text: names and options; paths in it are never imported.
         files: the SHA-256 of the coordinator's file for each plugin's name.
-        own: the plugins that this device's operator allows.
+        plugins: those that this device's operator allows.
     """
-    allowed = [*own]
+    allowed = [*plugins]
     known = {name: _find_allowed(name, sha256, allowed) for name, sha256 in files.items()}
     return parse(text, {**METHODS, **known})
 
 
-def _find_allowed(name: str, sha256: str, own: Iterable[type[Method]]) -> type[Method]:
-    ours = {sha256_of(kind): kind for kind in own if kind.name == name}
+def _find_allowed(name: str, sha256: str, plugins: Iterable[type[Method]]) -> type[Method]:
+    ours = {sha256_of(kind): kind for kind in plugins if kind.name == name}
     if sha256 in ours:
         return ours[sha256]
     if not ours:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from fededge import ops
-from fededge._internal.lazy_torch import Tensor
+from fededge._internal.lazy_torch import Tensor, nn
 from fededge.method.base import Batch, Finish, Follows, Method, Objective, Output, TurnView
-from fededge.method.feature_losses import mmd
+from fededge.method.feature_losses import check_features, mmd
 from fededge.methods.fedrs import Aggregation
 
 __all__ = ["FedPHP"]
@@ -44,6 +44,10 @@ class FedPHP(Method):
         self.require(self.turns >= 0, "turns must be at least 0")
         self.require(0 <= self.lam <= 1, "lam must lie between 0 and 1")
         self.require(self.T > 0, "T must be above 0")
+
+    def needs(self, net: nn.Module) -> None:
+        if self.transfer == "mmd":
+            check_features(net, self.name)
 
     def objective(self, r: TurnView, out: Output, batch: Batch) -> Objective:
         if "hpm" not in r.private or not self.lam:  # the first turn has no teacher

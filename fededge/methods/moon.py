@@ -10,6 +10,7 @@ from typing import ClassVar, Literal
 from fededge import models
 from fededge._internal.lazy_torch import Tensor, nn
 from fededge.method.base import Batch, Finish, Follows, Method, Objective, Output, TurnView
+from fededge.method.feature_losses import check_features
 
 __all__ = ["Moon", "contrastive_loss"]
 
@@ -39,6 +40,10 @@ class Moon(Method):
     def __post_init__(self) -> None:
         self.require(self.mu >= 0, "mu must be at least 0")
         self.require(self.T > 0, "T must be above 0")
+
+    def needs(self, net: nn.Module) -> None:
+        if self.mu:
+            check_features(net, self.name)
 
     def objective(self, r: TurnView, out: Output, batch: Batch) -> Objective:
         if not self.mu:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fededge.model_spec import ModelSpec
+from fededge.models.own_names import is_own
 from fededge.models.zoo import build_for
 
 __all__ = ["ActivationCounts", "activation_counts"]
@@ -34,13 +35,16 @@ def activation_counts(spec: ModelSpec) -> ActivationCounts:
     """Estimate the activations of a federation's network for one input.
 
     Exact for images of up to 64x64; larger ones are assumed to have as many activations per pixel.
-    Labels and vocabulary only change the parameters. (torch's meta device would give the count for
+    Labels and vocabulary only change the parameters. A user's network is measured as it is, for it
+    may take no other shape. (torch's meta device would give the count for
     any size, but it loads torch's compiler: 150 MB, and seconds.)
     """
-    small = _small(spec)
+    small = spec if is_own(spec.name) else _small(spec)
     network, found, macs = build_for(small, seed=None), list[int](), list[int]()
 
-    def count(part: nn.Module, _: object, output: Tensor) -> None:
+    def count(part: nn.Module, _: object, output: object) -> None:
+        if not isinstance(output, Tensor):  # such as the state of a recurrent layer
+            return
         found.append(output.numel())
         if isinstance(part, nn.Conv2d | nn.Linear):  # a weight's row makes one number
             macs.append(output.numel() * part.weight[0].numel())
@@ -52,7 +56,7 @@ def activation_counts(spec: ModelSpec) -> ActivationCounts:
     with torch.no_grad():
         network.eval()(torch.zeros((1, *small.shape), dtype=dtype))
     scale = math.prod(spec.shape) / math.prod(small.shape)
-    sums = (sum(found), max(found), sum(macs))
+    sums = (sum(found), max(found, default=0), sum(macs))
     return ActivationCounts(*(math.ceil(number * scale) for number in sums))
 
 

@@ -27,8 +27,10 @@ from fededge.models.networks import (
     tfcnn,
     vgg,
 )
+from fededge.models.own_names import is_own, loaded
+from fededge.models.own_networks import Inputs, build_own, made, meta_own
 
-__all__ = ["build", "build_for", "meta_network", "probe_network"]
+__all__ = ["build", "build_for", "check_parameters", "meta_network", "probe_network"]
 
 # 4 GB of float32: more than any network here needs, less than would exhaust a machine.
 MOST_PARAMETERS = 1_000_000_000
@@ -65,21 +67,29 @@ IMAGE_NETWORKS = {
 TEXT_NETWORKS = {"fasttext": TextNetwork(fasttext.FastText, fasttext.WIDTH)}
 
 
-def build_for(spec: ModelSpec, seed: int | None) -> Classifier:
+def build_for(spec: ModelSpec, seed: int | None) -> nn.Module:
     """Build a federation's network; without a seed, see `build`."""
     return build(
         spec.name, spec.classes, spec.shape, seed, head=spec.head, vocabulary=spec.vocabulary
     )
 
 
-def meta_network(spec: ModelSpec) -> Classifier:
+def meta_network(spec: ModelSpec) -> nn.Module:
     """Build a federation's network on the meta device: without values, it takes no memory."""
     check_name(spec.name)
+    if is_own(spec.name):
+        return meta_own(spec.name, Inputs(spec.classes, spec.shape, spec.vocabulary), spec.head)
     make_head = head_of(spec.head)
     _check(spec.name, spec.classes, spec.shape, spec.vocabulary)
     with torch.device("meta"):
         body, width = _body(spec.name, spec.shape, spec.vocabulary)
         return Classifier(body, make_head(width, spec.classes))
+
+
+def check_parameters(spec: ModelSpec, most: int) -> None:
+    """Refuse a user's network of more parameters than these, before it takes memory."""
+    net = made(spec.name, Inputs(spec.classes, spec.shape, spec.vocabulary))
+    _check_size(loaded(spec.name).title, spec.shape, net, most)
 
 
 def probe_network(name: str, head: str = "linear") -> Classifier:
@@ -99,11 +109,14 @@ def build(
     *,
     head: str = "linear",
     vocabulary: int = 0,
-) -> Classifier:
+) -> nn.Module:
     """Build a network for images of a shape, or for texts of a vocabulary.
 
+    Returns:
+        A `Classifier`; a network of a user's own may be another module, see `own_networks`.
+
     Args:
-        name: one of `names()` or `names("text")`.
+        name: one of `names()` or `names("text")`, or what `load` returns.
         classes: the number of logits.
         shape: one input's channels, height and width, or the length of a text.
         seed: seeds the initial weights; torch's own generators keep their state. Without one they
@@ -114,6 +127,10 @@ def build(
     """
     check_name(name)
     make_head = head_of(head)
+    if is_own(name):
+        inputs = Inputs(classes, tuple(shape), vocabulary)
+        _check_size(loaded(name).title, shape, made(name, inputs), MOST_PARAMETERS)
+        return build_own(name, inputs, head, seed or 0)
     _check(name, classes, shape, vocabulary)
 
     def assemble() -> Classifier:
@@ -121,7 +138,7 @@ def build(
         return Classifier(body, make_head(width, classes))
 
     with torch.device("meta"):
-        _check_size(name, shape, assemble())
+        _check_size(name, shape, assemble(), MOST_PARAMETERS)
     with torch.device("cpu"), torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed or 0)  # torch.manual_seed reseeds the GPUs too
         with contextlib.nullcontext() if seed is not None else ZerosForDraws():
@@ -196,10 +213,10 @@ def _check_image(name: str, shape: tuple[int, ...]) -> None:
         )
 
 
-def _check_size(name: str, shape: tuple[int, ...], network: nn.Module) -> None:
+def _check_size(name: str, shape: tuple[int, ...], network: nn.Module, most: int) -> None:
     size = sum(math.prod(p.shape) for p in network.parameters())
-    if size > MOST_PARAMETERS:
+    if size > most:
         raise ConfigError(
             f"{name} would have {size:,} parameters for inputs of shape {shape}, more than "
-            f"{MOST_PARAMETERS:,}; choose another network or smaller inputs"
+            f"{most:,}; choose another network or smaller inputs"
         )

@@ -1,4 +1,4 @@
-"""Which implementation runs on which device: chosen once, when an op is first asked for.
+"""The choice of the implementation for each device, made once, when an op is first called.
 
 FEDEDGE_OPS=reference, cpu or cuda forces the compiled kernels nowhere, on the CPU alone, or on the
 CPU and the GPU; FEDEDGE_REQUIRE_EXT=1 makes missing ones for the CPU an error, not a warning.
@@ -34,7 +34,7 @@ DEVICE_OPS = (
 
 
 def choose_cuda(environ: Mapping[str, str], cpu: Choice, gpu: bool, load: Load) -> Choice:
-    """For a GPU: the same, once it is known what serves the CPU.
+    """The same choice for a GPU; `cpu` is what serves the CPU.
 
     Args:
         environ: the process's environment variables.
@@ -55,7 +55,7 @@ def choose_cuda(environ: Mapping[str, str], cpu: Choice, gpu: bool, load: Load) 
 
 
 def _cuda_module(cpu: Choice, gpu: bool, load: Load) -> tuple[Mapping[str, Any] | None, str | None]:
-    """How the CUDA module was built, and what keeps it from serving."""
+    """The facts of the CUDA module's build, and the reason why it cannot serve."""
     if cpu.build is None:
         return None, cpu.reason
     try:
@@ -107,7 +107,7 @@ def kernels(like: Tensor) -> ModuleType:
 
 @cache
 def other_device(device_type: str) -> Choice:
-    """For a device that is neither the CPU nor a CUDA GPU: kernels that its own module brings."""
+    """The kernels for a device that is neither CPU nor CUDA GPU: its own module brings them."""
     wanted = os.environ.get("FEDEDGE_OPS")
     if wanted in NAMES:
         return Choice("reference", f"FEDEDGE_OPS={wanted}")
@@ -130,7 +130,7 @@ def direct() -> ModuleType:
 
 
 def facts() -> dict[str, Any]:
-    """Which implementation runs on the CPU and on a GPU, why, and how the modules were built."""
+    """The implementations for the CPU and a GPU, the reasons for them, and the modules' builds."""
     return {**_facts(CHOICE), "threads": torch.get_num_threads(), "cuda": _facts(CUDA)}
 
 

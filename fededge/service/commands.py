@@ -23,7 +23,7 @@ class Machine(Protocol[EventIn, CommandOut]):
 
 
 def unwatched(_: object) -> None:
-    """Nobody watches."""
+    """Watch nothing: the default."""
 
 
 class CommandQueue(Generic[E, C]):

@@ -145,7 +145,7 @@ def _await_answer(
     The broker sends the retained presence before the echo of our claim: if only the echo comes, the
     name is free. If not even that comes, the broker may not let us read.
     """
-    held, heard, deadline = False, False, time.monotonic() + AWAIT_ANSWER
+    taken, heard, deadline = False, False, time.monotonic() + AWAIT_ANSWER
     while (left := deadline - time.monotonic()) > 0:
         try:
             event = inbox.get(timeout=left)
@@ -160,12 +160,12 @@ def _await_answer(
         event.ack()
         heard = True
         if event.topic.endswith("/claim"):
-            if event.payload == encode(claim) and not held:
+            if event.payload == encode(claim) and not taken:
                 break
         elif (presence := others(event.payload)) is not None:
             if presence.answers == claim.nonce:
                 return presence.instance
-            held = True
+            taken = True
     if not heard:
         log.warning(
             "the broker has not echoed our claim within %.0f s: it is slow, or its access list "

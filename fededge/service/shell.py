@@ -96,7 +96,7 @@ class ServiceShell(ABC, Generic[E, C, P]):
         """Called at every tick, before the machine hears of it."""
 
     def on_pause(self) -> None:
-        """No more events wait, or many have been handled: finish what was put off."""
+        """Finish what was put off: no more events wait, or many have been handled."""
 
     def acknowledge(self, message: Incoming) -> None:
         """The message was handled: the broker need not send it again."""

@@ -14,13 +14,14 @@ import torch
 from torch import Tensor
 
 from fededge import methods
+from fededge.errors import ConfigError
 from fededge.flat import FlatModel
 from fededge.hardware import CPU, Hardware
 from fededge.method.plugins import plugin_errors
 from fededge.method.teacher import outputs
 from fededge.methods import Hyper, Private
 from fededge.model_spec import ModelSpec
-from fededge.models import Preprocess, build_for
+from fededge.models import Preprocess, build_for, load
 from fededge.models.evaluation import class_accuracies, probability_matrix
 from fededge.training import Answer, Examples, Task, Trainer, prepare_training
 
@@ -40,6 +41,8 @@ class Setup:
     test_y: Tensor
     encoding: str = "float32"
     hardware: Hardware = CPU
+    network: str = ""
+    """The network's configured name, if it is in a user's own file."""
 
 
 class Executor(Protocol):
@@ -71,6 +74,8 @@ class SerialExecutor:
     def __init__(self, setup: Setup) -> None:
         prepare_training(setup.hardware)
         spec = setup.spec
+        if setup.network and load(setup.network) != spec.name:
+            raise ConfigError(f"{setup.network} has changed since the run began")
         self.setup = setup
         place = torch.device(setup.hardware.device)
         self.net = FlatModel(build_for(spec, setup.seed)).to(place)

@@ -23,6 +23,7 @@ class Experiment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     limit: Annotated[int, Meta(ge=0)] = 0
     model: str = "lenet"
     head: str = "linear"
+    weights: str = ""
     rounds: Annotated[int, Meta(ge=1, le=100_000)] = 20
     epochs: Annotated[int, Meta(ge=1, le=10_000)] = 2
     batch_size: Annotated[int, Meta(ge=1)] = 64
@@ -37,3 +38,7 @@ class Experiment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     precision: str = "float32"
     method_files: dict[str, str] = {}
     """The SHA-256 of each plugin's file, by method name."""
+    model_file: str = ""
+    """The SHA-256 of the network's file, if it is a user's own."""
+    weights_sha256: str = ""
+    """The SHA-256 of the file of weights."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -12,6 +14,7 @@ from torch import Tensor
 from fededge import methods
 from fededge.federated.aggregation import aggregate
 from fededge.federated.selection import choose, expected_turns
+from fededge.federated.warm_start import read_weights
 from fededge.flat import FlatModel, Layout, Vector, as_numpy, as_tensors
 from fededge.methods import Private
 from fededge.models import build_for
@@ -20,6 +23,8 @@ from fededge.training import Answer, Task
 from fededge.wire.encoding import Encoding
 
 __all__ = ["SimulatedRound", "Simulation"]
+
+log = logging.getLogger("simulation")
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,20 +43,30 @@ class SimulatedRound:
 
 @dataclass(eq=False)
 class Simulation:
-    """A federation in which every selected device answers, and every update is accepted."""
+    """A federation in which every selected device answers, and every update is accepted.
+
+    `weights`: the file that it begins with, as a coordinator would; None: the seed's own.
+    """
 
     setup: Setup
     participants: int = 0
     executor: Executor | None = None
+    weights: Path | None = None
     private: dict[str, Private] = field(default_factory=dict)
     residues: dict[str, Vector] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         net = FlatModel(build_for(self.setup.spec, self.setup.seed))
         self.layout: Layout = net.layout
-        self.first = net.vector.clone()
+        self.first = net.vector.clone() if self.weights is None else self._start(self.weights)
         self.method = methods.method(self.setup.method)
         self.encoding = Encoding.parse(self.setup.encoding)
+
+    def _start(self, weights: Path) -> Tensor:
+        start = read_weights(weights, self.layout, self.setup.spec)
+        if start.doubt:
+            log.warning("%s", start.doubt, extra={"event": "weights-doubtful"})
+        return torch.from_numpy(start.model)
 
     def rounds(self, count: int) -> Iterator[SimulatedRound]:
         """Run rounds from the initial model; bit-identical to a federation of processes."""

@@ -23,7 +23,10 @@ __all__ = ["Result", "as_csv", "effort", "final_means", "read", "summary", "writ
 LATER = {
     "clip_norm": 0.0,
     "method_files": {},
+    "model_file": "",
     "encoding": "float32",
+    "weights": "",
+    "weights_sha256": "",
     "device": "cpu",
     "threads": 1,
     "precision": "float32",

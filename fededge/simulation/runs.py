@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fededge import methods, models
 from fededge.config import DataConfig, ModelConfig
 from fededge.data.local import experiment_data, share_examples
 from fededge.hardware import Hardware, examine
@@ -17,7 +19,6 @@ from fededge.method.layers import SCALARS
 from fededge.method.plugins import plugin_errors
 from fededge.methods import Hyper
 from fededge.model_spec import ModelSpec
-from fededge.models import activation_counts
 from fededge.models.evaluation import (
     fairness,
     kl_from_template,
@@ -68,8 +69,10 @@ def load_setup(chosen: Experiment) -> Setup:
         seed=chosen.seed,
         test_share=chosen.test_share,
     )
-    model = ModelConfig(name=chosen.model, head=chosen.head)
+    model = ModelConfig(name=models.load(chosen.model), head=chosen.head)
     spec, train, test = experiment_data(model, data)
+    if not models.in_zoo(chosen.model):
+        methods.method(chosen.method).needs(models.build_for(spec, None))
     if chosen.limit and chosen.limit < len(train):
         order = torch.randperm(len(train), generator=torch.Generator().manual_seed(chosen.seed))
         train = train.subset(order[: chosen.limit].sort().values)
@@ -86,6 +89,7 @@ def load_setup(chosen: Experiment) -> Setup:
         test_y=test.y,
         encoding=chosen.encoding,
         hardware=_hardware(chosen, spec),
+        network=chosen.model if models.is_reference(chosen.model) else "",
     )
 
 
@@ -101,7 +105,7 @@ def _hyper(chosen: Experiment) -> Hyper:
 
 
 def _hardware(experiment: Experiment, spec: ModelSpec) -> Hardware:
-    macs = 0 if experiment.threads else activation_counts(spec).macs
+    macs = 0 if experiment.threads else models.activation_counts(spec).macs
     return examine(experiment.device, experiment.threads, experiment.precision, macs=macs).hardware
 
 
@@ -124,7 +128,8 @@ def run(experiment: Experiment, workers: int = 1, setup: Setup | None = None) ->
 
 
 def _measured(experiment: Experiment, setup: Setup, executor: Executor) -> Iterator[Measured]:
-    simulation = Simulation(setup, experiment.participants, executor)
+    weights = Path(experiment.weights) if experiment.weights else None
+    simulation = Simulation(setup, experiment.participants, executor, weights)
     shares = label_shares(torch.stack([data.counts for data in setup.devices.values()]))
     personal: dict[str, float] = {}
     seen = [math.nan]

@@ -205,13 +205,19 @@ def check_private(what: str, path: Path) -> None:
         raise ConfigError(f"{what}: every user can read '{path}'; fix: chmod 600 {path}")
 
 
-def write_private(path: Path, data: bytes) -> None:
-    """Write a file with mode 0600, which no other user can read at any moment."""
+def write_private(path: Path, data: bytes, same_owner: bool = False) -> None:
+    """Write a file with mode 0600, which no other user can read at any moment.
+
+    `same_owner`: written by root, it belongs to the owner of the file that it replaces.
+    """
     temporary = _temporary(path)
     try:
         temporary.unlink(missing_ok=True)
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with open(handle, "wb") as file:
+            if same_owner and os.geteuid() == 0:
+                before = path.lstat()
+                os.fchown(handle, before.st_uid, before.st_gid)
             file.write(data)
             file.flush()
             os.fsync(handle)

@@ -28,7 +28,7 @@ class LossScale:
         self.good_steps = torch.zeros((), device=device)
         self.finite = torch.ones((), dtype=torch.bool, device=device)
         self.taken = torch.zeros((), device=device)
-        self.settled = False
+        self.found = False
 
     def scaled(self, loss: Tensor) -> Tensor:
         return loss * self.scale
@@ -44,10 +44,10 @@ class LossScale:
         self.good_steps = torch.where(self.good_steps >= GROWTH_INTERVAL, 0.0, self.good_steps)
         self.scale = (self.scale * torch.where(self.finite, grown, 0.5)).clamp(min=LEAST_SCALE)
 
-    def settle(self) -> bool:
+    def find(self) -> bool:
         """Return False if the gradient must be made again; reads the device until it is True."""
-        self.settled = self.settled or bool(self.finite | (self.scale <= LEAST_SCALE))
-        return self.settled
+        self.found = self.found or bool(self.finite | (self.scale <= LEAST_SCALE))
+        return self.found
 
     def keep_(self, now: Tensor, before: Tensor) -> None:
         """Take a step back if its gradient had overflowed."""

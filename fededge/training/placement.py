@@ -1,4 +1,4 @@
-"""Where a turn's examples lie, and how its batches reach the training's device."""
+"""The placement of a turn's examples, and the path of its batches to the training's device."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class LocalStep:
         if self.scale is not None:
             gradients = [model.grad for model in self.models]
             self.scale.unscale_(gradients)
-            while not self.scale.settle():
+            while not self.scale.find():
                 passes = self._fitting(batch)
                 self.scale.unscale_(gradients)
         if self.turn.hyper.clip_norm:

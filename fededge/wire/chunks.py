@@ -184,7 +184,7 @@ def whole(message: memoryview, facts: Manifest) -> memoryview:
 
 
 def _offset(chunk: Chunk, facts: Manifest) -> int:
-    """Where a chunk's data belongs; WireError if it is another payload's."""
+    """The offset of a chunk's data; WireError if it is another payload's."""
     start = chunk.index * facts.chunk_bytes
     length = min(facts.chunk_bytes, facts.bytes - start)
     expected = (facts.chunks, length, _tag(facts))

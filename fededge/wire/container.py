@@ -12,7 +12,7 @@ import io
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, BinaryIO, NamedTuple, Protocol
 
 import msgspec
@@ -107,13 +107,16 @@ class Sink(Protocol):
     def write(self, data: bytes | memoryview, /) -> object: ...
 
 
-def header_of(specs: Mapping[str, TensorSpec]) -> tuple[bytes, list[str], int]:
+def header_of(
+    specs: Mapping[str, TensorSpec], metadata: Mapping[str, str] | None = None
+) -> tuple[bytes, list[str], int]:
     """The header for these specs, the order of the tensors, and the size of the whole file.
 
     Wide numbers come first, so that all are aligned; within a width the order is by name.
     """
     names = sorted(specs, key=lambda name: (-SIZES[specs[name].dtype], name))
-    header, offset = {}, 0
+    header: dict[str, object] = {METADATA: dict(metadata)} if metadata else {}
+    offset = 0
     for name in names:
         end = offset + specs[name].bytes
         header[name] = msgspec.to_builtins(HeaderEntry(*specs[name], (offset, end)))
@@ -124,9 +127,12 @@ def header_of(specs: Mapping[str, TensorSpec]) -> tuple[bytes, list[str], int]:
     return start, names, len(start) + offset
 
 
-def write(file: Sink, tensors: Mapping[str, RawTensor]) -> None:
-    """Write these tensors under their names."""
-    start, names, _ = header_of({name: tensor.spec for name, tensor in tensors.items()})
+def write(
+    file: Sink, tensors: Mapping[str, RawTensor], metadata: Mapping[str, str] | None = None
+) -> None:
+    """Write these tensors under their names, and texts about them if there are any."""
+    specs = {name: tensor.spec for name, tensor in tensors.items()}
+    start, names, _ = header_of(specs, metadata)
     file.write(start)
     for name in names:
         file.write(tensors[name].data)
@@ -174,6 +180,7 @@ class Archive:
     file: BinaryIO
     entries: Mapping[str, HeaderEntry]
     start: int
+    metadata: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def open(cls, file: BinaryIO, most: int) -> Archive:
@@ -183,10 +190,10 @@ class Archive:
         length = int.from_bytes(file.read(LENGTH), "little")
         if size < LENGTH or length > min(most, size - LENGTH):
             raise WireError(f"not safetensors bytes: no header of at most {most} bytes")
-        entries = parse_header(file.read(length))
+        entries, metadata = _parsed(file.read(length))
         if not _contiguous(entries, size - LENGTH - length):
             raise WireError("not safetensors bytes: the tensors overlap or leave a gap")
-        return cls(file, entries, LENGTH + length)
+        return cls(file, entries, LENGTH + length, metadata)
 
     @property
     def names(self) -> list[str]:
@@ -207,18 +214,22 @@ class Archive:
             raise WireError("not safetensors bytes: the file ends in the middle of a tensor")
 
 
-@functools.lru_cache(maxsize=4)
 def parse_header(text: bytes) -> Mapping[str, HeaderEntry]:
-    """Read the JSON header: the entries of the tensors, by name.
+    """Read the JSON header: the entries of the tensors, by name."""
+    return _parsed(text)[0]
+
+
+@functools.lru_cache(maxsize=4)
+def _parsed(text: bytes) -> tuple[Mapping[str, HeaderEntry], Mapping[str, str]]:
+    """The entries of the tensors, by name, and the texts about them.
 
     The updates of a federation have one header, which is parsed once.
     """
     try:
         raw = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
-        metadata = raw.pop(METADATA, None)
-        if metadata is not None:
-            msgspec.json.decode(metadata, type=dict[str, str])
-        return {name: msgspec.json.decode(entry, type=HeaderEntry) for name, entry in raw.items()}
+        metadata = msgspec.json.decode(raw.pop(METADATA, b"{}"), type=dict[str, str])
+        entries = {n: msgspec.json.decode(entry, type=HeaderEntry) for n, entry in raw.items()}
+        return entries, metadata
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise WireError(f"not safetensors bytes: {str(error)[:200]}") from None
 

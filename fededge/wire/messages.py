@@ -123,7 +123,8 @@ class State(Message, frozen=True):
     `deadline` counts seconds from publication, because only the coordinator's clock decides; of a
     run that rests, until the rest ends, or 0 if only new examples end it; `resting` says why. A
     device without a sign of life for `lease` seconds is absent. `restored` names the version whose
-    model this one repeats after a rollback. Other devices appear only as counts.
+    model this one repeats, after a rollback or with new settings. The method's own state began anew
+    when `renewed` rounds were done. Other devices appear only as counts.
     """
 
     federation: DeviceId
@@ -151,6 +152,7 @@ class State(Message, frozen=True):
     quarantined: Count = 0
     restored: OptionalVersion = ""
     resting: Line = ""
+    renewed: Count = 0
     issued: Count = 0
     signature: Signature = ""
 
@@ -246,7 +248,7 @@ def round_of(version: str) -> int:
 
 
 LATER: dict[type[Message], dict[str, object]] = {
-    State: {"resting": ""},
+    State: {"resting": "", "renewed": 0},
     Status: {"step": 0, "steps": 0},
 }
 """Fields that version 0.1.0 does not know, with their defaults.

@@ -7,7 +7,14 @@ import time
 from fededge._internal.suggestions import unknown
 from fededge.config import CoordinatorConfig
 from fededge_server.api.errors import NotFoundError
-from fededge_server.api.schema import DeviceView, HistoryView, RoundView, StatusView, VersionView
+from fededge_server.api.schema import (
+    ChangeView,
+    DeviceView,
+    HistoryView,
+    RoundView,
+    StatusView,
+    VersionView,
+)
 from fededge_server.machine.events import ACCURACY
 from fededge_server.machine.fleet.standings import ACTIVE, Standing
 from fededge_server.store import Store
@@ -61,6 +68,7 @@ def device(store: Store, name: str) -> DeviceView:
 
 def versions(store: Store) -> list[VersionView]:
     """Every version of the run, oldest first."""
+    pins, changes = store.pinned(), store.changes()
     return [
         VersionView(
             version=record.version,
@@ -70,6 +78,8 @@ def versions(store: Store) -> list[VersionView]:
             kept=store.model(record.version).exists(),
             date=record.date,
             participants=record.participants,
+            pinned=record.version in pins,
+            changes=[f"{c.kind}: {c.what}" for c in changes if c.round == record.rounds_done],
         )
         for record in store.rounds()
     ]
@@ -90,4 +100,5 @@ def history(store: Store) -> HistoryView:
         for record in store.rounds()
     ]
     orders = [{"at": at, **order} for at, order in store.orders()]
-    return HistoryView(rounds=rounds, orders=orders)
+    changes = [ChangeView(**change._asdict()) for change in store.changes()]
+    return HistoryView(rounds=rounds, orders=orders, changes=changes)

@@ -47,7 +47,7 @@ async def serving(
     listening: socket.socket, store: Store, inbox: queue.SimpleQueue[Any], patience: float
 ) -> AsyncIterator[None]:
     """Serve on this socket until the end of the block."""
-    app = web.Application(client_max_size=MOST_BYTES, middlewares=[_told])
+    app = web.Application(client_max_size=MOST_BYTES, middlewares=[_errors_as_json])
     app.add_routes(Handlers(store, inbox, patience).routes)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, keepalive_timeout=30.0)
     await runner.setup()
@@ -138,8 +138,8 @@ def _json(value: Any, status: int = 200) -> web.Response:
 
 
 @web.middleware
-async def _told(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """An error is a JSON object with one sentence."""
+async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Answer an error with a JSON object of one sentence."""
     try:
         return await handler(request)
     except web.HTTPException as error:

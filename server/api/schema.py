@@ -6,7 +6,15 @@ from typing import Any
 
 from msgspec import Struct
 
-__all__ = ["DeviceView", "HistoryView", "OutcomeView", "RoundView", "StatusView", "VersionView"]
+__all__ = [
+    "ChangeView",
+    "DeviceView",
+    "HistoryView",
+    "OutcomeView",
+    "RoundView",
+    "StatusView",
+    "VersionView",
+]
 
 
 class DeviceView(Struct, frozen=True, kw_only=True):
@@ -53,7 +61,10 @@ class StatusView(Struct, frozen=True, kw_only=True):
 
 
 class VersionView(Struct, frozen=True, kw_only=True):
-    """A version of the model; `kept`: its file is still there. `date`: seconds since 1970."""
+    """A version of the model; `kept`: its file is still there. `date`: seconds since 1970.
+
+    `changes`: what an operator changed with it, and the weights that a run has begun with.
+    """
 
     version: str
     round: int
@@ -62,6 +73,8 @@ class VersionView(Struct, frozen=True, kw_only=True):
     kept: bool
     date: float | None
     participants: int
+    pinned: bool = False
+    changes: list[str] = []
 
 
 class RoundView(Struct, frozen=True, kw_only=True):
@@ -77,11 +90,21 @@ class RoundView(Struct, frozen=True, kw_only=True):
     devices: dict[str, float | None]
 
 
+class ChangeView(Struct, frozen=True, kw_only=True):
+    """A change of the run, from the version after `round` rounds on: "settings" or "rollback"."""
+
+    round: int
+    date: float
+    kind: str
+    what: str
+
+
 class HistoryView(Struct, frozen=True, kw_only=True):
-    """The rounds that were done and the orders that were given, oldest first."""
+    """The rounds that were done, the orders that were given and the changes, oldest first."""
 
     rounds: list[RoundView]
     orders: list[dict[str, Any]]
+    changes: list[ChangeView] = []
 
 
 class OutcomeView(Struct, frozen=True, kw_only=True):

@@ -10,15 +10,20 @@ from fededge_server.machine.fleet import orders
 from fededge_server.machine.fleet.order_effects import OrderEffects
 from fededge_server.machine.fleet.participants import ForbiddenMoveError
 from fededge_server.machine.rounds import rollout
+from fededge_server.machine.rounds.new_settings import (
+    SettingsChanged,
+    TakeEffect,
+    change_settings,
+)
 from fededge_server.machine.rounds.rounds import Rounds
 
 __all__ = ["Command", "CoordinatorMachine", "Event"]
 
-Event = events.Event | rollout.Event | orders.OrderGiven
-Command = events.Command | rollout.Command | orders.ClearStatus | orders.ControlUser
+Event = events.Event | rollout.Event | orders.OrderGiven | SettingsChanged
+Command = events.Command | rollout.Command | orders.ClearStatus | orders.ControlUser | TakeEffect
 
 
-@dataclass(frozen=True)
+@dataclass
 class CoordinatorMachine:
     """Routes each event to the machines that know it, and joins their commands.
 
@@ -29,8 +34,18 @@ class CoordinatorMachine:
     staging: rollout.Staging | None
 
     def handle(self, event: Event, now: float) -> list[Command]:
+        commands = self._handle(event, now)
+        state = self.rounds.state
+        if state.changing and self.rounds.between_rounds and not state.full:
+            commands.append(TakeEffect())
+        return commands
+
+    def _handle(self, event: Event, now: float) -> list[Command]:
         if isinstance(event, orders.OrderGiven):
             return [*OrderEffects(self.rounds, self.staging).handle(event, now)]
+        if isinstance(event, SettingsChanged):
+            self.staging = event.staging
+            return [*change_settings(self.rounds, event, now)]
         return [*self._round(event, now), *self._stage(event, now)]
 
     def _round(self, event: Event, now: float) -> Sequence[Command]:

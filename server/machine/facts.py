@@ -35,7 +35,8 @@ class Recalled:
     versions, by round; `coming` are the updates that were on their way, with the chunks that had
     come. `scores` are the accuracies of the versions since the last rest, and `age` is that of the
     newest version in seconds. `standings` are what an operator has ordered for devices, with the
-    seconds that are left; `paused`: no round begins, by order of an operator.
+    seconds that are left; `paused`: no round begins, by order of an operator; `changing`: settings
+    are ordered that are not in force yet.
     """
 
     asked: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
@@ -50,3 +51,4 @@ class Recalled:
     age: float = math.inf
     standings: Mapping[str, tuple[Standing, float]] = field(default_factory=dict)
     paused: bool = False
+    changing: bool = False

@@ -63,8 +63,8 @@ class Health:
         return self._compare(judge.version, judge.accuracies)
 
     def _compare(self, version: str, accuracies: Mapping[str, float]) -> str:
-        told = [(self.reported[d] - now) for d, now in accuracies.items() if d in self.reported]
-        drop = statistics.median(told) if len(told) >= FEWEST else 0.0
+        drops = [(self.reported[d] - now) for d, now in accuracies.items() if d in self.reported]
+        drop = statistics.median(drops) if len(drops) >= FEWEST else 0.0
         if drop > self.max_drop / 100:
             self._forget(version)
             return f"the devices' accuracies are {100 * drop:.1f} points below their best (median)"

@@ -73,7 +73,7 @@ class PresenceTracker:
         return rounds and self.state.late(now) and not one.backs_off(now)
 
     def _unable(self, one: Participant, reason: str) -> list[Command]:
-        """No round waits for a device that cannot take part, unless its update is on its way.
+        """Let no round wait for a device that cannot take part, unless its update is on its way.
 
         Its status comes again and again; the log has the reason once.
         """

@@ -39,7 +39,7 @@ def recover(
             one.merged_change = norm
     for device in recalled.quarantined:
         updates.eligibility.quarantine(of(device), now)
-    state.paused = recalled.paused
+    state.paused, state.changing = recalled.paused, recalled.changing
     for device, (standing, seconds) in recalled.standings.items():
         one = of(device)
         one.standing, one.rested_until = standing, now + seconds

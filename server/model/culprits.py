@@ -43,7 +43,7 @@ def sift(suspects: Sequence[str], merge: Callable[[Sequence[str]], T]) -> Sifted
 
 
 def _trials(suspects: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Nobody left out; then each one, in order; then the first two, four, eight, … of them."""
+    """The trials: nobody left out; then each one in order; then the first two, four, eight, …."""
     yield ()
     most = len(suspects) // 2
     if most:

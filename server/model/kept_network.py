@@ -17,6 +17,7 @@ from fededge import __version__
 from fededge.errors import DiskFullError
 from fededge.flat import Entry, Layout
 from fededge.model_spec import ModelSpec
+from fededge.models import announced_name
 from fededge.storage.files import replace_file
 from fededge.storage.sealed import read_sealed, sealed
 from fededge_server.model.network import Founded, NetworkRequest
@@ -62,5 +63,8 @@ def _path(folder: Path) -> Path:
 
 
 def _origin(wanted: NetworkRequest) -> str:
-    facts = (__version__, wanted.model, wanted.data, wanted.method, wanted.seed)
+    model = msgspec.structs.asdict(wanted.model)
+    model.pop("weights", None)  # numbers, which change nothing in the network
+    model["name"] = announced_name(wanted.model.name)  # a user's file may have changed
+    facts = (__version__, model, wanted.data, wanted.method, wanted.seed)
     return hashlib.sha256(msgspec.json.encode(facts)).hexdigest()

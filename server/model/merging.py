@@ -1,4 +1,4 @@
-"""From the accepted updates of a round to the next model: read, checked, rebased, combined.
+"""Makes the next model from a round's accepted updates: read, checked, rebased, combined.
 
 Whatever an accepted update holds, a merge never raises for it: the update is left out and named.
 """

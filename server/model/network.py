@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from fededge import methods, models
@@ -172,7 +173,8 @@ class Built:
     """The network where torch is."""
 
     def __init__(self, wanted: NetworkRequest) -> None:
-        spec = model_spec(wanted.model, wanted.data)
+        model = msgspec.structs.replace(wanted.model, name=models.load(wanted.model.name))
+        spec = model_spec(model, wanted.data)
         self.net = FlatModel(models.build_for(spec, wanted.seed), trains=False)
         methods.method(wanted.method).needs(self.net.module)
         self.founded = (

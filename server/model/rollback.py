@@ -54,7 +54,7 @@ class RollbackRequest:
         self.fulfil()
 
     def refused(self) -> str:
-        """Why the last request was refused; empty if it was not."""
+        """The reason why the last request was refused; empty if it was not."""
         try:
             return self.refusal.read_bytes()[:MOST_BYTES].decode("utf-8", "replace")
         except OSError:

@@ -16,6 +16,8 @@ __all__ = ["VersionEntry", "find", "list_versions"]
 class VersionEntry(Struct, frozen=True):
     """A version: its date in seconds since 1970, its participants, and whether its model is kept.
 
+    `pinned`: it is kept for ever, by order of an operator.
+
     `changes` are what an operator changed with it. `reports` are the participants' scalars; those
     of old versions are dropped.
     """
@@ -29,6 +31,7 @@ class VersionEntry(Struct, frozen=True):
     seconds: float | None
     restored: str
     kept: bool
+    pinned: bool = False
     changes: tuple[str, ...] = ()
     reports: dict[str, dict[str, float]] = {}
 
@@ -39,7 +42,11 @@ def list_versions(folder: Path) -> list[VersionEntry]:
     if not store.path.exists():
         raise StoreError(f"'{folder}' holds no journal: no run has begun there")
     changes, hashes = store.changes(), {one.version: one.sha256 for one in store.history()}
-    return [_entry(store, one, hashes[one.version], changes) for one in store.rounds()]
+    pins = store.pinned()
+    return [
+        _entry(store, one, hashes[one.version], changes, one.version in pins)
+        for one in store.rounds()
+    ]
 
 
 def find(folder: Path, name: str) -> VersionEntry:
@@ -54,7 +61,9 @@ def find(folder: Path, name: str) -> VersionEntry:
     return found[0]
 
 
-def _entry(store: Store, one: RoundRecord, sha256: str, changes: list[Change]) -> VersionEntry:
+def _entry(
+    store: Store, one: RoundRecord, sha256: str, changes: list[Change], pinned: bool
+) -> VersionEntry:
     said = (f"{c.kind}: {c.what}" for c in changes if c.round == one.rounds_done)
     return VersionEntry(
         version=one.version,
@@ -66,6 +75,7 @@ def _entry(store: Store, one: RoundRecord, sha256: str, changes: list[Change]) -
         seconds=one.seconds,
         restored=one.restored,
         kept=store.model(one.version).exists(),
+        pinned=pinned,
         changes=tuple(said),
         reports=one.reports,
     )

@@ -8,13 +8,13 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-
-import msgspec
+from pathlib import Path
 
 from fededge import methods
 from fededge.config import CoordinatorConfig
-from fededge.errors import DiskFullError
+from fededge.errors import ConfigError, DiskFullError
 from fededge.federated.robust import norm_of
+from fededge.federated.warm_start import StartWeights, read_weights
 from fededge.flat import Layout, Vector
 from fededge.method.base import State as MethodState
 from fededge.method.stack import Stack
@@ -23,13 +23,15 @@ from fededge.storage.files import replacing
 from fededge.storage.source import FileSource
 from fededge.wire import chunks, tensors
 from fededge.wire.encoding import Encoding
-from fededge.wire.messages import Manifest
+from fededge.wire.messages import Manifest, round_of
 from fededge.wire.source import Source
+from fededge_server.machine.settings import Settings, told
 from fededge_server.model.merging import Current
 from fededge_server.model.network import Founded, Network
-from fededge_server.store import Progress, Store
+from fededge_server.model.run_settings import agree, begins_anew
+from fededge_server.store import NewSettings, Progress, Store
 
-__all__ = ["Versions"]
+__all__ = ["Versions", "run_identity"]
 
 log = logging.getLogger("coordinator")
 
@@ -42,13 +44,15 @@ NOTHING = Progress(-1, "", "", None)
 class Versions:
     """The current version, and what all versions of a run have in common.
 
-    `state` is what the method's coordinator half remembers; `wall` is the time of day.
+    `settings` are those in force, and `config` has them. `state` is what the method's coordinator
+    half remembers; it began anew when `renewed` rounds were done. `wall` is the time of day.
     """
 
     config: CoordinatorConfig
     store: Store
     network: Network
     run: str
+    settings: Settings
     method: Stack
     encoding: Encoding
     spec: ModelSpec
@@ -56,6 +60,7 @@ class Versions:
     progress: Progress
     model: Vector
     state: MethodState
+    renewed: int = 0
     wall: Callable[[], float] = time.time
     _norm: tuple[str, float] | None = None
     _written: chunks.Payload | None = None
@@ -70,28 +75,77 @@ class Versions:
         wall: Callable[[], float] = time.time,
     ) -> Versions:
         """Go on from the version that the journal names, or make the first one."""
-        method, encoding = methods.method(config.method), Encoding.parse(config.transfer.encoding)
         spec, layout, model = founded
         run = store.fact("run") or uuid.uuid4().hex
         session = store.fact("session") or uuid.uuid4().hex[:16]
-        facts = _facts(config, run, method, encoding, spec, layout)
-        store.agree({**facts, "session": session})
-        progress, state = store.progress(), method.initial(layout)
+        progress = store.progress()
+        start = _start(config, store, founded, begun=progress is not None)  # before it is a run
+        store.agree({**run_identity(config, run, spec, layout), "session": session})
+        settings = agree(store, config, progress, wall())
+        config = settings.put_into(config)
+        method, encoding = methods.method(config.method), Encoding.parse(config.transfer.encoding)
+        state: MethodState = method.initial(layout)
         if progress is not None:
             model, state = store.load(progress.version, layout)
             log.info("resuming after round %d", progress.rounds_done)
         found = progress or NOTHING
         versions = cls(
-            config, store, network, run, method, encoding, spec, layout, found, model, state, wall
+            config,
+            store,
+            network,
+            run,
+            settings,
+            method,
+            encoding,
+            spec,
+            layout,
+            found,
+            model,
+            state,
+            store.renewed,
+            wall,
         )
-        if progress is None:
+        if progress is None and start is None:
             versions.advance(0, model, state, {}, None)
+        elif start is not None:
+            versions.advance(0, start.model, state, {}, None, begun_with=start.said)
         return versions
 
     def go_back(self, version: str) -> None:
-        """Make a version of an earlier one's model, with the method's state of then."""
-        model, state = self.store.load(version, self.layout)
-        self.advance(self.progress.rounds_done + 1, model, state, {}, None, version)
+        """Make a version of an earlier one's model, with the method's state of then.
+
+        If another method made that state, the method's own begins anew.
+        """
+        model, then = self.store.load(version, self.layout)
+        anew = round_of(version) < self.renewed
+        state: MethodState = self.method.initial(self.layout) if anew else then
+        settings = NewSettings(self.settings, "", True) if anew else None
+        self.advance(
+            self.progress.rounds_done + 1, model, state, {}, None, version, settings=settings
+        )
+
+    def take_effect(self, ordered: Settings) -> bool:
+        """Put ordered settings in force, in the journal first.
+
+        Returns:
+            True if a version of its own begins with them, because devices train by other terms.
+        """
+        progress, what = self.progress, told(self.settings, ordered)
+        config = ordered.put_into(self.config)
+        if ordered.job == self.settings.job:
+            new = NewSettings(ordered, what, False)
+            self.store.put_in_force(new, self.wall(), progress.rounds_done)
+            self.config, self.settings = config, ordered
+            return False
+        method, encoding = methods.method(ordered.method), Encoding.parse(ordered.transfer.encoding)
+        fresh = method.initial(self.layout)
+        renewed = begins_anew(self.method, method, self.state, fresh)
+        state = fresh if renewed else self.state
+        number, version = progress.rounds_done + 1, progress.version
+        new = NewSettings(ordered, what, renewed)
+        self.advance(number, self.model, state, {}, None, version, settings=new)
+        self.config, self.settings, self.method, self.encoding = config, ordered, method, encoding
+        return True
 
     @property
     def norm(self) -> float:
@@ -112,19 +166,27 @@ class Versions:
         reports: Mapping[str, Mapping[str, float]],
         seconds: float | None,
         restored: str = "",
+        *,
+        settings: NewSettings | None = None,
+        begun_with: str = "",
     ) -> None:
         """Evaluate a model, and make it the current version: on disk first.
 
         Args:
-            restored: the version that the model is of, if the run goes back to it.
+            restored: the version that the model is of, if it is the model of one.
+            settings: come into force with this version.
+            begun_with: of the first version: where its weights come from, if not from the seed.
         """
         sha256 = self.layout.sha256(model)
         version = f"{done:06d}-{sha256[:16]}"
         score = self.network.accuracy(model)
         progress = Progress(done, version, sha256, score, restored, self.wall())
         size = self.config.transfer.chunk_bytes
-        stored = self.store.advance(progress, self.layout, model, state, reports, seconds, size)
-        self._written = stored
+        self._written = self.store.advance(
+            progress, self.layout, model, state, reports, seconds, settings, begun_with, size
+        )
+        if settings is not None and settings.renewed:
+            self.renewed = done
         self.progress, self.model, self.state = progress, model, state
         shown = "" if score is None else f", global accuracy {score:.1%}"
         log.info("version %s from %d updates%s", version, len(reports), shown)
@@ -148,10 +210,11 @@ class Versions:
 
     def chunked(self) -> chunks.Payload:
         """The bytes that travel, cut and summed: a file that we wrote is not read for it."""
-        source = self.payload()
-        if self._written is not None and self._written.source == source:
-            return self._written
-        return chunks.Payload.of(source, self.config.transfer.chunk_bytes)
+        source, chunk_bytes = self.payload(), self.config.transfer.chunk_bytes
+        written = self._written
+        if written is None or (written.source, written.facts.chunk_bytes) != (source, chunk_bytes):
+            return chunks.Payload.of(source, chunk_bytes)
+        return written
 
     def manifest(self) -> Manifest:
         """How the bytes that travel are cut and checked."""
@@ -169,31 +232,43 @@ class Versions:
         return tensors.payload_limit(self.layout)
 
 
-def _facts(
+def _start(
+    config: CoordinatorConfig, store: Store, founded: Founded, begun: bool
+) -> StartWeights | None:
+    """The weights that a new run begins with; None for those of its seed.
+
+    Raises:
+        ConfigError: if they do not fit, or if this run has begun with others.
+    """
+    path = config.model.weights
+    if not path or (begun and not Path(path).exists()):  # they were read when it began
+        return None
+    start = read_weights(Path(path), founded.layout, founded.spec)
+    if not begun:
+        if start.doubt:
+            log.warning("%s", start.doubt, extra={"event": "weights-doubtful"})
+        return start
+    if store.history()[0].sha256 != founded.layout.sha256(start.model):
+        raise ConfigError(
+            f"model.weights is {path}, but the run in {store.folder} has begun without these "
+            "weights: leave them out to go on with it, or choose another state folder to begin a "
+            "new run"
+        )
+    return None
+
+
+def run_identity(
     config: CoordinatorConfig,
     run: str,
-    method: Stack,
-    encoding: Encoding,
     spec: ModelSpec,
     layout: Layout,
 ) -> dict[str, str]:
-    """The settings that must stay the same as long as a run lasts."""
+    """The facts that stay the same as long as a run lasts."""
     return {
         "run": run,
         "federation": config.federation,
-        "method": str(method),
         "seed": str(config.seed),
         "model": f"{spec.name}, head {spec.head}",
         "labels": ", ".join(spec.labels),
         "layout": layout.hash,
-        "encoding": str(encoding),
-        "transfer.chunk_bytes": str(config.transfer.chunk_bytes),
-        **_told("training", config.training),
-        **_told("robust", config.robust),
-        **{f"file of {name}": sha256 for name, sha256 in method.files.items()},
     }
-
-
-def _told(section: str, values: msgspec.Struct) -> dict[str, str]:
-    """A section of the configuration, key by key."""
-    return {f"{section}.{key}": str(value) for key, value in msgspec.structs.asdict(values).items()}

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from fededge_server.store.rows import score_of
+from fededge_server.store.rows import NewSettings, score_of
+from fededge_server.store.settings_tables import Role
 from fededge_server.store.store import AWAKE, Change, CheckedUpdate, Progress, Store
 
-__all__ = ["AWAKE", "Change", "CheckedUpdate", "Progress", "Store", "score_of"]
+__all__ = [
+    "AWAKE",
+    "Change",
+    "CheckedUpdate",
+    "NewSettings",
+    "Progress",
+    "Role",
+    "Store",
+    "score_of",
+]

@@ -57,7 +57,7 @@ class Journal:
         try:
             self._connection = self.connect(self.path)
         except sqlite3.Error as error:
-            raise self._told(error) from None
+            raise self._store_error(error) from None
         try:
             self._journal.executescript(SETTINGS)
             if not begun:
@@ -68,7 +68,7 @@ class Journal:
             self._marks.sync()
         except (sqlite3.Error, StoreError) as error:
             self.close_journal()
-            raise self._told(error) from None
+            raise self._store_error(error) from None
 
     def close_journal(self) -> None:
         if self._connection is not None:
@@ -130,7 +130,7 @@ class Journal:
                 journal.text_factory = _text
                 yield journal
         except (sqlite3.Error, UnicodeError) as error:
-            raise self._told(error) from None
+            raise self._store_error(error) from None
 
     def _check_format(self, journal: sqlite3.Connection) -> None:
         """Refuse a journal that can only be read after a migration, or by a newer version."""
@@ -234,7 +234,7 @@ class Journal:
                     self._write_seal()
             done = True
         except sqlite3.Error as error:
-            raise self._told(error) from None
+            raise self._store_error(error) from None
         finally:
             self._seal = self._seal if done else before
         if self._seal != before:
@@ -273,7 +273,7 @@ class Journal:
     def _rows(self, table: str, condition: str, *values: object) -> list[Row]:
         return self._journal.execute(f"SELECT * FROM {table} WHERE {condition}", values).fetchall()
 
-    def _told(self, error: Exception) -> StoreError:
+    def _store_error(self, error: Exception) -> StoreError:
         """One sentence for what SQLite or the operating system said."""
         if isinstance(error, StoreError):
             return error

@@ -16,26 +16,34 @@ from fededge._internal.suggestions import unknown
 from fededge.errors import RefusedError
 from fededge.wire.messages import Report
 from fededge_server.machine.fleet.orders import (
+    ApplyOrder,
     DeviceOrder,
     DrainOrder,
     ForgetOrder,
     Outcome,
     PauseOrder,
+    PinOrder,
     QuarantineOrder,
     ReleaseOrder,
     RestOrder,
     ResumeOrder,
     RevokeOrder,
+    UnpinOrder,
 )
 from fededge_server.machine.fleet.standings import ACTIVE, STANDINGS, Ordered, Standing
 from fededge_server.store.records import RecordTables
 
-__all__ = ["WRITES", "OrderTables", "read_paused", "read_standings"]
+__all__ = ["WRITES", "OrderTables", "read_paused", "read_pins", "read_standings"]
 
 KEPT_ORDERS = 10_000
 """Orders that the journal keeps, the newest."""
 
 PAUSED = "paused"
+DOOR = ("revoke", "release")
+"""The orders that the broker must hear of."""
+
+PINNED = "pinned"
+"""The fact with the names of the pinned versions, as JSON."""
 
 FLEET = "SELECT device, report FROM known LEFT JOIN accepted USING (device)"
 
@@ -73,6 +81,12 @@ class OrderTables(RecordTables):
             self._check_format(journal)
             rows = journal.execute("SELECT at, request FROM orders ORDER BY entry")
             return [(at, json.loads(text)) for at, text in rows]
+
+    def let_in(self) -> list[str]:
+        """The devices that were revoked and then released, as far back as the orders go."""
+        given = [(one["device"], one["order"]) for _, one in self.orders() if one["order"] in DOOR]
+        last, revoked = dict(given), {device for device, order in given if order == DOOR[0]}
+        return sorted(device for device in revoked if last[device] == DOOR[1])
 
     def fleet(self) -> dict[str, Report | None]:
         """The known devices, with each one's last accepted report; read as `history` is."""
@@ -181,6 +195,40 @@ class OrderTables(RecordTables):
         self._put("facts", "name", PAUSED, value)
         return True
 
+    def pin(self, order: PinOrder, at: float) -> Outcome:
+        version, pins = order.version, read_pins(self._journal)
+        self._check_version(version)
+        if version in pins:
+            return Outcome(False, f"{version} is pinned already")
+        if not self.kept(version):
+            raise RefusedError(f"the model of {version} was pruned: it cannot be pinned any more")
+        self._put("facts", "name", PINNED, json.dumps(sorted({*pins, version})))
+        return Outcome(True, f"{version} is pinned: its model is kept until `unpin`")
+
+    def unpin(self, order: UnpinOrder, at: float) -> Outcome:
+        version, pins = order.version, read_pins(self._journal)
+        self._check_version(version)
+        if version not in pins:
+            return Outcome(False, f"{version} is not pinned")
+        self._put("facts", "name", PINNED, json.dumps(sorted(pins - {version})))
+        return Outcome(True, f"{version} is pruned when it is not among the last ones any more")
+
+    def _check_version(self, version: str) -> None:
+        if not self._rows("rounds", "version = ?", version):
+            raise RefusedError(
+                f"there is no version '{version}'; `fededge versions list` shows them"
+            )
+
+    def kept(self, version: str) -> bool:
+        """True if a version's files are there; the store says so."""
+        raise NotImplementedError
+
+    def pinned(self) -> frozenset[str]:
+        """The versions that are never pruned, read as `history` is."""
+        with self._reading() as journal:
+            self._check_format(journal)
+            return read_pins(journal)
+
     @property
     def paused(self) -> bool:
         """True if no round begins, by order of an operator; read as `history` is."""
@@ -199,6 +247,11 @@ def read_paused(journal: sqlite3.Connection) -> bool:
     return bool(found and found[0])
 
 
+def read_pins(journal: sqlite3.Connection) -> frozenset[str]:
+    found = journal.execute("SELECT value FROM facts WHERE name = ?", (PINNED,)).fetchone()
+    return frozenset(json.loads(found[0])) if found else frozenset()
+
+
 WRITES: dict[type, Callable[[OrderTables, Any, float], Outcome]] = {
     DrainOrder: OrderTables.drain,
     RestOrder: OrderTables.rest,
@@ -208,5 +261,8 @@ WRITES: dict[type, Callable[[OrderTables, Any, float], Outcome]] = {
     ForgetOrder: OrderTables.forget,
     PauseOrder: OrderTables.pause,
     ResumeOrder: OrderTables.resume,
+    ApplyOrder: OrderTables.apply,
+    PinOrder: OrderTables.pin,
+    UnpinOrder: OrderTables.unpin,
 }
 """Writes each order down, and says what came of it."""

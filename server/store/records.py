@@ -35,6 +35,13 @@ class RoundRecord(NamedTuple):
 class RecordTables(JournalTables):
     """The table of rounds, read as a history."""
 
+    def run(self) -> str:
+        """The id of the run, read as `history` is."""
+        with self._reading() as journal:
+            self._check_format(journal)
+            row = journal.execute("SELECT value FROM facts WHERE name = 'run'").fetchone()
+        return "" if row is None else str(row[0])
+
     def rounds(self) -> list[RoundRecord]:
         """Every version with the round that made it, oldest first, read as `history` is."""
         with self._reading() as journal:

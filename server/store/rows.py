@@ -11,8 +11,17 @@ import msgspec
 
 from fededge.wire.messages import Report
 from fededge_server.machine.events import ACCURACY
+from fededge_server.machine.settings import Settings
 
-__all__ = ["Change", "CheckedUpdate", "Progress", "accuracies_in", "asked_in", "score_of"]
+__all__ = [
+    "Change",
+    "CheckedUpdate",
+    "NewSettings",
+    "Progress",
+    "accuracies_in",
+    "asked_in",
+    "score_of",
+]
 
 
 @dataclass(frozen=True)
@@ -38,6 +47,17 @@ class Change(NamedTuple):
     date: float
     kind: str
     what: str
+
+
+class NewSettings(NamedTuple):
+    """Settings that come into force, and the difference in one line; empty if there is none.
+
+    `renewed`: the method's own state begins anew with them.
+    """
+
+    settings: Settings
+    what: str
+    renewed: bool
 
 
 class CheckedUpdate(NamedTuple):

@@ -10,7 +10,7 @@ import sqlite3
 
 __all__ = ["FORMAT", "STEPS", "TABLES", "format_of"]
 
-FORMAT = 5
+FORMAT = 6
 """The journal's `user_version`. The first format left it at 0."""
 
 TABLES = {
@@ -69,6 +69,7 @@ TABLES = {
         until REAL NOT NULL,
         reason TEXT NOT NULL
     """,
+    "settings": "role TEXT PRIMARY KEY, text TEXT NOT NULL",
 }
 
 ASKED_BY_ENTRY = """
@@ -99,10 +100,13 @@ CREATE TABLE standings (
 );
 """
 
+SETTINGS = "CREATE TABLE settings (role TEXT PRIMARY KEY, text TEXT NOT NULL);\n"
+
 STEPS: dict[int, str] = {
     2: ASKED_BY_ENTRY,
     3: DATES_AND_CHANGES,
     4: ORDERS,
+    5: SETTINGS,
 }
 """For each older format, the statements that lead to the next one."""
 

@@ -35,7 +35,7 @@ BLOCK = 512
 
 
 class Seal(NamedTuple):
-    """How many transactions the journal has seen, and the sum of its rows' hashes."""
+    """The number of the journal's transactions, and the sum of its rows' hashes."""
 
     entries: int = 0
     total: int = 0
@@ -61,7 +61,7 @@ def _hash(table: str, row: Row) -> int:
 
 
 class Mark(Struct, frozen=True):
-    """Where a journal stood: its run, its newest version, and its seal."""
+    """A journal's state at a time: its run, its newest version, and its seal."""
 
     run: str
     rounds: int

@@ -33,7 +33,9 @@ from fededge.wire.chunks import CHUNK_BYTES, Payload
 from fededge.wire.messages import Manifest, Report
 from fededge_server.machine.facts import Recalled
 from fededge_server.store.journal import Connect
-from fededge_server.store.order_tables import OrderTables, read_paused, read_standings
+from fededge_server.store.order_tables import OrderTables, read_paused, read_pins, read_standings
+from fededge_server.store.rows import NewSettings
+from fededge_server.store.settings_tables import Role
 from fededge_server.store.spool import Spool
 from fededge_server.store.tables import AWAKE, Change, CheckedUpdate, Progress
 
@@ -100,6 +102,8 @@ class Store(OrderTables, Spool):
         state: Mapping[str, Vector],
         reports: Mapping[str, Mapping[str, float]],
         seconds: float | None,
+        settings: NewSettings | None = None,
+        begun_with: str = "",
         chunk_bytes: int = CHUNK_BYTES,
     ) -> Payload:
         """Make a new version the current one: its files first, then the entry that names them.
@@ -114,7 +118,7 @@ class Store(OrderTables, Spool):
             container.write(
                 remembered, {name: container.from_array(v) for name, v in state.items()}
             )
-        self.enter(progress, remembered.sha256, reports, seconds)
+        self.enter(progress, remembered.sha256, reports, seconds, settings, begun_with)
         facts = chunk_bytes, file.size, file.sha256, file.checksums
         return Payload.written(FileSource(path), *facts)
 
@@ -174,8 +178,15 @@ class Store(OrderTables, Spool):
         """All that an earlier process knew; `wall`: the time of day, for what an order limits."""
         with self._transaction() as journal:
             ordered, paused = read_standings(journal), read_paused(journal)
+            changing = bool(self._rows("settings", "role = ?", Role.ORDERED.value))
         left = {d: (o.at(wall), o.until - wall) for d, o in ordered.items()}
-        return replace(super().recall(), coming=self.coming(), standings=left, paused=paused)
+        return replace(
+            super().recall(),
+            coming=self.coming(),
+            standings=left,
+            paused=paused,
+            changing=changing,
+        )
 
     def _sweep_spool(self) -> None:
         """Forget accepted updates that are damaged: their senders have copies and are asked."""
@@ -195,13 +206,23 @@ class Store(OrderTables, Spool):
                 folder.rmdir()
 
     def prune(self, keep: int, also: Iterable[str] = ()) -> None:
-        """Remove the models of all but the last versions; the journal remembers them all."""
-        versions = {*also, *self.last_versions(keep)}
+        """Remove the models of all but the last and the pinned versions; the journal remembers all.
+
+        Args:
+            also: further versions to keep.
+        """
+        with self._transaction() as journal:
+            pins = read_pins(journal)
+        versions = {*also, *pins, *self.last_versions(keep)}
         kept = {path for version in versions for path in self.version_files(version)}
         self._checked &= versions
         for path in self.models.iterdir():
             if path not in kept:
                 path.unlink(missing_ok=True)
+
+    def kept(self, version: str) -> bool:
+        """True if a version's model and the method's state of then are there."""
+        return all(path.exists() for path in self.version_files(version))
 
     @property
     def free_bytes(self) -> int:

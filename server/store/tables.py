@@ -12,15 +12,16 @@ from fededge.wire.messages import Report
 from fededge_server.machine.events import Refuse
 from fededge_server.machine.facts import Recalled
 from fededge_server.machine.rounds.rollout import Plan
-from fededge_server.store.journal import Journal
 from fededge_server.store.rows import (
     Change,
     CheckedUpdate,
+    NewSettings,
     Progress,
     accuracies_in,
     asked_in,
     score_of,
 )
+from fededge_server.store.settings_tables import SettingsTables
 
 __all__ = ["AWAKE", "Change", "CheckedUpdate", "JournalTables", "Progress"]
 
@@ -57,7 +58,7 @@ ASKED = (
 )
 
 
-class JournalTables(Journal):
+class JournalTables(SettingsTables):
     """The journal's tables, read and written. `_pruned`: the round of the last pruning."""
 
     _pruned: int | None = None
@@ -126,8 +127,15 @@ class JournalTables(Journal):
         state_sha256: str,
         reports: Mapping[str, Mapping[str, float]],
         seconds: float | None,
+        settings: NewSettings | None = None,
+        begun_with: str = "",
     ) -> None:
-        """Write down a new version, whose files are on disk."""
+        """Write down a new version, whose files are on disk.
+
+        Args:
+            settings: begin with it.
+            begun_with: the weights of a run's first version, if they are not those of its seed.
+        """
         row = (
             progress.rounds_done,
             progress.version,
@@ -142,9 +150,14 @@ class JournalTables(Journal):
         )
         with self._transaction():
             self._add("rounds", *row)
-            if progress.restored:
+            if settings is not None:
+                self._enter_settings(settings, progress.date or 0.0, progress.rounds_done)
+            if progress.restored and not (settings and settings.what):
                 back = (progress.date or 0.0, "rollback", f"back to {progress.restored}")
                 self._add("changes", None, progress.rounds_done, *back)
+            if begun_with:
+                begun = (progress.date or 0.0, "warm start", begun_with)
+                self._add("changes", None, progress.rounds_done, *begun)
             self._compact(progress.rounds_done - KEPT_REPORTS)
 
     def _compact(self, number: int) -> None:

@@ -110,7 +110,7 @@ def reset_peak_memory_stats(device: Index = None) -> None:
 
 
 def empty_cache() -> None:
-    """Nothing is cached."""
+    """Do nothing: the device has no cache."""
 
 
 def default_generator() -> torch.Generator:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
+from fededge.broker import system_service
 from fededge.broker.mosquitto import password_matches
 from fededge.cli import main
+from fededge.cli.operation.unit_files import service_state
 from fededge.config import AgentConfig, CoordinatorConfig, load
 
 
@@ -140,3 +143,100 @@ def test_the_data_of_a_configuration(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "no source 'foldr'; did you mean 'folder'?" in complaint(
         ["agent", "--data", "foldr:images"], capsys
     )
+
+
+def test_a_whole_federation_is_made_by_one_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Run again, it keeps everything."""
+    command = ["init", "federation", "--federation", "gates", "--out", str(tmp_path)]
+    assert main([*command, "--broker", "broker.example"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("next: fededge coordinator")
+    config = load(tmp_path / "coordinator.toml", CoordinatorConfig, {})
+    assert (config.broker.host, config.broker.tls) == ("broker.example", True)
+    named = (config.signing_key, config.broker.ca, config.broker.certificate, config.broker.key)
+    assert all(Path(path).is_file() for path in named)
+    carried = {path.name for path in (tmp_path / "pki" / "enrolment").iterdir()}
+    assert carried == {"ca.crt", "enrol.crt", "enrol.key"}
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    before = {path: path.read_bytes() for path in files}
+    assert main([*command, "--broker", "broker.example"]) == 0
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    assert f"{tmp_path / 'coordinator.toml'}: kept as it is" in capsys.readouterr().out
+
+
+def test_a_written_configuration_finds_the_files_from_its_own_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert (
+        main(["init", "certificates", "--out", "pki"]) == main(["init", "key", "--out", "k"]) == 0
+    )
+    command = ["init", "coordinator", "--certificates", "pki", "--signing-key", "k/signing.key"]
+    assert main([*command, "--out", "doors/coordinator.toml"]) == 0
+    config = load(tmp_path / "doors" / "coordinator.toml", CoordinatorConfig, {})
+    assert Path(config.broker.ca) == tmp_path / "pki" / "ca.crt"
+    assert Path(config.signing_key) == tmp_path / "k" / "signing.key"
+
+
+@pytest.mark.parametrize(
+    ("path", "state"),
+    [
+        ("/etc/fededge/agent.toml", "/var/lib/fededge-agent"),
+        ("/etc/fededge/doors/coordinator.toml", "/var/lib/fededge-coordinator@doors"),
+        ("/etc/fededge/other.toml", "state"),
+        ("/srv/agent.toml", "state"),
+    ],
+)
+def test_the_configuration_of_a_service_names_its_state(path: str, state: str) -> None:
+    assert service_state(Path(path)) == state
+
+
+def test_a_configuration_can_be_read_whatever_the_umask_is(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        assert main(["init", "agent", "--out", str(tmp_path / "agent.toml")]) == 0
+    finally:
+        os.umask(before)
+    assert (tmp_path / "agent.toml").stat().st_mode & 0o777 == 0o644
+
+
+@pytest.fixture
+def mosquitto(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The machine's Mosquitto with an operator's file; systemctl does nothing."""
+    config = tmp_path / "mosquitto" / "mosquitto.conf"
+    config.parent.mkdir()
+    config.write_text("listener 1883\n")
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "systemctl").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\n')
+    (programs / "systemctl").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    monkeypatch.setattr(system_service, "CONFIG", config)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    return config
+
+
+def test_the_machines_mosquitto_gets_the_files(mosquitto: Path, tmp_path: Path) -> None:
+    """The operator's own file is kept, also when the command runs twice."""
+    command = ["init", "broker", "--devices", "gate-6", "--service"]
+    assert main([*command, "--out", str(tmp_path / "broker")]) == 0
+    made = (tmp_path / "broker" / "mosquitto.conf").read_text()
+    assert main([*command, "--port", "1884", "--out", str(tmp_path / "broker")]) == 0
+    assert "listener 1884" in mosquitto.read_text() != made
+    kept = mosquitto.with_name("mosquitto.conf.before-fededge")
+    assert kept.read_text() == "listener 1883\n"
+    assert (tmp_path / "asked").read_text().splitlines()[:2] == [
+        "enable mosquitto",
+        "restart mosquitto",
+    ]
+
+
+def test_a_machine_without_mosquitto_is_told_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(system_service, "CONFIG", tmp_path / "none" / "mosquitto.conf")
+    out = tmp_path / "broker"
+    said = complaint(["broker", "--devices", "a", "--service", "--out", str(out)], capsys)
+    assert "install Mosquitto" in said
+    assert not out.exists()

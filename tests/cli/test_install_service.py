@@ -196,3 +196,23 @@ def test_the_units_are_hardened(role: Any, gpu: bool, most: float, tmp_path: Pat
     assert found is not None, said
     assert float(found[1]) <= most
     assert "Unknown key" not in said
+
+
+def test_now_starts_it(
+    machine: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A start that fails is a sentence that names the log."""
+    systemctl = machine / "systemctl"
+    monkeypatch.setenv("PATH", f"{machine}:{os.environ['PATH']}")
+    systemctl.write_text(f'#!/bin/sh\necho "$@" >> {machine}/asked\n')
+    systemctl.chmod(0o755)
+    write_config(machine)
+    assert main(["install-service", "agent", "--now"]) == 0
+    asked = (machine / "asked").read_text().splitlines()
+    wanted = ["daemon-reload", "enable fededge-agent", "restart fededge-agent"]
+    assert [line for line in asked if line != "--version"] == wanted
+    systemctl.write_text("#!/bin/sh\necho 'no such unit' >&2\nexit 1\n")
+    capsys.readouterr()
+    assert main(["install-service", "agent", "--now"]) == 2
+    said = capsys.readouterr().err
+    assert "no such unit; see journalctl --unit fededge-agent" in said

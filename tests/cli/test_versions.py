@@ -16,7 +16,10 @@ from fededge.errors import StoreError
 from fededge.flat import FlatModel
 from fededge.models import build_for
 from fededge.predictor import Predictor
+from fededge_server.model.network import Network
 from fededge_server.model.version_list import find
+from fededge_server.model.versions import Versions
+from fededge_server.store import Store
 
 
 def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -36,7 +39,11 @@ def test_the_list_has_dates_participants_and_what_was_changed(
     assert (second["seconds"], second["kept"]) == (12.5, True)
     assert third["restored"] == second["version"]
     assert third["changes"] == [f"rollback: back to {second['version']}"]
-    assert second["version"] in said(capsys, "list", "--config", str(config))
+    listed = said(capsys, "list", "--config", str(config))
+    assert f"{third['version']}  rollback: back to {second['version']}" in listed
+    rows = [line for line in listed.splitlines() if "2027-" in line]
+    assert len(rows) == 3
+    assert max(map(len, rows)) <= 80
 
 
 def test_one_version_is_shown_with_its_participants(
@@ -59,6 +66,52 @@ def test_a_version_that_is_not_there_is_one_sentence(
         find(config.parent / "state", "00000")
 
 
+def test_a_pin_is_shown_and_ends(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = find(config.parent / "state", "000000")
+    words = ("--config", str(config))
+    assert said(capsys, "pin", "000000", *words).startswith(f"{first.version} is pinned: its model")
+    assert json.loads(said(capsys, "pin", "000000", *words, "--json")) == {
+        "changed": False,
+        "text": f"{first.version} is pinned already",
+    }
+    assert said(capsys, "list", *words).splitlines()[1].rstrip().endswith("pinned")
+    assert "pinned: its model is kept" in said(capsys, "show", "000000", *words)
+    said(capsys, "unpin", "000000", *words)
+    assert "pinned" not in said(capsys, "list", *words)
+    assert not main(["history", *words])
+    assert f"unpin {first.version}" in capsys.readouterr().out
+
+
+def test_a_new_run_begins_with_the_exported_weights(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exported, named in the file of a new coordinator, and listed there."""
+    path = tmp_path / "start.safetensors"
+    told = said(capsys, "export", "000001", "--config", str(config), "--weights", str(path))
+    second = find(config.parent / "state", "000001")
+    assert told == f"{path}: the weights of version {second.version}\n"
+    new = tmp_path / "new.toml"
+    text = config.read_text().replace('"state"', '"new"').replace('"gates"', '"doors"')
+    new.write_text(f'{text}weights = "start.safetensors"\n')
+    run = load(new, CoordinatorConfig)
+    store = Store(Path(run.state))
+    store.open()
+    network = Network(run.model, run.data, run.method, run.seed)
+    Versions.resume(run, store, network, network.start())
+    store.close()
+    shown = said(capsys, "list", "--config", str(new))
+    came = f"warm start: version {second.version} of federation gates, by start.safetensors"
+    assert f"000000-{second.sha256[:16]}  {came}" in shown
+    assert came in said(capsys, "show", "000000", "--config", str(new))
+    assert second.sha256 in said(capsys, "show", "000000", "--config", str(new))
+
+
+def test_an_export_goes_to_one_place(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["versions", "export", "--config", str(config)])
+    assert "one of the arguments --out --weights is required" in capsys.readouterr().err
+
+
 def test_rollback_is_asked_for_when_no_coordinator_runs(
     config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -77,6 +130,7 @@ def test_the_exported_version_gives_the_networks_own_probabilities(
     assert manifest["difference"] < 1e-4
     first = find(config.parent / "state", "000000")
     assert manifest["weights"] == first.sha256
+    assert manifest["run"] == Store(config.parent / "state").run() != ""
     wanted = load(config, CoordinatorConfig)
     net = FlatModel(build_for(model_spec(wanted.model, wanted.data), wanted.seed), trains=False)
     image = np.random.default_rng(3).integers(0, 256, (8, 8), dtype=np.uint8)

@@ -263,3 +263,17 @@ def test_every_key_of_a_template_is_true_when_its_comment_mark_is_removed(
     path.write_text("\n".join([head, *keys]))
     config = load(path, kind, {})
     assert config.broker.host == "localhost"
+
+
+def test_weights_are_a_path_beside_the_coordinators_file_and_nothing_for_an_agent(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "side.toml"
+    path.write_text('federation = "f"\nstate = "s"\n[model]\nweights = "start.safetensors"\n')
+    found = load(path, CoordinatorConfig).model.weights
+    assert found == str(tmp_path / "start.safetensors")
+    path.write_text(
+        'federation = "f"\nstate = "s"\ndevice = "box"\n[model]\nweights = "start.safetensors"\n'
+    )
+    with pytest.raises(ConfigError, match="an agent reads no weights, its coordinator does"):
+        load(path, AgentConfig)

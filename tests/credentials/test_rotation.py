@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 import subprocess
 from pathlib import Path
 
@@ -55,6 +56,15 @@ def verified(folder: Path, name: str, purpose: str = "sslclient") -> None:
     )
     keys = [subprocess.run(["openssl", *w], check=True, capture_output=True).stdout for w in ways]
     assert keys[0] == keys[1]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_a_new_key_belongs_to_the_owner_of_the_old_one(pki: Path) -> None:
+    """Mosquitto owns the broker's key, and starts with no other."""
+    os.chown(pki / "broker.key", 12345, 12346)
+    rotate("certificates", "--out", pki, "--devices", "broker")
+    there = (pki / "broker.key").stat()
+    assert (there.st_uid, there.st_gid, there.st_mode & 0o777) == (12345, 12346, 0o600)
 
 
 def test_only_what_expires_is_renewed(pki: Path) -> None:

@@ -210,7 +210,7 @@ def test_a_plugin_cannot_confuse_the_protocol(
 def test_an_unexpected_error_ends_the_trainer_and_the_next_turn_has_a_new_one(
     box: Callable[..., Device], tmp_path: Path
 ) -> None:
-    """Whatever it left behind (half a network, a GPU in an unknown state) is gone with it."""
+    """Its leftovers (half a network, a GPU in an unknown state) are gone with it."""
     mark = tmp_path / "failed"
     body = f"""
         mark = {str(mark)!r}

@@ -20,13 +20,14 @@ from fededge.methods import method
 from fededge.model_spec import ModelSpec
 from fededge.models import build_for, meta_network
 from fededge.wire import chunks, tensors
-from fededge.wire.messages import Manifest, State, Status, Training, decode, encode
+from fededge.wire.messages import Status, Training, decode, encode
 from fededge_agent.agent import Agent, Surroundings
 from fededge_agent.exporter.exports import DeviceExports
 from fededge_agent.machine.events import Abandoned, Cause, Prepared, Trained, TurnFailed, Unable
 from fededge_agent.trainer.turns import DeviceTurns
 from fededge_agent.worker import UNFIT
 from tests.pages import write_example
+from tests.states import made_state
 
 HERE = Surroundings(
     trainer=lambda config, store: DeviceTurns(config),
@@ -39,20 +40,11 @@ HASH = "ab" * 32
 FOREIGN = "some labels of the device's data are not the federation's: its own log names them"
 FEW = DataConfig(source="embedded", split="dirichlet:0.5", devices=40, index=0)
 MODEL = model_spec(ModelConfig(), DataConfig(source="embedded"))
-STATE = State(
+STATE = made_state(
     federation="gates",
-    run="run",
-    seed=0,
-    round=0,
-    rounds=1,
     phase="waiting",
-    version="000000-0123456789abcdef",
-    sha256=HASH,
     layout=Layout.of(meta_network(MODEL)).hash,
-    method="fedavg",
-    training=Training(1, 1, 0.1, 0.0, 0.0),
     model=MODEL,
-    manifest=Manifest(1, 1024, 10, HASH),
     deadline=0.0,
 )
 
@@ -119,6 +111,39 @@ def test_what_it_cannot_run_is_one_sentence_that_fits_into_a_status(
     assert sentence in unable.reason
     status = Status("ab" * 16, True, device="box", activity="unable", problem=unable.reason)
     assert decode(encode(status), Status) == status
+
+
+class StartedTrainer:
+    """Notes what the runner's start asks of a trainer."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def __getattr__(self, name: str) -> Callable[[], None]:
+        return lambda: self.asked.append(name)
+
+
+CUDA = {"hardware": HardwareConfig(device="cuda")}
+
+
+@pytest.mark.parametrize(
+    ("fields", "resting", "asked"),
+    [
+        ({}, False, ["start"]),
+        ({}, True, []),
+        (CUDA, False, ["start", "load_methods"]),
+        (CUDA, True, ["start", "load_methods", "stop"]),
+        ({"methods": ("own.py:Own",)}, True, ["start", "load_methods", "stop"]),
+    ],
+)
+def test_a_box_that_rests_starts_no_trainer_but_for_a_check(
+    tmp_path: Path, fields: dict[str, Any], resting: bool, asked: list[str]
+) -> None:
+    config = AgentConfig(federation="gates", device="box", state=str(tmp_path), **fields)
+    trainer: Any = StartedTrainer()
+    agent = Agent(config, Surroundings(trainer=lambda *_: trainer))
+    agent.runner.start(resting)
+    assert trainer.asked == asked
 
 
 def test_it_runs_the_file_that_its_operator_allows_and_no_other_version(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def full_broker(it: Patient) -> None:
 def old_broker(it: Patient) -> None:
     broker = it.stack.enter_context(Broker(it.folder / "old", "python"))
     it.values["broker"] = {"host": HOST, "port": broker.port}
-    it.box = renamed(it.box, patience=5.0)
+    it.box = renamed(it.box, timeout=5.0)
 
 
 def tls_forgotten(it: Patient) -> None:

@@ -22,9 +22,10 @@ from fededge.credentials import certificates as made
 from fededge.doctor import Box, Diagnosis, Subject, examine
 from fededge.model_spec import ModelSpec
 from fededge.transport.probing import GRANTED, Probing
-from fededge.wire.messages import Manifest, Presence, State, Training, encode
+from fededge.wire.messages import Manifest, Presence, State, encode
 from fededge.wire.topics import Topics
 from tests.mosquitto import enterable, free_port, running
+from tests.states import made_state
 
 DEVICES = ("gate-4", "gate-5", "gate-6", "gate-7", "gate-8", "gate-9")
 HOST = "127.0.0.1"
@@ -42,22 +43,14 @@ topic readwrite #
 def state(federation: str = "gates", **changes: Any) -> State:
     fields: dict[str, Any] = {
         "federation": federation,
-        "run": "run",
-        "seed": 0,
         "round": 3,
         "rounds": 10,
-        "phase": "open",
         "version": "000003-0123456789abcdef",
-        "sha256": 64 * "0",
-        "layout": 64 * "0",
-        "method": "fedavg",
-        "training": Training(1, 32, 0.1, 0.0, 0.0),
         "model": ModelSpec("lenet", ("car", "truck"), (1, 28, 28), (0.5,), (0.5,)),
         "manifest": Manifest(1, 256 * 1024, 1000, 64 * "0"),
-        "deadline": 60.0,
         "issued": int(1000 * time.time()),
     }
-    return State(**{**fields, **changes})
+    return made_state(**{**fields, **changes})
 
 
 @dataclass
@@ -157,7 +150,7 @@ class Patient:
     stack: contextlib.ExitStack
     values: dict[str, Any] = field(default_factory=dict)
     deep: bool = False
-    box: Box = field(default_factory=lambda: Box(clock=lambda: 0.0, patience=2.0))
+    box: Box = field(default_factory=lambda: Box(clock=lambda: 0.0, timeout=2.0))
 
     def __post_init__(self) -> None:
         self.values = {
@@ -236,7 +229,7 @@ def toml(values: Mapping[str, Any]) -> str:
 
 def renamed(box: Box, **changes: Any) -> Box:
     """The box with other answers."""
-    fields = {name: getattr(box, name) for name in ("wall", "clock", "free_bytes", "patience")}
+    fields = {name: getattr(box, name) for name in ("wall", "clock", "free_bytes", "timeout")}
     return Box(**{**fields, **changes})
 
 

@@ -263,6 +263,22 @@ def test_an_answer_of_another_ca_or_for_another_key_is_refused(desk: Desk) -> No
     assert "another CA" in one_sentence(desk.take())
 
 
+@pytest.mark.parametrize("field", ["certificate", "ca"])
+def test_a_certificate_with_a_key_of_an_unknown_kind_is_refused(desk: Desk, field: str) -> None:
+    desk.accept(desk.ask())
+    answer = json.loads(desk.answer.read_text())
+    der = x509.load_pem_x509_certificate(answer[field].encode()).public_bytes(
+        serialization.Encoding.DER
+    )
+    curve = bytes.fromhex("06082a8648ce3d030107")  # P-256
+    assert curve in der
+    text = base64.encodebytes(der.replace(curve, curve[:-1] + b"\x7f")).decode()
+    answer[field] = f"-----BEGIN CERTIFICATE-----\n{text}-----END CERTIFICATE-----\n"
+    desk.answer.write_text(json.dumps(answer))
+    assert "answer" in one_sentence(desk.take())
+    assert [path.name for path in desk.box.iterdir()] == ["gate-7.key"]
+
+
 def test_the_operator_names_the_ca_that_the_box_sees(desk: Desk) -> None:
     said = desk.accept(desk.ask())[1]
     shown = said.partition("the CA is ")[2].split()[0]

@@ -139,13 +139,13 @@ def test_a_kept_template_is_the_one_that_was_saved(
 def test_a_network_is_traced_once_and_again_for_other_labels(
     network: nn.Module, spec: ModelSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = Template.kept(tmp_path, network, spec)
+    path = Template.cached_file(tmp_path, network, spec)
     other = msgspec.structs.replace(spec, labels=tuple("xyz"))
     assert Template.load(path).spec == spec
-    assert Template.kept(tmp_path, network, other) == path
+    assert Template.cached_file(tmp_path, network, other) == path
     assert Template.load(path).spec == other
     monkeypatch.setattr(Template, "trace", None)
-    assert Template.kept(tmp_path, network, other) == path
+    assert Template.cached_file(tmp_path, network, other) == path
 
 
 def test_a_kept_template_has_no_weights(spec: ModelSpec, tmp_path: Path) -> None:

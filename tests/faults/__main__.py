@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import torch
 
+from tests.faults.day import run_day
 from tests.faults.oracle import BrokenError
 from tests.faults.schedules import hostile_seeds, run_scheduled, run_seed
 
@@ -24,10 +25,11 @@ def main() -> int:
     parser.add_argument("--replay", type=int, help="one seed, with a trace")
     parser.add_argument("--scheduled", action="store_true", help="rounds with a schedule")
     parser.add_argument("--hostile", action="store_true", help="only those with hostile devices")
+    parser.add_argument("--day", action="store_true", help="days of rounds without an end")
     options = parser.parse_args()
     torch.set_num_threads(1)
     logging.disable(logging.CRITICAL)
-    one = run_scheduled if options.scheduled else run_seed
+    one = run_day if options.day else run_scheduled if options.scheduled else run_seed
     if options.replay is not None:
         return replay(one, options.replay)
     last = options.first + options.seeds

@@ -123,6 +123,15 @@ class Disk:
             way = folder
         return self._content.get(there)
 
+    def sync(self, folder: Path) -> None:
+        """Make all of a folder durable, as after a while in which nobody wrote to it."""
+        self._names[str(folder)] = self._entries(str(folder))
+        for path in folder.iterdir():
+            if path.is_dir():
+                self.sync(path)
+            else:
+                self._content[path.stat().st_ino] = path.read_bytes()
+
     # Faults
 
     def power_cut(self, name: str) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fededge.errors import DiskFullError, RefusedError
 from fededge_server.api.requests import OrderRequest
 from fededge_server.machine.fleet.orders import (
+    ApplyOrder,
     DrainOrder,
     ForgetOrder,
     PauseOrder,
@@ -16,6 +17,8 @@ from fededge_server.machine.fleet.orders import (
     RestOrder,
     ResumeOrder,
 )
+from fededge_server.machine.settings import with_keys
+from fededge_server.model.run_settings import settings_of
 from fededge_server.store import Store
 from tests.faults.oracle import BrokenError
 from tests.faults.processes import CoordinatorService, KilledError
@@ -43,14 +46,28 @@ class Operator:
         device = rng.choice(self.world.names)
         orders: list[Any] = [DrainOrder(device), RestOrder(device, rng.choice((5.0, 60.0)))]
         orders += [QuarantineOrder(device), ForgetOrder(device), *[ReleaseOrder(device)] * 4]
-        return rng.choice([*orders, PauseOrder(), *[ResumeOrder()] * 2])
+        return rng.choice([*orders, PauseOrder(), *[ResumeOrder()] * 2, *[self._settings()] * 2])
+
+    def _settings(self) -> ApplyOrder:
+        """Other settings: some that devices train by, some that are the coordinator's alone."""
+        rng, before = self.world.rng, settings_of(self.world.coordinator.config)
+        values = {
+            "method": rng.choice((before.method, "fedavg", "scaffold")),
+            "training.lr": rng.choice((0.01, 0.02)),
+            "transfer.encoding": rng.choice((before.transfer.encoding, "bfloat16+delta")),
+            "transfer.chunk_bytes": rng.choice((before.transfer.chunk_bytes, 1024, 1 << 20)),
+            "rounds.deadline": rng.choice((before.rounds.deadline, 90.0)),
+        }
+        few = {k: v for k, v in values.items() if rng.random() < 0.5}
+        return ApplyOrder(with_keys(before, few))
 
     def settle(self) -> None:
         """All devices are released, and no pause is left: the run can end."""
         for order in (*map(ReleaseOrder, self.world.names), ResumeOrder()):
             self.give(order)
 
-    def give(self, order: Any) -> None:
+    def give(self, order: Any) -> bool:
+        """Give an order; True if it was acknowledged."""
         world = self.world
         world.count("order", f"{order.name} {getattr(order, 'device', '')}")
         world.oracle.ordering(order)
@@ -62,10 +79,11 @@ class Operator:
             with contextlib.suppress(KilledError):  # it is the command that is killed
                 answers.append(self._write(order))
         if not answers or isinstance(answers[0], RefusedError | DiskFullError):
-            return
+            return False
         if isinstance(answers[0], Exception):
             raise BrokenError(f"{order} led to {answers[0]!r}")
         world.oracle.gave(order)
+        return True
 
     def _ask(self, order: Any, answers: list[Any]) -> None:
         service = self.world.coordinator.service

@@ -15,7 +15,12 @@ import numpy as np
 
 from fededge.flat import Vector
 from fededge.wire.messages import Reply, Report
-from fededge_server.machine.fleet.orders import ForgetOrder, QuarantineOrder, ReleaseOrder
+from fededge_server.machine.fleet.orders import (
+    ForgetOrder,
+    QuarantineOrder,
+    ReleaseOrder,
+    RevokeOrder,
+)
 from fededge_server.store import Progress
 
 __all__ = ["BrokenError", "Merge", "Oracle"]
@@ -56,6 +61,7 @@ class Oracle:
     """Checks the invariants. If updates are folded, they may be for an earlier version.
 
     `excused` are updates whose file was damaged on the coordinator's disk: no other one has them.
+    So are those that an operator had dropped, or whose version was given up.
     `learnt` is each device's private state after the last update of its that was accepted; where
     files rot it may be one turn behind.
 
@@ -119,7 +125,9 @@ class Oracle:
             self.reports[turn] = report
             return
         known = self.reports.setdefault(turn, report)
-        _require(known == report, f"{turn} was trained again and differs")
+        few = report.scalars.items() <= known.scalars.items()  # the method may be another by now
+        same = few and known.manifest == report.manifest
+        _require(same, f"{turn} was trained again and differs")
 
     def claimed(self, report: Report) -> None:
         """A hostile device has sent a report."""
@@ -149,7 +157,8 @@ class Oracle:
         self.acknowledged.add(turn)
         over = {merge.base for merge in self.merges}
         if turn[1] in over and not self.folds:
-            _require(turn in self.merged, f"{turn} was acknowledged after a merge without it")
+            known = turn in self.merged or turn in self.excused
+            _require(known, f"{turn} was acknowledged after a merge without it")
 
     @property
     def outstanding(self) -> set[Turn]:
@@ -166,11 +175,15 @@ class Oracle:
         """An operator gives an order; it may be carried out and not be answered, or neither."""
         if isinstance(order, ReleaseOrder | ForgetOrder):
             self.barred.discard(order.device)
-        if not isinstance(order, QuarantineOrder | ForgetOrder):
+        if not isinstance(order, QuarantineOrder | RevokeOrder | ForgetOrder):
             return
         device = order.device
         # An acknowledgement that was sent before may still be on its way.
         self.excused |= {turn for turn in self.reports if turn[0] == device} - self.merged.keys()
+        self.strayed(device)
+
+    def strayed(self, device: str) -> None:
+        """A device may train a turn again, from other private state: all its reports count."""
         if device not in self.ordered:
             self.claims += [r for (d, _), r in self.reports.items() if d == device]
         self.ordered.add(device)
@@ -178,7 +191,7 @@ class Oracle:
     def gave(self, order: Any) -> None:
         """An order was acknowledged."""
         match order:
-            case QuarantineOrder(device):
+            case QuarantineOrder(device) | RevokeOrder(device):
                 self.barred.add(device)
             case ForgetOrder(device):
                 self.void |= {turn for turn in self.chosen if turn[0] == device}
@@ -245,8 +258,12 @@ class Oracle:
         _require(progress.version > before.version, "a version does not follow the one before")
         _require(progress.rounds_done == before.rounds_done + 1, "a round was left out")
         self.merges.append(Merge(before.version, progress.version, dict(read)))
+        if progress.restored == before.version:  # it begins with other settings
+            lost = self.outstanding
+            _require(not lost, f"{sorted(lost)} were acknowledged, and the settings changed")
+            return
         if progress.restored:  # what was trained from a version that is given up goes with it
-            self.excused |= self.outstanding
+            self.excused |= self.reports.keys() - self.merged.keys()
             self.went_back.append(progress.restored)
             return
         honest = read.keys() - self.hostile

@@ -24,6 +24,7 @@ from fededge.hardware.gate import Conditions, Gate, Verdict
 from fededge.methods import Private
 from fededge.storage import pieces
 from fededge.transport.session import Incoming, Will
+from fededge.wire.chunks import Payload
 from fededge.wire.encoding import Encoding
 from fededge.wire.messages import Manifest, Report, State
 from fededge_agent.agent import Agent, Surroundings
@@ -42,10 +43,12 @@ from fededge_server.executor import Command
 from fededge_server.machine import events as rounds
 from fededge_server.machine.facts import Recalled
 from fededge_server.machine.fleet.standings import Standing
+from fededge_server.machine.rounds.new_settings import SettingsChanged
+from fededge_server.machine.settings import Settings
 from fededge_server.model.network import Founded, Network
 from fededge_server.running import RunningCoordinator
 from fededge_server.shell import Coordinator
-from fededge_server.store import Progress, Store
+from fededge_server.store import Progress, Role, Store
 from tests.faults.network import Link, Packet
 from tests.faults.oracle import BrokenError
 from tests.faults.shares import shares
@@ -62,6 +65,7 @@ CLOSED_MINUTES = 3
 """Where rounds have hours, they are all but the first minutes of an hour."""
 
 MEANS = ("fedavg", "scaffold")
+OUT = (Standing.QUARANTINED, Standing.REVOKED)
 FULL = 2
 """SQLite's `synchronous`: every transaction is on disk when it ends."""
 
@@ -331,14 +335,17 @@ class CoordinatorService(Service):
                 self.moment = moment
             case rounds.MergeDone() | rounds.RolledBack():
                 self.made = self.process.clock()
+            case SettingsChanged(version=version):
+                world.count("settings changed", version)
+                self.made = self.process.clock() if version else self.made
             case rounds.Remember():
                 world.oracle.begun(seen.round, self.untimely)
                 known = store.recall(self.process.wall())
-                off = ordered_off(known, Standing.DRAINED, Standing.QUARANTINED)
+                off = ordered_off(known, Standing.DRAINED, *OUT)
                 world.oracle.chose(seen.version, seen.asked, off, known.paused)
             case rounds.Invite():
                 known = store.recall()
-                out = known.quarantined | ordered_off(known, Standing.QUARANTINED)
+                out = known.quarantined | ordered_off(known, *OUT)
                 world.oracle.asked(seen.device, out)
             case rounds.SendReply(device, reply) if reply.kind == "accepted":
                 taken = store.recall().accepted.get(device)
@@ -411,29 +418,34 @@ class WatchedStore(Store):
         self.read[device] = version, self.process.spooled(device, version).read_bytes()
         return super().update(version, device, *rest)
 
-    def advance(self, progress: Progress, layout: Layout, model: Vector, *rest: Any) -> None:
+    def advance(self, progress: Progress, layout: Layout, model: Vector, *rest: Any) -> Payload:
         merged = rest[1]
         read = {d: update for d, update in self.read.items() if d in merged}
         hashes = {d: (v, hashlib.sha256(data).hexdigest()) for d, (v, data) in read.items()}
         self.process.making = merged, hashes
         if self.measured and sum(scalars["examples"] > 0 for scalars in merged.values()) >= FEWEST:
             self.measure(layout, model, {d: data for d, (_, data) in read.items()})
-        super().advance(progress, layout, model, *rest)
+        written = super().advance(progress, layout, model, *rest)
         self.read = {}
         self.tell_version()
+        return written
 
     def measure(self, layout: Layout, model: Vector, updates: dict[str, bytes]) -> None:
         """Tell the oracle how much of the next model each device's update is."""
-        before, encoding = self.progress(), Encoding.parse(self.process.config.transfer.encoding)
+        before, encoding = self.progress(), Encoding.parse(self.in_force.transfer.encoding)
         assert before is not None
         base = self.load(before.version, layout)[0]
         vectors = {d: encoding.unpack(layout, data, base) for d, data in updates.items()}
         self.process.world.oracle.made_of(shares(base, model, vectors))
 
     @property
+    def in_force(self) -> Settings:
+        return self.settings()[Role.IN_FORCE]
+
+    @property
     def measured(self) -> bool:
         """True if the next model is exactly the weighted mean of the updates."""
-        config = self.process.config
+        config = self.in_force
         mean = config.robust.combine == "mean" and not config.robust.clip_norm
         return mean and config.method in MEANS and not config.rounds.folds
 

@@ -55,7 +55,7 @@ def ask_nobody_whom_it_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     real = Updates.verdict
 
     def verdict(self: Updates, one: Participant, report: Report, now: float) -> Reply | None:
-        """Whoever has an update of the version may send it."""
+        """Any device with an update of the version may send it."""
         reply = real(self, one, report, now)
         return None if reply is not None and "was not asked" in reply.reason else reply
 

@@ -186,7 +186,7 @@ def read_chunk(data: bytes) -> None:
         message = message[:4] + zlib.crc32(message[8:]).to_bytes(4, "little") + message[8:]
     piece = Assembly(FACTS, 0.0).take(message, 1.0)
     assert piece is not None
-    offset, content = piece
+    offset, content, _ = piece
     assert offset + len(content) <= len(PAYLOAD)
 
 

@@ -1,4 +1,4 @@
-"""Which GPU a build has code for, and what the compiled kernels lack."""
+"""The GPUs that a build has code for, and the code that the compiled kernels lack."""
 
 from __future__ import annotations
 

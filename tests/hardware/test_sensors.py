@@ -161,7 +161,7 @@ def test_no_share_without_time_and_none_beyond_all() -> None:
 
 
 def test_this_very_machine() -> None:
-    """Whatever it is, it answers, and its own process has taken some time."""
+    """Each machine gives an answer, and the test's own process has taken some time."""
     box = Sensors(nvidia=NvidiaCard())
     times = box.cpu_times()
     assert times is not None

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 
 import numpy as np
 import pytest
 
 import fededge
-from fededge._internal.processes import Child
 from tests import accelerator
 from tests.integration.conftest import Federation
 from tests.integration.test_federation import rounds_done
-from tests.trainers import trainer_of
+from tests.trainers import kill_in_turn
 
 pytestmark = pytest.mark.slow
 
@@ -36,26 +33,6 @@ def said(federation: Federation, device: str) -> str:
     return log.read_text() if log.exists() else ""
 
 
-def kill_trainer(federation: Federation, agent: Child, device: str, number: int) -> None:
-    """Kill the trainer process of an agent in its next training.
-
-    The agent says that it trains before the kernel lists the process, so the kill is tried again.
-    """
-    federation.wait_for(
-        lambda: said(federation, device).count("training from") > number, "a training"
-    )
-
-    def has_died() -> bool:
-        if said(federation, device).count("was killed by signal 9") > number:
-            return True
-        assert agent.pid is not None
-        if (victim := trainer_of(agent.pid)) is not None:
-            os.kill(victim, signal.SIGKILL)
-        return False
-
-    federation.wait_for(has_died, "its death")
-
-
 @pytest.mark.parametrize("method", FIVE)
 def test_cpu_accelerator_and_a_trainer_that_dies_twice(method: str, federation: Federation) -> None:
     coordinator = federation.coordinator(
@@ -67,8 +44,9 @@ def test_cpu_accelerator_and_a_trainer_that_dies_twice(method: str, federation: 
     federation.agent("cpu", index=0, devices=3)
     federation.agent("gpu", index=1, devices=3, hardware={"device": "emulated"})
     dying = federation.agent("dying", index=2, devices=3)
+    assert dying.pid is not None
     for number in range(KILLS):
-        kill_trainer(federation, dying, "dying", number)
+        assert kill_in_turn(dying.pid, lambda: said(federation, "dying"), number), dying.said(30)
     assert federation.ended(coordinator) == 0
     assert rounds_done(federation) == 3
     assert "emulated:0" in said(federation, "gpu")

@@ -274,14 +274,11 @@ def test_an_interrupted_run_goes_on_where_it_stood(federation: Federation) -> No
     assert rounds_done(federation) == 4
 
 
-def test_a_run_with_another_method_is_refused_with_the_difference(federation: Federation) -> None:
+def test_a_run_with_another_seed_is_refused_with_the_difference(federation: Federation) -> None:
     first = federation.coordinator(rounds={"min_devices": 5})
     federation.wait_for(lambda: "version" in first.said(), "the run to begin")
     first.terminate()
     assert federation.ended(first) == 0
-    second = federation.coordinator(rounds={"min_devices": 5}, method="fedprox(mu=0.5)")
+    second = federation.coordinator(rounds={"min_devices": 5}, seed=7)
     assert federation.ended(second) == 2
-    assert (
-        "begun with method = fedavg, the configuration now says method = fedprox(mu=0.5)"
-        in second.said()
-    )
+    assert "begun with seed = 0, the configuration now says seed = 7" in second.said()

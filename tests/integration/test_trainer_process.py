@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from functools import partial
 from pathlib import Path
 
@@ -11,7 +9,7 @@ import pytest
 
 from tests.integration.conftest import Federation
 from tests.integration.test_federation import rounds_done, versions
-from tests.trainers import children_of, maps_torch, soon, trainer_of
+from tests.trainers import children_of, kill_in_turn, maps_torch, soon, trainer_of
 
 pytestmark = pytest.mark.slow
 
@@ -43,15 +41,6 @@ def test_an_agent_never_has_torch_and_is_small_when_it_is_idle(federation: Feder
     assert resident_mb(pid) <= IDLE_MB
 
 
-def trained(federation: Federation, device: str) -> int:
-    log = federation.folder / device / "log.txt"
-    return log.read_text().count("training from") if log.exists() else 0
-
-
-def _trained_more(federation: Federation, count: int) -> bool:
-    return trained(federation, "box-0") > count
-
-
 def finished(folder: Path, name: str, federation: Federation, kills: int) -> str:
     """The last version of a run in which the trainer of one agent is killed so often."""
     run = Federation(
@@ -67,17 +56,11 @@ def finished(folder: Path, name: str, federation: Federation, kills: int) -> str
     pid = agents[0].pid
     assert pid is not None
     for kill in range(kills):
-        run.wait_for(partial(_trained_more, run, kill), "a training")
-        soon(lambda: False, 0.3)
-        victim = trainer_of(pid)
-        assert victim is not None
-        os.kill(victim, signal.SIGKILL)
+        assert kill_in_turn(pid, partial(agents[0].said, 1000), kill), agents[0].said(30)
     try:
         assert run.ended(coordinator) == 0
         assert rounds_done(run) == 3
         assert agents[0].pid == pid
-        if kills:
-            assert "was killed by signal 9" in (run.folder / "box-0" / "log.txt").read_text()
         return versions(run)[-1]
     finally:
         for child in run.children:

@@ -26,7 +26,7 @@ from fededge.methods import (
     absolute_paths,
     announced,
     method,
-    own_method,
+    plugin_method,
     references,
 )
 from fededge.methods.fedprox import FedProx
@@ -105,7 +105,7 @@ def test_relative_paths_are_seen_from_here_or_from_a_folder(
 
 def test_a_method_may_build_on_one_of_fededges(tmp_path: Path) -> None:
     text = "\n@dataclass(frozen=True)\nclass More(FedProx):\n    name: ClassVar[str] = 'more'\n"
-    kind = own_method(f"{written(tmp_path, HEAD + text)}:More")
+    kind = plugin_method(f"{written(tmp_path, HEAD + text)}:More")
     assert issubclass(kind, FedProx)
     assert sha256_of(FedProx) == ""
     assert len(sha256_of(kind)) == 64
@@ -215,7 +215,7 @@ def test_a_missing_file_is_one_sentence(tmp_path: Path) -> None:
 def test_an_operator_allows_a_file_and_nothing_else(tmp_path: Path, text: str) -> None:
     text = text.replace("FILE", str(written(tmp_path)))
     with pytest.raises(MethodError, match=r" is not of the form path/to/file.py:Name; "):
-        own_method(text)
+        plugin_method(text)
 
 
 # Exceptions and results of its coordinator half
@@ -352,7 +352,7 @@ def test_the_line_of_the_file_is_in_the_sentence(tmp_path: Path) -> None:
 def test_an_announced_method_is_made_of_the_file_that_has_its_hash(tmp_path: Path) -> None:
     """Two versions may be allowed at once; the coordinator's hash decides."""
     old, new = (
-        own_method(f"{written(tmp_path, HEAD + MINE + more, name=name)}:Mine")
+        plugin_method(f"{written(tmp_path, HEAD + MINE + more, name=name)}:Mine")
         for name, more in (("old.py", ""), ("new.py", "    nu: float = 1.0\n"))
     )
     for kind in (old, new):
@@ -361,7 +361,7 @@ def test_an_announced_method_is_made_of_the_file_that_has_its_hash(tmp_path: Pat
 
 
 def test_another_version_of_the_file_is_refused_with_both_hashes(tmp_path: Path) -> None:
-    ours = own_method(f"{written(tmp_path)}:Mine")
+    ours = plugin_method(f"{written(tmp_path)}:Mine")
     with pytest.raises(MethodError) as caught:
         announced("mine(mu=0.1)", {"mine": "ab" * 32}, [ours])
     assert str(caught.value) == (
@@ -371,7 +371,7 @@ def test_another_version_of_the_file_is_refused_with_both_hashes(tmp_path: Path)
 
 
 def test_a_method_that_is_not_allowed_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    ours = own_method(f"{written(tmp_path)}:Mine")
+    ours = plugin_method(f"{written(tmp_path)}:Mine")
     with pytest.raises(MethodError, match=r"^the federation's method 'other' is a plugin"):
         announced("other", {"other": sha256_of(ours)}, [ours])
     with pytest.raises(MethodError, match=r"methods = \[\"path/to/file.py:Name\"\]"):
@@ -381,7 +381,7 @@ def test_a_method_that_is_not_allowed_is_refused_with_what_to_do(tmp_path: Path)
 def test_no_file_stands_in_for_a_method_of_fededge(tmp_path: Path) -> None:
     with pytest.raises(MethodError, match="'fedprox' is a plugin"):
         announced("fedprox", {"fedprox": "ab" * 32}, [])
-    ours = own_method(f"{written(tmp_path)}:Mine")
+    ours = plugin_method(f"{written(tmp_path)}:Mine")
     with pytest.raises(MethodError, match="unknown method 'mine'"):
         announced("mine", {}, [ours])
 

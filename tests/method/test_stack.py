@@ -436,7 +436,7 @@ def _raise(*_: object) -> float:
 def test_a_report_that_a_method_of_ones_own_cannot_weigh_is_refused(
     hook: str, given: object
 ) -> None:
-    """Whatever its hooks raise or give: one device's numbers must not end a coordinator."""
+    """Its hooks may raise or give anything: one device's numbers must not end a coordinator."""
     stack = Stack((layer("mine", **{hook: given}),))
     with pytest.raises(WireError, match=r"the report's scalars are invalid \(mine"):
         stack.check(REPORT, HYPER)

@@ -11,6 +11,7 @@ from fededge.errors import ConfigError
 from fededge.model_spec import ModelSpec
 from fededge.models import CosineHead, build, heads
 from fededge.models.head import head_of
+from tests.zoo_network import zoo_network
 
 GREY = (1, 28, 28)
 FEATURES = np.random.default_rng(0).normal(size=(6, 5))
@@ -32,7 +33,7 @@ def test_every_head_has_its_parameters() -> None:
     shapes = {
         head: [
             (key, tuple(p.shape))
-            for key, p in build("lenet", 10, GREY, 0, head=head).head.named_parameters()
+            for key, p in zoo_network("lenet", 10, GREY, 0, head=head).head.named_parameters()
         ]
         for head in heads()
     }
@@ -46,7 +47,7 @@ def test_every_head_has_its_parameters() -> None:
 
 def test_the_body_does_not_depend_on_the_head() -> None:
     """The same seed gives the same body under each head, so that heads can be compared."""
-    bodies = [build("lenet", 10, GREY, 3, head=head).body.state_dict() for head in heads()]
+    bodies = [zoo_network("lenet", 10, GREY, 3, head=head).body.state_dict() for head in heads()]
     assert all(torch.equal(bodies[0][key], other[key]) for other in bodies for key in other)
 
 

@@ -21,6 +21,7 @@ from fededge.models.layer_fusion import (
     pooled_first,
 )
 from fededge.models.precision import channels_last
+from tests.zoo_network import zoo_network
 
 Order = Callable[[nn.Module], nn.Module]
 
@@ -225,7 +226,7 @@ def test_any_pooling_gives_the_same_bits(pool: nn.Module, quick: bool, side: int
 
 
 def test_parameters_are_shared_and_the_original_network_is_unchanged() -> None:
-    net = build("lenet", 10, (1, 28, 28), 0)
+    net = zoo_network("lenet", 10, (1, 28, 28), 0)
     before = [type(stage) for stage in net.body.children()]
     for other in (for_inference(net), pooled_first(net), for_training(net)):
         assert isinstance(other, Classifier)
@@ -256,10 +257,11 @@ def test_a_network_is_batch_independent_only_if_all_its_layers_are() -> None:
 
     shape = (3, 32, 32)
     assert all(
-        batch_independent(build(name, 10, shape, 0).body) for name in ("lenet", "cnn4", "mlpnet")
+        batch_independent(zoo_network(name, 10, shape, 0).body)
+        for name in ("lenet", "cnn4", "mlpnet")
     )
     assert not any(
-        batch_independent(build(name, 10, shape, 0).body) for name in ("resnet8", "alexnet32")
+        batch_independent(zoo_network(name, 10, shape, 0).body) for name in ("resnet8", "alexnet32")
     )
     assert not batch_independent(nn.Sequential(nn.ReLU(), Own()))
 

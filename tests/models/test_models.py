@@ -18,6 +18,7 @@ from fededge.models import Classifier, Preprocess, build, build_for, heads, name
 from fededge.models.base import redraw_
 from fededge.models.catalogue import IMAGES, TEXTS
 from fededge.models.zoo import IMAGE_NETWORKS, TEXT_NETWORKS
+from tests.zoo_network import zoo_network
 
 Shape = tuple[int, ...]
 
@@ -33,8 +34,8 @@ DROPOUT = ("alexnet32",)
 def make(name: str, shape: Shape = COLOUR, seed: int | None = 0, classes: int = 10) -> Classifier:
     """A network; one for texts has a vocabulary of 50 and takes 12 tokens."""
     if name in names("text"):
-        return build(name, classes, TEXT, seed, vocabulary=WORDS)
-    return build(name, classes, shape, seed)
+        return zoo_network(name, classes, TEXT, seed, vocabulary=WORDS)
+    return zoo_network(name, classes, shape, seed)
 
 
 def inputs(name: str, count: int, shape: Shape = COLOUR) -> Tensor:
@@ -191,7 +192,7 @@ def test_weights_depend_on_the_seed_alone(name: str) -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_without_a_seed_nothing_is_drawn_and_the_rest_is_the_same(name: str) -> None:
-    """What is drawn is zero; constants, such as the scales of a norm, are there."""
+    """Drawn numbers are zero; constants, such as the scales of a norm, are there."""
     first, second, blank = (make(name, seed=seed).state_dict() for seed in (3, 4, None))
     assert first.keys() == blank.keys()
     for key, tensor in blank.items():
@@ -271,7 +272,7 @@ def test_resnet18_is_torchvisions() -> None:
     """The same weights give the same logits as torchvision's own network."""
     models = pytest.importorskip("torchvision.models")
     theirs = models.resnet18(weights=None, num_classes=10).eval()
-    ours = build("resnet18", 10, (3, 64, 64), seed=0).eval()
+    ours = zoo_network("resnet18", 10, (3, 64, 64), seed=0).eval()
     weights = {k: v for k, v in theirs.state_dict().items() if not k.startswith("fc.")}
     ours.body.load_state_dict(weights)
     ours.head.load_state_dict(theirs.fc.state_dict())
@@ -284,7 +285,7 @@ def test_resnet18_begins_with_torchvisions_weights() -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(5)
         theirs = models.resnet18(weights=None, num_classes=1).state_dict()
-    ours = build("resnet18", 10, (3, 64, 64), seed=5).body.state_dict()
+    ours = zoo_network("resnet18", 10, (3, 64, 64), seed=5).body.state_dict()
     assert {*theirs} - {*ours} == {"fc.weight", "fc.bias"}
     assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
 

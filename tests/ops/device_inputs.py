@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["TOLERANCES", "moved", "normal", "rows", "spans"]
+__all__ = ["TOLERANCES", "assert_close", "assert_same_bits", "moved", "normal", "rows", "spans"]
 
 TOLERANCES = {torch.float64: 1e-10, torch.float32: 3e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 
@@ -35,6 +35,22 @@ def moved(arguments: list[Any], change: Callable[[Tensor], Tensor]) -> list[Any]
         else:
             out.append(change(a) if isinstance(a, Tensor) else a)
     return out
+
+
+def assert_same_bits(here: list[Any], there: list[Any]) -> None:
+    """The arguments of an op after it ran on the CPU and on a device."""
+    for a, b in zip(here, there, strict=True):
+        if isinstance(a, Tensor):
+            assert torch.equal(a, b.cpu())
+
+
+def assert_close(found: Iterable[Tensor], exact: Iterable[Tensor], kind: torch.dtype) -> None:
+    """A device's results for logits of this type, and those of float64."""
+    tolerance = TOLERANCES[kind]
+    for a, b in zip(found, exact, strict=True):
+        torch.testing.assert_close(
+            a.cpu().double(), b, rtol=tolerance, atol=tolerance, equal_nan=True
+        )
 
 
 def rows(n: int, c: int, kind: torch.dtype) -> dict[str, list[Any]]:

@@ -110,5 +110,5 @@ def compile_played(folder: Path) -> Played | str:
 
 
 def pointers(tensors: list[Tensor | None]) -> Tensor:
-    """Where these lie, for a function that takes many; null for None."""
+    """The addresses of these arrays, for a function that takes many; null for None."""
     return torch.tensor([0 if t is None else t.data_ptr() for t in tensors], dtype=torch.int64)

@@ -1,4 +1,4 @@
-"""Which implementation is chosen, what is said about it, and what the compiled module promises."""
+"""The choice of the implementation, its report, and the promises of the compiled module."""
 
 from __future__ import annotations
 

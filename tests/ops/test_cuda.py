@@ -9,7 +9,15 @@ import torch
 from torch import Tensor
 
 from fededge.ops import _backend
-from tests.ops.device_inputs import TOLERANCES, moved, normal, rows, spans
+from tests.ops.device_inputs import (
+    TOLERANCES,
+    assert_close,
+    assert_same_bits,
+    moved,
+    normal,
+    rows,
+    spans,
+)
 
 pytestmark = pytest.mark.skipif(_backend.CUDA.name != "cuda", reason=_backend.CUDA.reason)
 
@@ -25,9 +33,7 @@ def test_flat_vectors_give_the_bits_of_the_cpu(op: str, n: int) -> None:
     there = moved(here, lambda t: t.cuda())
     getattr(torch.ops.fededge, op)(*here)
     getattr(torch.ops.fededge, op)(*there)
-    for a, b in zip(here, there, strict=True):
-        if isinstance(a, Tensor):
-            assert torch.equal(a, b.cpu())
+    assert_same_bits(here, there)
 
 
 @pytest.mark.parametrize("kind", TOLERANCES)
@@ -38,12 +44,8 @@ def test_rows_agree_with_float64(op: str, n: int, c: int, kind: torch.dtype) -> 
     exact = moved(arguments, lambda t: t.double() if t.is_floating_point() else t)
     call = getattr(torch.ops.fededge, op)
     found, expected = call(*moved(arguments, Tensor.cuda)), call(*exact)
-    tolerance = TOLERANCES[kind]
-    for a, b in zip(found, expected, strict=True):
-        assert a.is_cuda
-        torch.testing.assert_close(
-            a.cpu().double(), b, rtol=tolerance, atol=tolerance, equal_nan=True
-        )
+    assert all(a.is_cuda for a in found)
+    assert_close(found, expected, kind)
 
 
 @pytest.mark.parametrize("c", [2, 10, 1500])

@@ -99,7 +99,7 @@ class Loss:
 
 
 def nobody() -> Tensor:
-    """Where a label outside of the classes will be put."""
+    """The place for a label outside of the classes."""
     return torch.tensor([torch.iinfo(torch.int64).min])
 
 

@@ -17,7 +17,7 @@ widths = pytest.mark.parametrize(("threads", "warp"), WIDTHS)
 
 
 def nobody() -> Tensor:
-    """Where a label outside of the classes will be put."""
+    """The place for a label outside of the classes."""
     return torch.tensor([torch.iinfo(torch.int64).min])
 
 

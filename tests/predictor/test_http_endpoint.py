@@ -336,6 +336,18 @@ def test_one_connection_serves_many_requests(server: Endpoint, pixels: np.ndarra
     assert statuses == [200, 400, 200]
 
 
+def test_headers_and_body_come_together(server: Endpoint, pixels: np.ndarray) -> None:
+    """On a kept-alive connection the second of two segments would wait 40 ms for the first."""
+    body = png(pixels)
+    head = f"POST / HTTP/1.1\r\nContent-Type: image/png\r\nContent-Length: {len(body)}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", server.server_port), 30) as link:
+        for _ in range(5):
+            link.sendall(head.encode() + body)
+            headers, _, answer = link.recv(1 << 16).partition(b"\r\n\r\n")
+            assert headers.startswith(b"HTTP/1.1 200")
+            assert json.loads(answer)["label"] in LABELS
+
+
 def test_requests_at_once_each_get_their_own_answer(
     server: Endpoint, colour: Maker, models: Path
 ) -> None:

@@ -82,7 +82,7 @@ def shared_fleet(pki: Path, own_methods: list[str], place: Place) -> Iterator[Fl
 
 @pytest.fixture
 def fleet(shared_fleet: Fleet) -> Iterator[Fleet]:
-    """No attack may end or restart an honest agent."""
+    """The fleet under attack; no attack may end or restart an honest agent."""
     processes = {device: child.pid for device, child in shared_fleet.agents.items()}
     yield shared_fleet
     for device, child in shared_fleet.agents.items():

@@ -78,8 +78,8 @@ def test_a_federation_runs_on_what_the_page_makes(made: Path) -> None:
 
 def test_the_secrets_are_for_their_owner(made: Path) -> None:
     secret = [*made.rglob("*.key"), *made.rglob("*.password"), made / "with-passwords/passwords"]
-    # certificates, those of boxes that enrol, signing, passwords, their hashes
-    assert len(secret) == 5 + 2 + 1 + 3 + 1
+    # certificates, those of boxes that enrol and the one they ask with, signing, passwords, hashes
+    assert len(secret) == 5 + 2 + 1 + 1 + 3 + 1
     assert [path for path in secret if path.stat().st_mode & 0o077] == []
 
 

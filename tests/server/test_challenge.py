@@ -59,6 +59,9 @@ class Empty:
     def standings(self) -> dict[str, Any]:
         return {}
 
+    def let_in(self) -> list[str]:
+        return []
+
     def sync_marks(self) -> None:
         pass
 

@@ -1,4 +1,4 @@
-"""Whatever an accepted update holds, a merge gives a finite model and names nobody honest."""
+"""An accepted update may hold anything: a merge gives a finite model and names nobody honest."""
 
 from __future__ import annotations
 

@@ -9,11 +9,14 @@ from typing import Any, cast
 
 import pytest
 
+from fededge.broker.dynamic_security import CONTROL, admission, denial
 from fededge.errors import DiskFullError, WireError
 from fededge.service.commands import unwatched
-from fededge.transport.session import Incoming
+from fededge.transport.session import Connected, Incoming
 from fededge.wire.messages import Reply, decode
+from fededge_server.api.requests import OrderRequest
 from fededge_server.machine.events import Evaluate, Note, RolledBack, SendReply
+from fededge_server.machine.fleet.orders import ReleaseOrder, RevokeOrder
 from fededge_server.machine.fleet.parts import PARTS, Part
 from fededge_server.model.merging import Merging
 from fededge_server.running import RunningCoordinator
@@ -263,3 +266,30 @@ def test_a_coordinator_that_stays_is_not_done_when_its_rounds_are() -> None:
         for process in world.processes:
             if process.service is not None:
                 process.service.abandon()
+
+
+def said_to_the_broker(world: World, about: str) -> list[bytes]:
+    """The coordinator's messages to the broker's plugin that name this device."""
+    link = world.coordinator.service and world.coordinator.service.link
+    assert link
+    sent = [packet.payload for packet in link.outgoing if packet.topic == CONTROL]
+    return [payload for payload in sent if about.encode() in payload]
+
+
+def test_the_broker_hears_of_a_release_that_nobody_could_tell_it(world: World) -> None:
+    """The orders were given while no coordinator ran."""
+    coordinator = running(world)
+    store = coordinator.parts.store
+    for order in (RevokeOrder("device-0"), ReleaseOrder("device-0"), RevokeOrder("device-1")):
+        store.order(order, 0.0)
+    coordinator.take(Connected())
+    assert said_to_the_broker(world, "device-0") == [admission("device-0")]
+    assert said_to_the_broker(world, "device-1") == [denial("device-1")]
+
+
+def test_a_release_that_changes_nothing_still_lets_the_device_in(world: World) -> None:
+    """The broker may deny a device that a restored journal takes for active."""
+    answers: list[Any] = []
+    running(world).take(OrderRequest(ReleaseOrder("device-0"), answers.append))
+    assert [answer.changed for answer in answers] == [False]
+    assert said_to_the_broker(world, "device-0") == [admission("device-0")]

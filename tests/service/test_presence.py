@@ -33,7 +33,7 @@ def holding(now: float = 100.0) -> Holder:
 
 
 def test_a_holder_is_not_alarmed_by_itself_by_the_gone_or_by_leftovers() -> None:
-    """What comes before the echo of our own presence was said before it, by a process of ours that
+    """A presence before the echo of our own was said before it, by a process of ours that
     was killed: the broker had kept it for our session.
     """
     holder = Holder(ME)

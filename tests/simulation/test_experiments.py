@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import hashlib
 import json
 import shlex
 import subprocess
@@ -26,14 +27,25 @@ from fededge.cli.experiments.simulated_run import run_with_progress
 from fededge.data import load, local
 from fededge.errors import ConfigError
 from fededge.federated.selection import choose
+from fededge.federated.warm_start import WeightsOrigin, write_weights
+from fededge.flat import as_numpy
 from fededge.methods import Hyper, Private
 from fededge.models import build_for
 from fededge.simulation.cost import turn_cost
 from fededge.simulation.experiment import Experiment
-from fededge.simulation.loop import SimulatedRound
+from fededge.simulation.loop import SimulatedRound, Simulation
 from fededge.simulation.plots import plot_comparison
 from fededge.simulation.presets import preset, presets
-from fededge.simulation.results import Result, as_csv, effort, final_means, read, summary, write
+from fededge.simulation.results import (
+    Result,
+    as_csv,
+    effort,
+    final_means,
+    read,
+    result_name,
+    summary,
+    write,
+)
 from fededge.simulation.runs import _mean_scalars, load_setup, run
 from fededge.training import Answer, Task
 from tests.pages import page, write_example
@@ -264,6 +276,37 @@ def test_simulate_writes_what_it_promises(tmp_path: Path, result: Result) -> Non
     written = json.loads(path.read_text())
     assert written.keys() >= {"method", "seed", "model_sha256", "rounds", "final"}
     assert written["model_sha256"] == result.model_sha256
+
+
+def test_a_simulation_begins_with_the_weights_of_a_file(
+    tmp_path: Path, result: Result, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its first model is the file's; the result is named by the file's content."""
+    setup = load_setup(result.experiment)
+    made = Simulation(setup)
+    spec, first = setup.spec, as_numpy(made.first) * np.float32(0.5)
+    origin = WeightsOrigin(
+        federation="f",
+        version="000007-0123456789abcdef",
+        sha256=made.layout.sha256(first),
+        labels=spec.labels,
+        mean=spec.mean,
+        std=spec.std,
+    )
+    weights, path = tmp_path / "start.safetensors", tmp_path / "out.json"
+    write_weights(weights, made.layout, first, origin)
+    assert np.array_equal(as_numpy(Simulation(setup, weights=weights).first), first)
+    flags = ["--rounds", "1", "--weights", str(weights), "--json", str(path)]
+    assert main(["simulate", *FLAGS, *flags]) == 0
+    written = json.loads(path.read_text())
+    assert written["model_sha256"] != result.model_sha256
+    used = written["experiment"]["weights_sha256"]
+    assert used == hashlib.sha256(weights.read_bytes()).hexdigest()
+    other = msgspec.structs.replace(result.experiment, weights=str(weights), weights_sha256=used)
+    assert result_name(other) != result_name(result.experiment)
+    capsys.readouterr()
+    assert main(["simulate", *FLAGS, "--model", "mlpnet", "--weights", str(weights)]) == 2
+    assert "do not fit the network of [model]: " in capsys.readouterr().err
 
 
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="auto takes the accelerator")

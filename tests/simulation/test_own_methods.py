@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from fededge._internal import own_files
 from fededge.cli import main
 from fededge.errors import MethodError
-from fededge.method import plugins as own
 from fededge.simulation import ProcessExecutor
 from fededge.simulation.experiment import Experiment
 from fededge.simulation.results import result_name
@@ -22,7 +22,7 @@ FLAGS = ["--limit=400", "--devices=4", "--participants=2", "--rounds=1", "--epoc
 
 def new_process() -> None:
     """Files are imported once in a process: forget them, as another process would not know them."""
-    own._import_file.cache_clear()
+    own_files.imported.cache_clear()
 
 
 def results(folder: Path) -> dict[str, str]:

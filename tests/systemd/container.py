@@ -15,7 +15,7 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -106,9 +106,11 @@ def _site_packages() -> list[Path]:
 class Container:
     """A machine that can be switched on, asked, and switched off like any other."""
 
-    def __init__(self, root: Path, log: Path) -> None:
+    def __init__(self, root: Path, log: Path, network: Sequence[str] = ()) -> None:
+        """`network`: flags of systemd-nspawn; by default the machine has no network."""
         self.root = root
         self.log = log
+        self.network = network or ("--private-network",)
         self._nspawn: subprocess.Popen[bytes] | None = None
 
     def copy_from(self, base: Path) -> None:
@@ -130,12 +132,20 @@ class Container:
 
     def boot(self) -> None:
         """Switch it on, and wait until all services of the boot have been started."""
+        self.switch_on()
+        self.wait_until_up()
+
+    def switch_on(self) -> None:
+        """Begin to boot."""
         command = ["systemd-nspawn", f"--directory={self.root}", "--register=no", "--keep-unit"]
-        command += ["--private-network", "--console=pipe", *self._binds(), "--boot"]
+        command += [*self.network, "--console=pipe", *self._binds(), "--boot"]
         with self.log.open("ab") as log:
             self._nspawn = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
+
+    def wait_until_up(self) -> None:
+        """Wait until all services of the boot have been started."""
         self.wait_for(self._is_up, "the machine to boot")
 
     def _is_up(self) -> bool:
@@ -152,13 +162,17 @@ class Container:
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
         """Run a command inside, as root."""
-        enter = ["nsenter", "--all", f"--target={self._leaders()[0]}", "env", "-i", *ENVIRONMENT]
         return subprocess.run(
-            [*enter, *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            self.inside(*command), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
 
+    def inside(self, *command: str) -> list[str]:
+        """The command line that runs a command inside, as root."""
+        enter = ["nsenter", "--all", f"--target={self._leaders()[0]}", "env", "-i", *ENVIRONMENT]
+        return [*enter, *command]
+
     def ask(self, *command: str) -> str:
-        """What a command inside says."""
+        """The output of a command inside."""
         return self.run(*command).stdout.strip()
 
     def do(self, *command: str) -> str:

@@ -345,7 +345,7 @@ def test_the_largest_chunk_passes(broker: Broker, opened: list[Session]) -> None
 def test_a_packet_larger_than_any_message_is_not_delivered(
     broker: Broker, opened: list[Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever limit the broker has: the reader has announced its own."""
+    """The broker may have any limit: the reader has announced its own."""
     monkeypatch.setattr(paho_client, "MAX_PACKET", 100_000)
     reader = started(opened, config(broker), "reader", "t")
     writer = started(opened, config(broker), "writer")

@@ -145,7 +145,7 @@ def test_a_manifest_that_contradicts_itself_or_is_too_large_is_refused(facts: Ma
         check_manifest(facts, 5000)
 
 
-def test_patience_grows_to_a_limit_and_any_chunk_restarts_the_wait() -> None:
+def test_the_wait_grows_to_a_limit_and_any_chunk_restarts_it() -> None:
     payload = some_bytes(2500)
     facts = chunks.manifest(payload, 1024)
     assembly = Assembly(facts, 0.0)

@@ -158,7 +158,7 @@ def test_the_times_are_those_that_hold() -> None:
     assert lost in round_
     assert f"up to {chunks.MAX_STALLED:.0f}" in round_
     assert f"After {turn.UNANSWERED:.0f} seconds (then" in round_
-    assert f"up to {turn.MOST_PATIENCE:.0f}" in round_
+    assert f"up to {turn.LONGEST_WAIT:.0f}" in round_
     kept = " ".join(section("What is retained, and until when").split())
     assert f"expires after {publisher.CHUNK_EXPIRY // 86_400} days" in kept
     assert f"Chunks of an update expire after {egress.CHUNK_EXPIRY // 3600} hours" in kept

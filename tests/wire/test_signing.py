@@ -54,6 +54,7 @@ OTHER: dict[str, Any] = {
     "quarantined": 1,
     "restored": "000001-9f86d081884c7d65",
     "resting": "the model is flat",
+    "renewed": 3,
     "issued": 1767225600001,
 }
 

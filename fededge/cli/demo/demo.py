@@ -28,6 +28,11 @@ examples:
 def add_to(parser: argparse.ArgumentParser) -> None:
     parser.description = TEXT
     parser.add_argument("--method", default="fedavg", help="how to train (default: fedavg)")
+    parser.add_argument(
+        "--model",
+        default="lenet",
+        help="a network: a name, FILE.py:NAME or torchvision:NAME (default: lenet)",
+    )
     parser.add_argument("--rounds", type=int, default=10, help="rounds to run (default: 10)")
     parser.add_argument("--agents", type=int, default=4, help="agent processes (default: 4)")
     parser.add_argument("--seed", type=int, default=0, help="seed of all randomness (default: 0)")
@@ -66,6 +71,7 @@ def run(options: argparse.Namespace) -> None:
             device=options.device,
             threads=options.threads,
             precision=options.precision,
+            model=options.model,
         )
     )
     if options.json is not None and not options.json.absolute().parent.is_dir():

@@ -62,6 +62,7 @@ class FleetOptions:
     device: str = "cpu"
     threads: int = 0
     precision: str = "float32"
+    model: str = "lenet"
 
     @property
     def hardware(self) -> dict[str, Any]:
@@ -75,6 +76,7 @@ class Fleet:
     def __init__(self, options: FleetOptions) -> None:
         self.options = options
         self.method = methods.absolute_paths(options.method, Path.cwd())
+        self.model = models.absolute_reference(options.model, Path.cwd())
         self.devices = [f"device-{index + 1}" for index in range(options.agents)]
         self.topics = Topics(FEDERATION)
 
@@ -109,8 +111,10 @@ class Fleet:
     def _check(self) -> None:
         """Refuse wrong options before anything is started."""
         options = self.options
-        model = ModelConfig()
-        methods.method(options.method).needs(models.probe_network(model.name, model.head))
+        models.check_configured(self.model)
+        method = methods.method(options.method)
+        if models.in_zoo(self.model):  # else the coordinator checks it
+            method.needs(models.probe_network(self.model, ModelConfig().head))
         for name, value, least in (("agents", options.agents, 1), ("rounds", options.rounds, 1)):
             if not least <= value <= 1000:
                 raise ConfigError(f"--{name} {value}: must be {least} to 1000")
@@ -147,12 +151,14 @@ class Fleet:
             "seed": options.seed,
             "rounds": {"count": options.rounds, "min_devices": options.agents},
             "data": {"source": options.source, "root": options.root},
+            "model": {"name": self.model},
         }
         self._write_config("coordinator", template(CoordinatorConfig, coordinator))
+        nets = (self.model,) if models.is_reference(self.model) else ()
         for index, device in enumerate(self.devices):
             data = msgspec.structs.asdict(self.data(index))
             own = tuple(methods.references(self.method))
-            agent = {**common, "device": device, "methods": own, "data": data}
+            agent = {**common, "device": device, "methods": own, "networks": nets, "data": data}
             self._write_config(device, template(AgentConfig, agent))
 
     def _write_config(self, name: str, text: str) -> None:

@@ -17,6 +17,7 @@ from fededge.cli.operation.audit import read_ledger
 from fededge.config import ModelConfig
 from fededge.data.local import device_examples, model_spec
 from fededge.export import ModelRegistry, predict, session
+from fededge.predictor.manifest import CURRENT, MODEL
 from fededge.training import Examples
 from fededge.wire.messages import Report, State, Status
 
@@ -141,12 +142,14 @@ def collect(fleet: Fleet) -> RunOutcome:
 
 
 def _device(fleet: Fleet, index: int) -> DeviceOutcome:
+    from fededge_agent.store.file_names import LEDGER
+
     state = fleet.device_folder(fleet.devices[index])
     spec = model_spec(ModelConfig(), fleet.data(index))
     data = device_examples(fleet.data(index), spec)
     models = ModelRegistry(state / "models")
     manifest = models.current()
-    path = models.folder / "current" / "model.onnx"
+    path = models.folder / CURRENT / MODEL
     return DeviceOutcome(
         fleet.devices[index],
         spec.labels,
@@ -154,7 +157,7 @@ def _device(fleet: Fleet, index: int) -> DeviceOutcome:
         None if manifest is None else manifest.accuracy,
         None if manifest is None else _onnx_accuracy(path, data),
         None if manifest is None else str(path),
-        read_ledger(state / "ledger.json"),
+        read_ledger(state / LEDGER),
     )
 
 

@@ -6,13 +6,17 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fededge.cli.operation.unit_files import service_state
 from fededge.errors import ConfigError
-from fededge.storage.files import make_folder, read_bounded, read_file, replace_file, write_public
+from fededge.storage.files import make_folder, read_bounded, read_file, write_public
 
 if TYPE_CHECKING:
     from fededge.enrolment.answer import EnrolmentAnswer, TrustedAnswer
 
 __all__ = ["add_to", "read_small"]
+
+SERVICES = Path("/etc/fededge")
+"""The folder whose agent.toml is that of the machine's one agent; one below it is an instance's."""
 
 TEXT = """\
 Enrol this box in a federation with certificates. Its private key is made here and never leaves it.
@@ -122,7 +126,8 @@ def _ask(options: argparse.Namespace, pem: bytes) -> bytes:
         certificate=str(folder / f"{ENROL}.crt"),
         key=str(folder / f"{ENROL}.key"),
     )
-    print(f"{options.device} is pending; accept it: fededge devices accept {options.device} …")
+    accept = f"fededge devices accept {options.device} …"
+    print(f"{options.device} is pending; accept it: {accept}", flush=True)
     return ask(broker, options.federation, read_request(pem), pem, options.wait)
 
 
@@ -141,11 +146,14 @@ def _take(folder: Path, key: Path, options: argparse.Namespace, data: bytes) -> 
     config = folder / "agent.toml"
     kept = config.exists()
     if not kept:
-        replace_file(config, _configuration(folder, facts, options.data).encode())
+        write_public(config, _configuration(config, facts, options.data).encode())
     print(f"{folder / facts.device}.crt: taken, for the key {fingerprint(own)}")
     print(f"{folder / 'ca.crt'}: the CA's fingerprint is {answer.ca_fingerprint}")
     print(f"{config}: {'kept as it is' if kept else 'made'}")
     print(f"next: fededge doctor --config {config}")
+    if service_state(config) != "state":
+        instance = "" if folder == SERVICES else f" --instance {folder.name}"
+        print(f"then: sudo fededge install-service agent{instance} --now")
 
 
 def _check_ca(folder: Path, answer: TrustedAnswer, wanted: str | None) -> None:
@@ -165,18 +173,19 @@ def _check_ca(folder: Path, answer: TrustedAnswer, wanted: str | None) -> None:
         )
 
 
-def _configuration(folder: Path, facts: EnrolmentAnswer, data: str) -> str:
+def _configuration(path: Path, facts: EnrolmentAnswer, data: str) -> str:
     from fededge.cli.operation.init import data_section
     from fededge.config import AgentConfig, template
 
+    folder = path.parent
     files = {"ca": "ca.crt", "certificate": f"{facts.device}.crt", "key": f"{facts.device}.key"}
     broker = {"host": facts.host, "port": facts.port, "tls": True}
     values = {
         "federation": facts.federation,
         "device": facts.device,
-        "state": "state",
+        "state": service_state(path),
         "broker": {**broker, **{name: str(folder / file) for name, file in files.items()}},
-        "data": data_section(data),
+        "data": data_section(data, written=True),
     }
     if facts.trusted_key:
         values["trusted_key"] = str(folder / "signing.pub")

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from fededge.config import BrokerConfig
-from fededge.enrolment.answer import LARGEST_ANSWER
+from fededge.enrolment.answer import read_answer
 from fededge.enrolment.request import LARGEST_REQUEST, EnrolmentRequest, read_request
 from fededge.errors import ConfigError, RefusedError, TransportError
 from fededge.transport.probing import GRANTED, Probing
@@ -35,7 +35,10 @@ MOST_HEARD = 1000
 def ask(
     broker: BrokerConfig, federation: str, request: EnrolmentRequest, pem: bytes, seconds: float
 ) -> bytes:
-    """Publish the request and wait for an answer; RefusedError if none comes in time."""
+    """Publish the request and wait for an answer; RefusedError if none comes in time.
+
+    Answers for another key do not count: the broker may keep that of an earlier box of this name.
+    """
     topics, deadline = Topics(federation), time.monotonic() + seconds
     while (left := deadline - time.monotonic()) > 0:
         with Probing(broker, min(left, CONNECTED)) as line:
@@ -45,9 +48,9 @@ def ask(
             code = line.publish(topics.enrolment(request.device, "request"), pem, retain=True)
             if code >= GRANTED:
                 raise RefusedError(f"the broker takes no requests for federation '{federation}'")
-            line.listen(CONNECTED, _any_answer(line))
+            line.listen(CONNECTED, lambda: any(_fits(one.payload, request) for one in line.heard))
             for heard in line.heard:
-                if 0 < len(heard.payload) <= LARGEST_ANSWER:
+                if _fits(heard.payload, request):
                     line.publish(topics.enrolment(request.device, "request"), b"", retain=True)
                     return heard.payload
     raise RefusedError(
@@ -56,8 +59,13 @@ def ask(
     )
 
 
-def _any_answer(line: Probing) -> Callable[[], bool]:
-    return lambda: any(heard.payload for heard in line.heard)
+def _fits(payload: bytes, request: EnrolmentRequest) -> bool:
+    """True if this is a whole answer for the box's own key."""
+    try:
+        read_answer(payload, request.device, request.key)
+    except ConfigError:
+        return False
+    return True
 
 
 # At the operator

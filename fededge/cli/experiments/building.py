@@ -20,6 +20,7 @@ from fededge.errors import ConfigError, WireError
 from fededge.hardware import Hardware, choose
 from fededge.simulation.experiment import Experiment
 from fededge.simulation.presets import preset
+from fededge.storage.files import stream_sha256
 from fededge.wire.encoding import Encoding
 
 if sys.version_info >= (3, 11):
@@ -53,12 +54,29 @@ def experiment(
     except WireError as error:
         raise ConfigError(str(error)) from None
     method = methods.method(made.method)
-    method.needs(models.probe_network(made.model, made.head))
+    models.check_configured(made.model)
+    if models.in_zoo(made.model):  # else it is checked when the network is built
+        method.needs(models.probe_network(made.model, made.head))
     if not 1 <= options.workers <= 256:
         raise ConfigError(f"--workers {options.workers}: must be 1 to 256")
     taken = _hardware(made.device, made.threads, made.precision)
     used = {"device": taken.device, "precision": taken.precision.value}
+    if made.weights:
+        path = Path(made.weights).expanduser().absolute()
+        used |= {"weights": str(path), "weights_sha256": _sha256(path)}
+    if models.is_reference(made.model):
+        used["model_file"] = models.load(made.model).rpartition("@")[2]
     return msgspec.structs.replace(made, method_files=method.files, **used)
+
+
+@cache
+def _sha256(path: Path) -> str:
+    """The hash of the file of weights: a result holds for this content, not for its name."""
+    try:
+        with path.open("rb") as file:
+            return stream_sha256(file)
+    except OSError as error:
+        raise ConfigError(f"--weights {path}: cannot be read ({error.strerror})") from None
 
 
 @cache
@@ -109,13 +127,17 @@ def settings(path: Path | None, *more: str) -> dict[str, Any]:
     if path is None:
         return {}
     values = _read(path)
-    known = {*Experiment.__struct_fields__, *more} - {"method_files"}
+    known = {*Experiment.__struct_fields__, *more}
+    known -= {"method_files", "model_file", "weights_sha256"}
     for key in values.keys() - known:
         raise ConfigError(f"{path}: {unknown('setting', key, known)}")
     if isinstance(values.get("method"), str):
         values["method"] = methods.absolute_paths(values["method"], path.parent)
-    if isinstance(values.get("root"), str) and values["root"]:
-        values["root"] = str(path.absolute().parent / Path(values["root"]).expanduser())
+    if isinstance(values.get("model"), str):
+        values["model"] = models.absolute_reference(values["model"], path.parent)
+    for key in ("root", "weights"):
+        if isinstance(values.get(key), str) and values[key]:
+            values[key] = str(path.absolute().parent / Path(values[key]).expanduser())
     return values
 
 

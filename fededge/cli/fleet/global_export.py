@@ -1,4 +1,4 @@
-"""The export of a global model: a version of a run as an ONNX file with its manifest."""
+"""The export of a global model: as an ONNX file with its manifest, or as weights for a new run."""
 
 from __future__ import annotations
 
@@ -6,17 +6,20 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
+
 from fededge._internal.lazy_torch import torch
-from fededge.config import CoordinatorConfig
+from fededge.config import CoordinatorConfig, ModelConfig
 from fededge.data.local import evaluation_set, model_spec
 from fededge.errors import StoreError, WireError
 from fededge.export import ModelManifest, ModelRegistry, Origin, Template, make_candidate
 from fededge.export.tracing import examples
+from fededge.federated.warm_start import WeightsOrigin, write_weights
 from fededge.flat import FlatModel, Layout, Vector
-from fededge.models import build_for
+from fededge.models import build_for, load
 from fededge.wire import tensors
 
-__all__ = ["export_version"]
+__all__ = ["export_version", "export_weights"]
 
 
 class VersionFacts(Protocol):
@@ -40,7 +43,7 @@ DEVICE = "coordinator"
 
 
 def export_version(
-    config: CoordinatorConfig, entry: VersionFacts, path: Path, folder: Path
+    config: CoordinatorConfig, entry: VersionFacts, path: Path, folder: Path, run: str
 ) -> ModelManifest:
     """Write a version of the global model into a folder, as agents write personal ones.
 
@@ -49,20 +52,49 @@ def export_version(
         entry: what the journal has of the version.
         path: the file of its model.
         folder: a new or empty folder.
+        run: the run's id.
 
     Raises:
         ExportError: if ONNX Runtime and torch differ; nothing is written then.
     """
     if folder.exists() and any(folder.iterdir()):
         raise StoreError(f"--out {folder}: it is not empty; choose another folder")
-    spec = model_spec(config.model, config.data)
+    spec = model_spec(_announced(config.model), config.data)
     net = FlatModel(build_for(spec, config.seed), trains=False)
     net.swap(torch.from_numpy(_read(path, entry, net.layout)))
     judged = config.data.source != "none"
     inputs = evaluation_set(config.data, spec).x if judged else examples(spec, COMPARED)
     template = Template.trace(net.module, spec)
-    candidate = make_candidate(net, template, _origin(config, entry), inputs[:COMPARED])
+    candidate = make_candidate(net, template, _origin(config, entry, run), inputs[:COMPARED])
     return ModelRegistry(folder).publish(candidate)
+
+
+def export_weights(
+    config: CoordinatorConfig, entry: VersionFacts, path: Path, target: Path
+) -> None:
+    """Write a version's weights as a file that a new run can begin with.
+
+    Args:
+        config: the coordinator's.
+        entry: what the journal has of the version.
+        path: the file of its model.
+        target: is replaced if it is there.
+    """
+    spec = model_spec(_announced(config.model), config.data)
+    layout = FlatModel(build_for(spec, config.seed), trains=False).layout
+    origin = WeightsOrigin(
+        federation=config.federation,
+        version=entry.version,
+        sha256=entry.sha256,
+        labels=spec.labels,
+        mean=spec.mean,
+        std=spec.std,
+    )
+    write_weights(target, layout, _read(path, entry, layout), origin)
+
+
+def _announced(model: ModelConfig) -> ModelConfig:
+    return msgspec.structs.replace(model, name=load(model.name))
 
 
 def _read(path: Path, entry: VersionFacts, layout: Layout) -> Vector:
@@ -79,11 +111,12 @@ def _read(path: Path, entry: VersionFacts, layout: Layout) -> Vector:
     return model
 
 
-def _origin(config: CoordinatorConfig, entry: VersionFacts) -> Origin:
+def _origin(config: CoordinatorConfig, entry: VersionFacts, run: str) -> Origin:
     return Origin(
         federation=config.federation,
         device=DEVICE,
         method=config.method,
+        run=run,
         version=entry.version,
         round=entry.round,
         accuracy=entry.accuracy,

@@ -13,7 +13,8 @@ __all__ = ["add_to"]
 
 TEXT = """\
 Show the rounds that a federation has done, with accuracies, durations and participants, and the
-orders that its operator has given. Run it on the coordinator's machine.
+orders that its operator has given, and the settings that changed. Run it on the coordinator's
+machine.
 
 examples:
   fededge history --config coordinator.toml
@@ -49,14 +50,25 @@ def _show(history: Any) -> None:
 
     table = Table()
     for name in ("rounds done", "date", "version", "accuracy", "devices", "their mean", "took"):
-        table.add_column(name)
+        table.add_column(name, no_wrap=name == "version")
     for one in history.rounds:
         table.add_row(*_cells(one))
     console = Console(highlight=False, markup=False, emoji=False)
     console.print(table)
-    for order in history.orders:
-        device = f" {order['device']}" if "device" in order else ""
-        console.print(f"{_date(order['at'])}  {order['order']}{device}")
+    said = [(order["at"], _order(order)) for order in history.orders]
+    said += [(one.date, _change(one)) for one in history.changes if one.kind == "settings"]
+    for at, text in sorted(said):
+        console.print(f"{_date(at)}  {text}", soft_wrap=True)
+
+
+def _order(order: dict[str, Any]) -> str:
+    about = order.get("device") or order.get("version") or ""
+    reason = f": {order['reason']}" if order.get("reason") else ""
+    return f"{order['order']} {about}".rstrip() + reason
+
+
+def _change(one: Any) -> str:
+    return f"from the version after {one.round} rounds on: {one.what}"
 
 
 def _date(seconds: float) -> str:

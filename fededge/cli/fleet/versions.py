@@ -1,4 +1,4 @@
-"""`fededge versions`: list, show, roll back to and export the versions of a federation's model."""
+"""`fededge versions`: list, show, roll back to, pin and export versions of a federation's model."""
 
 from __future__ import annotations
 
@@ -21,21 +21,25 @@ __all__ = ["add_to"]
 
 TEXT = """\
 List the versions of a federation's model with their dates, accuracies and participants, continue
-from an earlier one, or export one as ONNX. Run it on the coordinator's machine; the coordinator may
-run or not.
+from an earlier one, keep one for good, or export one: as ONNX, or as weights that a new run begins
+with. Run it on the coordinator's machine; the coordinator may run or not.
 
 examples:
   fededge versions list --config coordinator.toml
   fededge versions show 000041 --config coordinator.toml --json
   fededge versions rollback 000041 --config coordinator.toml
+  fededge versions pin 000041 --config coordinator.toml
   fededge versions export --config coordinator.toml --out model
+  fededge versions export 000041 --config coordinator.toml --weights start.safetensors
 """
 
 ACTIONS = {
     "list": "all versions, oldest first",
     "show": "one version with its participants; by default the newest",
     "rollback": "continue from a version; by default the last good one",
-    "export": "write a version as ONNX with its manifest, compared with torch",
+    "pin": "never prune a version's model; by default the newest",
+    "unpin": "prune it like any other's",
+    "export": "write a version as ONNX, compared with torch, or as weights for a new run",
 }
 
 
@@ -49,8 +53,15 @@ def add_to(parser: argparse.ArgumentParser) -> None:
                 "version", nargs="?", default="", metavar="VERSION", help="or how it begins"
             )
         if name == "export":
-            action.add_argument(
-                "--out", type=Path, required=True, metavar="FOLDER", help="an empty or new folder"
+            to = action.add_mutually_exclusive_group(required=True)
+            to.add_argument(
+                "--out", type=Path, metavar="FOLDER", help="ONNX, in an empty or new folder"
+            )
+            to.add_argument(
+                "--weights",
+                type=Path,
+                metavar="FILE",
+                help="safetensors, for `weights` in the [model] of a new run",
             )
         action.add_argument(
             "--config", type=Path, required=True, metavar="FILE", help="the coordinator's TOML file"
@@ -66,6 +77,8 @@ def run(options: argparse.Namespace) -> None:
         "list": _list,
         "show": _show,
         "rollback": _roll_back,
+        "pin": _pin,
+        "unpin": _pin,
         "export": _export,
     }
     actions[options.action](load(options.config, CoordinatorConfig), options)
@@ -78,13 +91,17 @@ def _list(config: CoordinatorConfig, options: argparse.Namespace) -> None:
     if options.json:
         _print_json([msgspec.structs.replace(entry, reports={}) for entry in entries])
         return
-    table = Table()
-    for name in ("version", "date", "accuracy", "participants", "seconds", ""):
+    table = Table(box=None, padding=(0, 2, 0, 0))  # 80 columns are enough
+    for name in ("version", "date", "accuracy", "devices", "seconds", ""):
         words = name in ("version", "date", "")
-        table.add_column(name, justify="left" if words else "right", no_wrap=name == "version")
+        table.add_column(name, justify="left" if words else "right", no_wrap=True)
     for entry in entries:
-        table.add_row(*_cells(entry), _remarks(entry))
-    Console(highlight=False, markup=False, emoji=False).print(table)
+        table.add_row(*_cells(entry), _mark(entry))
+    console = Console(highlight=False, markup=False, emoji=False)
+    console.print(table)
+    for entry in entries:
+        for change in entry.changes:
+            console.print(f"{entry.version}  {plain(change)}", soft_wrap=True)
 
 
 def _cells(entry: Any) -> tuple[str, ...]:
@@ -96,12 +113,14 @@ def _cells(entry: Any) -> tuple[str, ...]:
 def _date(entry: Any) -> str:
     if entry.date is None:
         return "unknown"
-    return datetime.fromtimestamp(entry.date).isoformat(" ", "seconds")
+    return datetime.fromtimestamp(entry.date).isoformat(" ", "minutes")
 
 
-def _remarks(entry: Any) -> str:
-    pruned = [] if entry.kept else ["its model was pruned"]
-    return "; ".join([*map(plain, entry.changes), *pruned])
+def _mark(entry: Any) -> str:
+    """One word about the version's files."""
+    if not entry.kept:
+        return "pruned"
+    return "pinned" if entry.pinned else ""
 
 
 def _show(config: CoordinatorConfig, options: argparse.Namespace) -> None:
@@ -119,8 +138,12 @@ def _show(config: CoordinatorConfig, options: argparse.Namespace) -> None:
     print(f"{participants} participants{took}")
     for device, scalars in sorted(entry.reports.items()):
         print(f"  {plain(device)}: {', '.join(f'{n} {v:.4g}' for n, v in scalars.items())}")
-    if _remarks(entry):
-        print(_remarks(entry))
+    for change in entry.changes:
+        print(plain(change))
+    if not entry.kept:
+        print("its model was pruned")
+    elif entry.pinned:
+        print("pinned: its model is kept")
 
 
 def _roll_back(config: CoordinatorConfig, options: argparse.Namespace) -> None:
@@ -137,15 +160,32 @@ def _roll_back(config: CoordinatorConfig, options: argparse.Namespace) -> None:
         print(said)
 
 
+def _pin(config: CoordinatorConfig, options: argparse.Namespace) -> None:
+    from fededge.cli.fleet.coordinator_client import give
+    from fededge_server.machine.fleet.orders import PinOrder, UnpinOrder
+    from fededge_server.model.version_list import find
+
+    version = find(Path(config.state), options.version).version
+    give(options, PinOrder(version) if options.action == "pin" else UnpinOrder(version))
+
+
 def _export(config: CoordinatorConfig, options: argparse.Namespace) -> None:
-    from fededge.cli.fleet.global_export import export_version
+    from fededge.cli.fleet.global_export import export_version, export_weights
     from fededge_server.model.version_list import find
     from fededge_server.store import Store
 
     folder = Path(config.state)
     entry = find(folder, options.version)
-    path = Store(folder).model(entry.version)
-    manifest = export_version(config, entry, path, options.out)
+    store = Store(folder)
+    path = store.model(entry.version)
+    if options.weights is not None:
+        export_weights(config, entry, path, options.weights)
+        if options.json:
+            _print_json({"weights": str(options.weights), "version": entry.version})
+        else:
+            print(f"{options.weights}: the weights of version {entry.version}")
+        return
+    manifest = export_version(config, entry, path, options.out, store.run())
     if options.json:
         _print_json(manifest)
         return

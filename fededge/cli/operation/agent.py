@@ -41,13 +41,20 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         metavar="FILE.py:NAME",
         help="a plugin that this device may run, beside FedEdge's methods; may be repeated",
     )
+    parser.add_argument(
+        "--network",
+        action="append",
+        default=[],
+        metavar="FILE.py:NAME",
+        help="a network in a file that this device may train, beside the zoo; may be repeated",
+    )
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> None:
     from fededge.config import AgentConfig
 
-    config = _allowing(load_config(options, AgentConfig), options.method)
+    config = _allowing(load_config(options, AgentConfig), options.method, options.network)
     from fededge_agent.agent import Agent, Surroundings
 
     def make(claim: Claim, progress: Progress) -> Agent:
@@ -56,11 +63,16 @@ def run(options: argparse.Namespace) -> None:
     run_service(make, Surroundings().claim)
 
 
-def _allowing(config: AgentConfig, references: Iterable[str]) -> AgentConfig:
-    """Return the configuration with these plugins allowed too; the agent imports their files."""
+def _allowing(config: AgentConfig, plugins: Iterable[str], networks: Iterable[str]) -> AgentConfig:
+    """Return the configuration with these files allowed too; the trainer imports them."""
     import msgspec
 
-    from fededge import methods
+    from fededge import methods, models
 
-    absolute = [methods.absolute_paths(reference, Path.cwd()) for reference in references]
-    return msgspec.structs.replace(config, methods=(*config.methods, *absolute))
+    absolute = [methods.absolute_paths(reference, Path.cwd()) for reference in plugins]
+    nets = [models.absolute_reference(reference, Path.cwd()) for reference in networks]
+    for reference in nets:
+        models.check_reference(reference)
+    return msgspec.structs.replace(
+        config, methods=(*config.methods, *absolute), networks=(*config.networks, *nets)
+    )

@@ -44,8 +44,10 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    from fededge_agent.store.file_names import LEDGER
+
     config = load(options.config, AgentConfig)
-    ledger = read_ledger(Path(config.state) / "ledger.json")
+    ledger = read_ledger(Path(config.state) / LEDGER)
     if options.json:
         print(json.dumps(ledger, indent=1))
     else:

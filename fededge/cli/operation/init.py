@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from fededge._internal.suggestions import unknown
+from fededge.cli.operation.fleet_size import add_sizes, fleet_size, given_sizes
+from fededge.cli.operation.unit_files import service_state
 from fededge.config import AgentConfig, CoordinatorConfig, DataConfig, template
 from fededge.errors import ConfigError
-from fededge.storage.files import replace_file
-
-if TYPE_CHECKING:
-    from fededge.broker.provisioning import FleetSize
+from fededge.storage.files import read_file, write_private, write_public
 
 __all__ = ["add_to", "data_section"]
 
@@ -25,12 +24,16 @@ Write the first files of a federation.
   broker               write a configuration for Mosquitto with an access list that confines every
                        device to its own topics, and a password for each
   key                  make the key pair with which the coordinator signs its models
+  federation           all of a closed federation on this machine: certificates, broker, key and
+                       coordinator.toml, with a certificate for boxes that ask to be enrolled
 
-The last three write into the folder --out. Run again they keep what is there, add what is new
+The last four write into the folder --out. Run again they keep what is there, add what is new
 (a device, a federation, a port), let nobody in who was shut out, and say what they did.
 With --out FILE the first two write a file that does not exist yet.
 
 examples:
+  sudo fededge init federation --federation gates --broker broker.example --out /etc/fededge \\
+    --data folder:/srv/gates/test --service
   fededge init coordinator --federation gates > coordinator.toml
   fededge init agent --federation gates --device gate-7 --broker 10.0.0.2 \\
     --data folder:/srv/camera/labelled > agent.toml
@@ -77,13 +80,13 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--port", type=int, help="port of the broker (default: 1883, or 8883 with --certificates)"
     )
-    _add_sizes(parser)
+    add_sizes(parser)
     parser.add_argument("--out", type=Path, metavar="PATH", help="folder or file to write")
     parser.set_defaults(run=run)
 
 
 def _add_files(parser: argparse.ArgumentParser) -> None:
-    """Add the files of a closed broker that a configuration names."""
+    """Add the files of a closed broker, for a configuration and for its service."""
     parser.add_argument(
         "--certificates",
         type=Path,
@@ -95,29 +98,10 @@ def _add_files(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--signing-key", metavar="FILE", help="key of `init key` (coordinator)")
     parser.add_argument("--trusted-key", metavar="FILE", help="key of `init key` (agent)")
-
-
-def _add_sizes(parser: argparse.ArgumentParser) -> None:
-    """Add the sizes of the federation, which bound its broker's memory."""
-    sizes = parser.add_argument_group("the memory limit of a broker")
-    sizes.add_argument("--fleet", type=int, metavar="N", help="number of devices (default: 100)")
-    sizes.add_argument(
-        "--at-once",
-        type=int,
-        metavar="N",
-        help="devices that send an update at once: participants times over_select (default: 10)",
-    )
-    sizes.add_argument(
-        "--model-bytes",
-        type=int,
-        metavar="N",
-        help="size of a model on the wire: 4 for each of its numbers (default: 67108864)",
-    )
-    sizes.add_argument(
-        "--chunk-bytes",
-        type=int,
-        metavar="N",
-        help="as in the coordinator's [transfer] section (default: 262144)",
+    parser.add_argument(
+        "--service",
+        action="store_true",
+        help="give the files to this machine's Mosquitto, and restart it (broker, federation)",
     )
 
 
@@ -130,14 +114,14 @@ def _coordinator(options: argparse.Namespace) -> None:
 
     values = {**_common(options, COORDINATOR), "method": "fedavg"}
     if options.signing_key:
-        values["signing_key"] = options.signing_key
+        values["signing_key"] = _named(options, options.signing_key)
     _give(options, template(CoordinatorConfig, values))
 
 
 def _agent(options: argparse.Namespace) -> None:
     values = {**_common(options, options.device), "device": options.device}
     if options.trusted_key:
-        values["trusted_key"] = options.trusted_key
+        values["trusted_key"] = _named(options, options.trusted_key)
     _give(options, template(AgentConfig, values))
 
 
@@ -149,26 +133,37 @@ def _give(options: argparse.Namespace, text: str) -> None:
     elif path.exists():
         print(f"{path}: kept as it is")
     else:
-        replace_file(path, text.encode())
+        write_public(path, text.encode())
         print(f"{path}: made")
 
 
 def _common(options: argparse.Namespace, name: str) -> dict[str, Any]:
     broker: dict[str, Any] = {"host": options.broker, "port": _port(options)}
-    folder = options.certificates
+    folder = options.certificates and Path(_named(options, options.certificates))
     if folder:
         broker |= {"tls": True, "ca": str(folder / "ca.crt")}
     if folder and not options.password_file:
         broker |= {"certificate": str(folder / f"{name}.crt"), "key": str(folder / f"{name}.key")}
     if options.password_file:
         broker |= {"username": name, "password_file": options.password_file}
-    common = {"federation": options.federation, "state": "state", "broker": broker}
-    return {**common, "data": data_section(options.data or "none")}
+    common = {"federation": options.federation, "state": _state(options), "broker": broker}
+    return {**common, "data": data_section(options.data or "none", options.out is not None)}
 
 
-def data_section(text: str) -> dict[str, str]:
-    """The keys that `--data SOURCE[:PATH]` sets."""
+def _state(options: argparse.Namespace) -> str:
+    return "state" if options.out is None else service_state(options.out)
+
+
+def _named(options: argparse.Namespace, path: str | Path) -> str:
+    """A path in a file that we write: what is here has the same place from any folder."""
+    there = options.out is not None and Path(path).exists()
+    return str(Path(path).absolute() if there else path)
+
+
+def data_section(text: str, written: bool) -> dict[str, str]:
+    """The keys that `--data SOURCE[:PATH]` sets; `written`: in a file of our own."""
     source, _, root = text.partition(":")
+    root = str(Path(root).absolute()) if root and written and Path(root).exists() else root
     known = get_args(get_type_hints(DataConfig)["source"])
     if source not in known:
         raise ConfigError(f"--data {text}: {unknown('source', source, known)}")
@@ -187,51 +182,55 @@ def _certificates(options: argparse.Namespace) -> None:
     made = add_certificates(folder, options.broker, names, options.days)
     for name in (CA, BROKER, *names):
         print(f"{folder / name}.crt: {'made' if name in made else 'kept'}")
+    if options.enrolment:
+        _give_to_boxes(folder)
+
+
+def _give_to_boxes(folder: Path) -> None:
+    """Collect the files with which a new box asks, in a folder that can be carried as a whole."""
+    from fededge.broker.access_list import ENROL
+    from fededge.credentials.certificates import CA
+
+    carried = folder / "enrolment"
+    for name in (f"{CA}.crt", f"{ENROL}.crt"):
+        write_public(carried / name, read_file("--out", folder / name))
+    write_private(carried / f"{ENROL}.key", read_file("--out", folder / f"{ENROL}.key"))
+    carried.chmod(0o700)
+    print(f"{carried}: for every new box; carry this folder there")
 
 
 def _broker(options: argparse.Namespace) -> None:
     from fededge.broker.provisioning import BrokerPlan, write_broker
+    from fededge.broker.system_service import check_service, start_service
 
-    devices, size, certificates = tuple(_devices(options)), _size(options), options.certificates
+    if options.service:
+        check_service()
+    devices, size, certificates = (
+        tuple(_devices(options)),
+        fleet_size(options),
+        options.certificates,
+    )
     there = options.out is not None and (options.out / "mosquitto.conf").exists()
     if not devices and certificates is None and not there:
         raise ConfigError(
             "an open broker protects nothing: give --devices (a password for each), "
             "--certificates (from `fededge init certificates`), or both (TLS and passwords)"
         )
-    folder, resized = _folder(options), any(_given(options).values())
+    folder, resized = _folder(options), any(given_sizes(options).values())
     if certificates is not None:
         certificates = certificates.absolute()
     plan = BrokerPlan(
         folder, options.federation, devices, certificates, options.port, size, resized
     )
     print("\n".join(write_broker(plan)))
+    if options.service:
+        print("\n".join(start_service(folder / "mosquitto.conf")))
+        return
     print(f"start it: mosquitto -c {folder / 'mosquitto.conf'}")
     if there:
         print("if it runs: systemctl restart mosquitto (a reload may end it: docs/security.md)")
     if devices:
         print(f"passwords: {folder / 'secrets'}, one file for each user; carry each to its machine")
-
-
-def _given(options: argparse.Namespace) -> dict[str, int | None]:
-    """The sizes that are on the command line."""
-    names = ("fleet", "at_once", "model_bytes", "chunk_bytes")
-    return {name: getattr(options, name) for name in names}
-
-
-def _size(options: argparse.Namespace) -> FleetSize:
-    from fededge.broker.provisioning import FleetSize
-
-    fleet = max(100, len(options.devices)) if options.fleet is None else options.fleet
-    usual = {"fleet": fleet, "at_once": min(10, fleet), "model_bytes": 64 << 20}
-    usual["chunk_bytes"] = 256 << 10
-    sizes = {name: usual[name] if n is None else n for name, n in _given(options).items()}
-    bounds = {"fleet": (1, 1_000_000), "at_once": (1, fleet), "model_bytes": (1, 1 << 40)}
-    for name, (least, most) in {**bounds, "chunk_bytes": (1024, 16 << 20)}.items():
-        if not least <= sizes[name] <= most:
-            flag = name.replace("_", "-")
-            raise ConfigError(f"--{flag} {sizes[name]}: must be {least} to {most}")
-    return FleetSize(*sizes.values())
 
 
 def _key(options: argparse.Namespace) -> None:
@@ -246,12 +245,30 @@ def _key(options: argparse.Namespace) -> None:
     )
 
 
+def _federation(options: argparse.Namespace) -> None:
+    """Write all files of a closed federation, each by its own writer, below one folder."""
+    folder = _folder(options)
+    pki, keys = folder / "pki", folder / "keys"
+    given = {**vars(options), "certificates": pki, "enrolment": True, "devices": []}
+    given["signing_key"] = str(keys / "signing.key")
+    _certificates(argparse.Namespace(**{**given, "out": pki, "devices": options.devices}))
+    _key(argparse.Namespace(**{**given, "out": keys}))
+    _broker(argparse.Namespace(**{**given, "out": folder / "broker"}))
+    config = folder / "coordinator.toml"
+    _coordinator(argparse.Namespace(**{**given, "out": config}))
+    if service_state(config) != "state":
+        print("next: sudo fededge install-service coordinator --now")
+    else:
+        print(f"next: fededge coordinator --config {config}")
+
+
 WRITERS = {
     "coordinator": _coordinator,
     "agent": _agent,
     "certificates": _certificates,
     "broker": _broker,
     "key": _key,
+    "federation": _federation,
 }
 
 

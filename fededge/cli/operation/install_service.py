@@ -30,7 +30,7 @@ With --instance NAME, several federations share a machine: the configuration is 
 (/etc/fededge/NAME/agent.toml), and the state in /var/lib/fededge-agent@NAME.
 
 examples:
-  sudo fededge install-service agent
+  sudo fededge install-service agent --now
   sudo fededge install-service agent --instance gates --gpu
   fededge install-service coordinator --user
   fededge install-service agent --dry-run
@@ -55,6 +55,11 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         "--gpu", action="store_true", help="let the agent's service use GPUs (--system)"
     )
     parser.add_argument(
+        "--now",
+        action="store_true",
+        help="also start it, now and at every boot",
+    )
+    parser.add_argument(
         "--dry-run", action="store_true", help="print the files instead of writing them"
     )
     parser.set_defaults(run=run)
@@ -69,7 +74,10 @@ def run(options: argparse.Namespace) -> None:
         return
     _check_machine(unit)
     _install(unit.files(systemd_version(), _credentials(unit), options.gpu))
-    _say_next(unit)
+    if options.now:
+        _start(unit)
+    else:
+        _say_next(unit)
 
 
 def _unit(options: argparse.Namespace) -> ServiceUnit:
@@ -173,6 +181,20 @@ def _make_user(path: Path) -> None:
             "the user 'fededge' cannot be made by systemd-sysusers; make it yourself: "
             "useradd --system fededge"
         ) from None
+
+
+def _start(unit: ServiceUnit) -> None:
+    """Enable the service and start it with its new files."""
+    user = [] if unit.user_folder is None else ["--user"]
+    for command in (["daemon-reload"], ["enable", unit.name], ["restart", unit.name]):
+        done = subprocess.run(["systemctl", *user, *command], capture_output=True, text=True)
+        if done.returncode:
+            raise ConfigError(
+                f"systemctl {' '.join(command)} failed: {' '.join(done.stderr.split())}; see "
+                f"journalctl {' '.join([*user, '--unit', unit.name])}"
+            )
+    print(f"{unit.name} runs, and starts at every boot")
+    print(f"its log: journalctl {' '.join([*user, '--follow', '--unit', unit.name])}")
 
 
 def _say_next(unit: ServiceUnit) -> None:

@@ -194,7 +194,7 @@ def _show(federation: str, found: FederationStatus, console: Console) -> None:
         if state.phase == "open" or state.quarantined:
             console.print(f"{state.asked} devices are asked, {state.quarantined} in quarantine")
         if state.restored:
-            console.print(f"this model was restored from version {state.restored} by a rollback")
+            console.print(f"this version has the model of {state.restored}")
         if state.problem:
             console.print(plain(state.problem), soft_wrap=True)
     if found.fleet is None:

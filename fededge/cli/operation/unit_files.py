@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-__all__ = ["Role", "ServiceUnit", "UnitFile"]
+__all__ = ["Role", "ServiceUnit", "UnitFile", "service_state"]
 
 Role = Literal["coordinator", "agent"]
+
+ROLES: tuple[Role, ...] = ("coordinator", "agent")
 
 PACKAGES = {"coordinator": "fededge_server", "agent": "fededge_agent"}
 PACKAGED_PROGRAM = "/usr/bin/fededge"
@@ -97,6 +99,20 @@ class ServiceUnit:
         if version < BACKOFF_SINCE:
             text = _without(text, BACKOFF_KEYS)
         return text if self.user_folder is None else _for_user(text, self.role)
+
+
+def service_state(config: Path) -> str:
+    """The state folder that belongs to a configuration file.
+
+    It is that of the service whose file this is, such as /etc/fededge/agent.toml; else `state`.
+    """
+    config = config.absolute()
+    for role in ROLES:
+        for instance in ("", config.parent.name):
+            unit = ServiceUnit(role, instance)
+            if unit.config == config:
+                return str(unit.state)
+    return "state"
 
 
 def program() -> Path:

@@ -88,8 +88,9 @@ def _damaged(subject: Subject, damage: Iterable[tuple[str, bool]]) -> Iterator[D
 
 def _agent(subject: Subject) -> Iterator[Diagnosis]:
     from fededge_agent.store.checking import damage
+    from fededge_agent.store.file_names import LEDGER
 
     yield from _damaged(subject, damage(Path(subject.config.state)))
-    ledger = Path(subject.config.state) / "ledger.json"
+    ledger = Path(subject.config.state) / LEDGER
     if ledger.exists() and read_sealed(ledger, dict[str, int]) is None:
         yield found("state-damaged", f"{ledger}: unreadable or damaged", **subject.values)

@@ -98,7 +98,7 @@ def strangers(subject: Subject) -> Iterator[Diagnosis]:
             broker, username="", password="", password_file="", certificate="", key=""
         )
         try:
-            with Probing(nobody, subject.box.patience) as line:
+            with Probing(nobody, subject.box.timeout) as line:
                 open_ = line.connected
         except (OSError, TransportError):
             open_ = False

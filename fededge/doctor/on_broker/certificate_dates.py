@@ -33,7 +33,7 @@ def brokers(subject: Subject) -> Iterator[Diagnosis]:
     broker = subject.config.broker
     if not broker.tls:
         return
-    until = handshake(broker, subject.box.patience)
+    until = handshake(broker, subject.box.timeout)
     left = until - subject.box.wall()
     if left < SOON:
         what = f"the broker's certificate: {_when(until, left)}"

@@ -80,7 +80,7 @@ def _as_agent(
 
 
 def _rival(subject: Subject, holder: Presence | Status | None, who: str) -> Iterator[Diagnosis]:
-    """Whoever is online under our name, while no service runs with our state folder."""
+    """The process that is online under our name, while no service runs with our state folder."""
     if holder is not None and holder.online and not runs(subject.folder):
         what = f"{who} is online, and none runs with this state folder"
         yield found("name-in-use", what, **subject.values)

@@ -47,6 +47,8 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server_version = f"fededge/{__version__}"
     timeout = 30  # seconds for a whole request, and for the wait between requests
+    wbufsize = 1 << 16  # headers and body leave together: the second of two segments waits 40 ms
+    disable_nagle_algorithm = True
 
     def setup(self) -> None:
         super().setup()

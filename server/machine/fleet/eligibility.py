@@ -20,9 +20,9 @@ LONGEST_SILENCE = 24 * 3600.0
 """A silent device may hold up a round once a day, and an honest one comes back that often."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Eligibility:
-    """The rules; what they go by is in each participant's record."""
+    """The rules, which may change between rounds; they go by each participant's record."""
 
     config: RoundsConfig
 

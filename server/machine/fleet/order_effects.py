@@ -10,6 +10,7 @@ from typing import Any
 from fededge.wire.messages import Reply
 from fededge_server.machine.events import Command, Discard, Note, PublishState, SendReply
 from fededge_server.machine.fleet.orders import (
+    ApplyOrder,
     ClearStatus,
     ControlUser,
     DeviceOrder,
@@ -17,11 +18,14 @@ from fededge_server.machine.fleet.orders import (
     ForgetOrder,
     OrderGiven,
     PauseOrder,
+    PinOrder,
     QuarantineOrder,
     ReleaseOrder,
     RestOrder,
     ResumeOrder,
     RevokeOrder,
+    UnpinOrder,
+    VersionOrder,
 )
 from fededge_server.machine.fleet.participants import Participant
 from fededge_server.machine.fleet.parts import Part
@@ -58,6 +62,15 @@ class OrderEffects:
         self.rounds.state.paused = False
         return [PublishState()]
 
+    def apply(self, order: ApplyOrder, now: float) -> list[AnyCommand]:
+        """Settings come into force between rounds: at once if none is open."""
+        self.rounds.state.changing = True
+        return []
+
+    def keep_files(self, order: VersionOrder, now: float) -> list[AnyCommand]:
+        """A pin changes no round: who prunes the files reads it in the journal."""
+        return []
+
     def drain(self, order: DrainOrder, now: float) -> list[AnyCommand]:
         return self._off_call(order.device, Standing.DRAINED, math.inf)
 
@@ -73,13 +86,18 @@ class OrderEffects:
         return [*self.rounds.invitations.substitutes()]
 
     def release(self, order: ReleaseOrder, now: float) -> list[AnyCommand]:
-        """The open round goes on without the device, unless the round has a place for it."""
+        """The open round goes on without the device, unless the round has a place for it.
+
+        The broker is told of a device that is not there as well: it may deny one that a restored
+        journal takes for active or drained.
+        """
         one = self.rounds.participants.of(order.device)
-        let_in = [ControlUser(one.device, denied=False)] * (one.standing is Standing.REVOKED)
+        shut = one.standing is Standing.REVOKED or not one.online
+        let_in = [ControlUser(one.device, denied=False)] * shut
         one.standing, one.quarantined_until, one.verdicts = Standing.ACTIVE, -math.inf, ()
         if one.status is None:
             return [*let_in]
-        return [*self.rounds.invitations.ask_if_free(one, one.status, now)]
+        return [*let_in, *self.rounds.invitations.ask_if_free(one, one.status, now)]
 
     def quarantine(self, order: QuarantineOrder, now: float) -> list[AnyCommand]:
         one = self.rounds.participants.of(order.device)
@@ -143,5 +161,8 @@ EFFECTS: dict[type, Callable[[OrderEffects, Any, float], list[AnyCommand]]] = {
     ForgetOrder: OrderEffects.forget,
     PauseOrder: OrderEffects.pause,
     ResumeOrder: OrderEffects.resume,
+    ApplyOrder: OrderEffects.apply,
+    PinOrder: OrderEffects.keep_files,
+    UnpinOrder: OrderEffects.keep_files,
 }
 """The effect of each order."""

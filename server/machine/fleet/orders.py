@@ -13,9 +13,11 @@ import msgspec
 from msgspec import Meta, Struct
 
 from fededge.errors import RefusedError
-from fededge.wire.messages import DeviceId, Line
+from fededge.wire.messages import DeviceId, Line, Version
+from fededge_server.machine.settings import Settings
 
 __all__ = [
+    "ApplyOrder",
     "ClearStatus",
     "ControlUser",
     "DeviceOrder",
@@ -25,11 +27,14 @@ __all__ = [
     "OrderGiven",
     "Outcome",
     "PauseOrder",
+    "PinOrder",
     "QuarantineOrder",
     "ReleaseOrder",
     "RestOrder",
     "ResumeOrder",
     "RevokeOrder",
+    "UnpinOrder",
+    "VersionOrder",
     "read_order",
 ]
 
@@ -88,6 +93,26 @@ class ResumeOrder(BaseOrder, frozen=True, tag="resume"):
     """Rounds begin again."""
 
 
+class ApplyOrder(BaseOrder, frozen=True, tag="apply"):
+    """These settings are in force from the next round that begins."""
+
+    settings: Settings
+
+
+class VersionOrder(BaseOrder, frozen=True):
+    """An order about one version, by its whole name."""
+
+    version: Version
+
+
+class PinOrder(VersionOrder, frozen=True, tag="pin"):
+    """The version's files are never pruned."""
+
+
+class UnpinOrder(VersionOrder, frozen=True, tag="unpin"):
+    """They are pruned like any other's."""
+
+
 Order = (
     DrainOrder
     | RestOrder
@@ -97,6 +122,9 @@ Order = (
     | ForgetOrder
     | PauseOrder
     | ResumeOrder
+    | ApplyOrder
+    | PinOrder
+    | UnpinOrder
 )
 
 

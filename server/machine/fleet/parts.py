@@ -45,7 +45,7 @@ OVER = "the round ends"
 EXTENDED = "the deadline passes without a quorum"
 FULL = "the disk is full"
 RESTS = "it says that it rests"
-ORDERED = "an operator puts it in quarantine, or has it forgotten"
+ORDERED = "an operator quarantines, revokes or forgets it"
 DRAINED = "an operator has drained it, and it has no turn under way"
 
 PARTS: Mapping[Part, Mapping[Part, str]] = {

@@ -90,7 +90,7 @@ class Invitations:
 
 
 def _places(config: RoundsConfig, there: int) -> int:
-    """How many devices a round asks; 0: all. 10 · 1.1 is 11.000000000000002, and 11 are meant."""
+    """The devices that a round asks; 0: all. 10 · 1.1 is 11.000000000000002, and 11 are meant."""
     if config.mode == "buffered":
         return 0
     wanted = config.share * there if config.share else config.participants

@@ -153,7 +153,7 @@ class Staging:
         return self._plan(stage, text, msgspec.structs.replace(rollout, cut=cut))
 
     def _cut(self, share: float, number: int) -> float:
-        """Where exactly this share of the known devices, and at least one, stands below."""
+        """The place with exactly this share of the known devices, and at least one, below it."""
         self.places = {key: where for key, where in self.places.items() if key[0] == number}
         places = sorted(self._place(number, device) for device in self.known)
         wanted = math.ceil(round(share * len(places), 6))
@@ -166,7 +166,7 @@ class Staging:
         return self._plan(-1, text, gap)
 
     def _drop(self) -> list[Command]:
-        """Nobody in the first stages had a model of these rounds: later rounds bring others."""
+        """Give up without blame: nobody in the first stages had a model of these rounds."""
         text = "dropped: no device that it reached has used a new model"
         return self._plan(-1, text, msgspec.structs.replace(self.rollout, cut=0.0))
 

@@ -53,6 +53,7 @@ class RoundState:
         recent: earlier versions whose late updates may still be folded, with their rounds.
         full: the disk is full, and no update is taken.
         paused: by order of an operator, no round begins.
+        changing: settings are ordered, and no round begins before they are in force.
         unwritten: refusals that are not in the journal yet, by device and version.
         places: how many devices the open round wants; 0: all.
         counted: how many devices the federation had when the round was last opened.
@@ -73,6 +74,7 @@ class RoundState:
     recent: dict[str, int] = field(default_factory=dict)
     full: bool = False
     paused: bool = False
+    changing: bool = False
     unwritten: dict[tuple[str, str], Refuse] = field(default_factory=dict)
     places: int = 0
     counted: int = 0

@@ -81,15 +81,15 @@ class Rounds:
         self.begun = recover(self.state, self.updates, known, now)
         self.schedule = Schedule.resumed(self.state, known, now)
 
-    # What the shell may ask
+    # For the shell
 
     def view(self, now: float) -> RoundsView:
         return self.state.view(now)
 
     @property
-    def spooled(self) -> frozenset[str]:
-        """Versions whose updates must stay in the spool."""
-        return self.state.spooled
+    def between_rounds(self) -> bool:
+        """True if no round is open, and an earlier process had begun none."""
+        return self.begun is None and self.state.phase not in ("open", "merging")
 
     def limit(self, start: float) -> float:
         """The longest change that an update may make; `start`: the norm of the model itself."""
@@ -165,6 +165,8 @@ class Rounds:
     def advance(self, now: float) -> list[Command]:
         """Open or close a round, or extend it, if it is time."""
         state = self.state
+        if state.changing and self.between_rounds:
+            return []
         if state.phase in ("waiting", "resting"):
             rest = self.schedule.follow(now) if self.begun is None else []
             begins = self.begun is not None or (not state.resting and self._ready)

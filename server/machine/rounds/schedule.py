@@ -98,7 +98,7 @@ class Schedule:
         return 0 < self.config.rest_after <= self.flat.versions
 
     def reason(self, now: float) -> str:
-        """Why no round may begin now; empty if one may."""
+        """The reason why no round may begin now; empty if one may."""
         config = self.config
         if self.is_flat:
             return (
@@ -137,7 +137,7 @@ class Schedule:
         return moment is not None and any(window.include(moment) for window in self.hours)
 
     def _until(self, now: float) -> float:
-        """When the rest ends by itself; infinite if only new data ends it."""
+        """The time at which the rest ends by itself; infinite if only new data ends it."""
         if self.is_flat:
             return math.inf
         if self.hours and not self._open(self.moment):

@@ -13,7 +13,7 @@ __all__ = ["flaw", "foreign"]
 
 
 def foreign(facts: RunFacts, device: str, report: Report) -> str:
-    """Why a report does not belong to this run; empty if it does."""
+    """The reason why a report does not belong to this run; empty if it does."""
     if report.device != device:
         return f"the report names device '{report.device}', its topic '{device}'"
     if report.run != facts.run:

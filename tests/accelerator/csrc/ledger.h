@@ -1,4 +1,4 @@
-// What a process did with the device: counts, and failures that a test has ordered.
+// A process's work on the device: counts, and failures that a test has ordered.
 #pragma once
 
 #include <atomic>

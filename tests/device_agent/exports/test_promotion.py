@@ -9,12 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
-from fededge.export import Candidate, ModelManifest, ModelRegistry
+from fededge.config import AgentConfig
+from fededge.export import Candidate, ModelManifest, ModelRegistry, Samples
 from fededge.export.manifest import InputSpec
 from fededge.federated.rollout import place
 from fededge.wire.messages import Rollout, State, Status
+from fededge_agent.exporter.exports import DeviceExports
+from fededge_agent.exports.handover_files import write_samples
 from fededge_agent.exports.promotion import Promotion
 from tests.device_agent.test_turn_runner import STATE
 
@@ -130,6 +134,54 @@ def test_a_current_model_that_is_worse_on_new_data_gives_way(device: Device) -> 
     assert device.offer(1, 0.9).startswith("rejected")
     device.accuracies[0] = 0.92
     assert device.offer(2, 0.9) == "promoted"
+
+
+@pytest.mark.parametrize("labels", [("b", "a"), ("a", "b", "c")])
+def test_a_current_model_with_other_labels_gives_way(
+    device: Device, labels: tuple[str, ...]
+) -> None:
+    """A new run may have the classes in another order: the same number is another answer."""
+    device.offer(0, 1.0)
+    made = candidate(1, 0.5)
+    device.accuracies[1], device.offered[made.files["model.onnx"]] = 0.5, 1
+    other = replace(made, manifest=msgspec.structs.replace(made.manifest, labels=labels))
+    assert device.promotion.offer(other, lambda same: same) == "promoted"
+
+
+def write_held(folder: Path, right: int, count: int = 8) -> None:
+    """Held-out examples, as the trainer leaves them: class `right` is the answer to each."""
+    x = np.zeros((count, 1, 2, 2), np.uint8)
+    write_samples(folder, Samples(x, x, np.full(count, right)))
+
+
+def test_when_the_data_changes_the_current_model_is_scored_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eight examples. Model n answers class n % 2: model 0 is right on all of them, then on none.
+
+    Lost 8 to 0 is p = 1/256; won 8 to 0 is p = 1. Its manifest keeps saying 100 %.
+    """
+
+    def answers(file: Path | bytes, x: np.ndarray) -> np.ndarray:
+        data = file if isinstance(file, bytes) else file.read_bytes()
+        return np.eye(2)[[int(data, 16) % 2] * len(x)]
+
+    monkeypatch.setattr("fededge_agent.exporter.exports.probabilities", answers)
+    config = AgentConfig(federation="gates", device="box", state=str(tmp_path))
+    exports = DeviceExports(config)
+    write_held(exports.folder, right=0)
+    offer = exports.promotion.offer
+    assert offer(candidate(0, 1.0), lambda same: same) == "promoted"
+    assert offer(candidate(1, 0.0), lambda same: same) == (
+        "rejected: 0.0% on 8 held-out examples, the current one has 100.0%: more than chance "
+        "(p = 0.0039)"
+    )
+    write_held(exports.folder, right=1)
+    assert offer(candidate(3, 0.0), lambda same: same) == "promoted"
+    current = exports.promotion.models.current()
+    assert current is not None
+    assert current.round == 3
+    assert offer(candidate(4, 1.0), lambda same: same).startswith("rejected: 0.0% on 8")
 
 
 def test_without_held_out_data_the_newest_takes_over(device: Device) -> None:

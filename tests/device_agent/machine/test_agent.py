@@ -9,10 +9,9 @@ import msgspec
 import pytest
 
 from fededge.errors import WireError
-from fededge.model_spec import ModelSpec
 from fededge.wire import chunks
 from fededge.wire.chunks import Assembly
-from fededge.wire.messages import Manifest, Reply, State, TaskMessage, Training
+from fededge.wire.messages import Manifest, Reply, TaskMessage, Training
 from fededge_agent.machine.agent import AgentMachine
 from fededge_agent.machine.commands import (
     Abandon,
@@ -52,27 +51,13 @@ from fededge_agent.machine.events import (
     Unsettled,
 )
 from fededge_agent.machine.turn import UNANSWERED
+from tests.states import made_state
 
 OLD, V0, V1 = "000000-ffffffffffffffff", "000000-0123456789abcdef", "000001-fedcba9876543210"
 V2 = "000002-0123456789abcdef"
 ALL = (0, 1, 2)
 MODEL = hashlib.shake_128(b"model").digest(2500)
-STATE = State(
-    federation="test",
-    run="run",
-    seed=0,
-    round=0,
-    rounds=3,
-    phase="open",
-    version=V0,
-    sha256="ab" * 32,
-    layout="cd" * 32,
-    method="fedavg",
-    training=Training(1, 1, 0.1, 0.0, 0.0),
-    model=ModelSpec("lenet", ("a", "b"), (1, 8, 8), (0.5,), (0.5,)),
-    manifest=chunks.manifest(MODEL, 1024),
-    deadline=60.0,
-)
+STATE = made_state(version=V0, manifest=chunks.manifest(MODEL, 1024))
 NEXT = msgspec.structs.replace(STATE, version=V1, round=1)
 OTHER_METHOD = msgspec.structs.replace(STATE, method="fedprox(mu=0.1)", run="other")
 MINE = Pending("run", V0)
@@ -391,7 +376,7 @@ def test_a_new_version_while_training_is_taken_up_once_the_old_turn_is_decided()
 # Fetching
 
 
-def test_a_stalled_fetch_subscribes_again_with_growing_patience() -> None:
+def test_a_stalled_fetch_subscribes_again_after_longer_and_longer_waits() -> None:
     driven = ready()
     driven(task(), at=200.0)
     assert driven(Tick(), at=204.9) == []

@@ -156,7 +156,7 @@ class Team {
   int returned_ = 0;
 };
 
-// What csrc/kernels/exchange.h asks of a thread.
+// The exchange that csrc/kernels/exchange.h asks of a thread.
 struct Thread {
   Team* team;
   int index;

@@ -73,7 +73,7 @@ Patches patches_of(const Shape& s) {
   return {s.kernel_rows, run, s.row(), (run + kWidest - 1) / kWidest * kWidest};
 }
 
-// Of the weights, and of their gradient: beyond the end of a row there may be anything.
+// Rows of the weights and of their gradient: beyond the end of a row there may be anything.
 void add_rows(const Patches& p, const std::vector<float>& from, Hash& hash) {
   for (auto row = from.begin(); row != from.end(); row += p.stride) {
     hash.add(without_nan({row, row + p.run}));

@@ -21,9 +21,18 @@ from fededge_server.api import http_app
 from fededge_server.api.client import FleetClient, UnixConnection
 from fededge_server.api.server import ApiServer
 from fededge_server.machine.events import StatusCame
-from fededge_server.machine.fleet.orders import DrainOrder, ForgetOrder, PauseOrder, QuarantineOrder
+from fededge_server.machine.fleet.orders import (
+    ApplyOrder,
+    DrainOrder,
+    ForgetOrder,
+    PauseOrder,
+    PinOrder,
+    QuarantineOrder,
+    UnpinOrder,
+)
 from fededge_server.machine.fleet.standings import Standing
-from fededge_server.store import Store
+from fededge_server.machine.settings import with_keys
+from fededge_server.store import Role, Store
 from tests.faults.world import World
 from tests.server.test_running import opened_world, running
 
@@ -64,7 +73,7 @@ class Site:
             raise answers[0]
         return answers[0]
 
-    def raw(self, method: str, path: str, body: bytes = b"") -> tuple[int, dict[str, str]]:
+    def raw(self, method: str, path: str, body: bytes = b"") -> tuple[int, Any]:
         """Ask what needs no answer from the loop."""
         connection = UnixConnection(self.api.path)
         connection.request(method, path, body)
@@ -106,6 +115,19 @@ def test_an_order_is_durable_and_in_force_when_it_is_answered(site: Site) -> Non
     assert not site.do(lambda: site.fleet.order(QuarantineOrder(name))).changed
     history = site.do(site.fleet.history)
     assert [order["order"] for order in history.orders] == ["quarantine"]
+
+
+def test_a_version_is_pinned_while_the_coordinator_runs(site: Site) -> None:
+    version = site.do(site.fleet.status).version
+    assert site.do(lambda: site.fleet.order(PinOrder(version))).changed
+    code, answer = site.raw("GET", "/versions")
+    assert (code, [(one["version"], one["pinned"]) for one in answer]) == (200, [(version, True)])
+    assert site.do(site.fleet.status).phase == "open", "the round goes on"
+    assert site.do(lambda: site.fleet.order(UnpinOrder(version))).changed
+    with pytest.raises(RefusedError, match="no version '000009-0123456789abcdef'"):
+        site.do(lambda: site.fleet.order(PinOrder("000009-0123456789abcdef")))
+    history = site.do(site.fleet.history)
+    assert [order["order"] for order in history.orders] == ["pin", "unpin"]
 
 
 def test_errors_are_one_sentence(site: Site) -> None:
@@ -232,7 +254,7 @@ def test_a_folder_without_a_journal_is_one_sentence(world: World, tmp_path: Path
     assert not Store(tmp_path).path.exists()
 
 
-# What a round waits for
+# The reasons why a round waits
 
 
 def test_the_status_says_what_the_round_waits_for(site: Site) -> None:
@@ -284,3 +306,17 @@ def test_a_devices_progress_is_shown_if_it_makes_sense(
     running(site.world).handle(StatusCame("device-0", training))
     found = site.do(lambda: site.fleet.device("device-0"))
     assert (found.doing, found.steps) == ("training", shown)
+
+
+def test_settings_are_applied_over_the_api_and_checked_by_the_coordinator(site: Site) -> None:
+    now = site.store.settings()[Role.IN_FORCE]
+    wanted = with_keys(now, {"training.lr": 0.5, "method": "fedavg"})
+    assert site.do(lambda: site.fleet.order(ApplyOrder(wanted))).changed
+    assert site.store.settings()[Role.ORDERED] == wanted
+    wrong = with_keys(now, {"rounds.quorum": 9})
+    with pytest.raises(RefusedError, match=r"rounds.quorum is 9, but a round may begin with 4"):
+        site.do(lambda: site.fleet.order(ApplyOrder(wrong)))
+    code, answer = site.raw("POST", "/orders", b'{"order": "apply", "settings": {"lr": 1}}')
+    assert code == 409
+    assert "not an order" in answer["error"]
+    assert site.store.settings()[Role.ORDERED] == wanted

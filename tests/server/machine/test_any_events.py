@@ -1,4 +1,4 @@
-"""Whatever comes, in any order: the rounds refuse it or take it, and never raise."""
+"""Events of any kind in any order: the rounds refuse them or take them, and never raise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which versions are good, by whose word."""
+"""Good and bad versions, by the word of the coordinator and of the devices."""
 
 from __future__ import annotations
 

@@ -228,7 +228,16 @@ def test_a_revoked_device_comes_back_by_release_alone() -> None:
     assert only(commands, ControlUser) == [ControlUser("a", denied=False)]
     fleet(status("a"))
     assert fleet.participants["a"].online
+
+
+def test_the_broker_hears_of_the_release_of_a_device_that_is_not_there() -> None:
+    """It may deny a device that a restored journal takes for active, or for drained."""
+    fleet = Fleet()
+    for device in ("b", "stolen"):
+        fleet.order(DrainOrder(device))
     assert only(fleet.order(ReleaseOrder("b")), ControlUser) == []
+    let_in = [ControlUser("stolen", denied=False)]
+    assert only(fleet.order(ReleaseOrder("stolen")), ControlUser) == let_in
 
 
 def test_what_was_under_way_for_a_forgotten_device_does_no_harm() -> None:

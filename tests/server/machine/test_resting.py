@@ -222,7 +222,7 @@ def test_good_updates_in_between_do_not_let_a_device_hold_up_most_rounds() -> No
 
 
 def late_rest(at: float, **config: Any) -> int:
-    """How many silences a device has that gives its turn up so late; a round has 60 s."""
+    """The silences of a device that gives its turn up so late; a round has 60 s."""
     driven = opened("a", "b", "c", **config)
     driven(resting("b"), at=at)
     return driven.participants["b"].silences

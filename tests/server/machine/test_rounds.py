@@ -59,7 +59,7 @@ def only(commands: list[Command], kind: type[C]) -> list[C]:
 
 
 def asked_for(devices: str) -> dict[str, dict[str, int]]:
-    """Who was asked for the first version, as the journal has it."""
+    """The devices asked for the first version, as the journal has them."""
     return {V0: dict.fromkeys(devices, 5)}
 
 
@@ -774,7 +774,7 @@ def test_by_recency_who_has_answered_last_waits() -> None:
     assert sorted(heard) == ["a", "b", "c"]
 
 
-# Who fails
+# Devices that fail
 
 
 def failed(device: str) -> StatusCame:
@@ -851,7 +851,7 @@ def test_who_is_in_quarantine_is_not_asked_again_by_a_restart_nor_at_the_deadlin
     assert only(driven.deliver("b"), Merge)
 
 
-# Who is late
+# Late updates
 
 
 def test_who_is_sending_at_the_deadline_has_a_grace() -> None:

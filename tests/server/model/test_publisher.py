@@ -1,4 +1,4 @@
-"""When the coordinator trusts the broker to have its model still, and when it publishes it anew."""
+"""The coordinator publishes its model anew unless it can trust the broker to have it still."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def publishers(tmp_path: Path) -> Iterator[Make]:
 
 
 def connected(publisher: Publisher, found: bytes | None = None) -> int:
-    """How many chunks it publishes after a connect at which the broker has this state."""
+    """The number of chunks that it publishes after a connect at which the broker has this state."""
     link = cast(Link, publisher.session)
     before = len(link.topics)
     publisher.look()

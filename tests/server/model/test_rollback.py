@@ -10,6 +10,8 @@ import pytest
 from fededge.errors import RefusedError, StoreError
 from fededge.storage.files import lock_folder
 from fededge.wire.messages import State, decode, encode
+from fededge_server.executor import GiveOrder
+from fededge_server.machine.fleet.orders import PinOrder
 from fededge_server.model import rollback
 from fededge_server.model.rollback import RollbackRequest, go_back, versions
 from fededge_server.running import RunningCoordinator
@@ -123,6 +125,23 @@ def test_the_run_goes_on_from_the_model_that_was_asked_for(world: World) -> None
     assert after[3].restored == before[1].version
     assert after[3].sha256 == before[1].sha256
     assert [progress.rounds_done for progress in after] == [0, 1, 2, 3]
+
+
+def test_a_pinned_version_can_be_gone_back_to_long_after(world: World) -> None:
+    """Only the last version's files are kept, and those of the pinned one."""
+    parts, request = running(world).parts, RollbackRequest(world.coordinator.folder)
+    first, second = parts.store.history()[:2]
+    running(world).do(GiveOrder(PinOrder(first.version), lambda outcome: None))
+    parts.judge.health.good.clear()  # it names a version whose files are kept, too
+    parts.store.prune(1)
+    assert not parts.store.kept(second.version)
+    request.make(second.version)
+    world.coordinator.tick()
+    assert "restore a backup" in request.refused()
+    request.make(first.version)
+    world.coordinator.tick()
+    after = finish(world)
+    assert (after[3].restored, after[3].sha256) == (first.version, first.sha256)
 
 
 def test_without_a_good_version_the_wish_is_refused_and_the_run_goes_on(world: World) -> None:

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from fededge.config import CoordinatorConfig, DataConfig, ModelConfig, TransferConfig
-from fededge.errors import DiskFullError
+from fededge.errors import ConfigError, DiskFullError
+from fededge.federated.warm_start import WeightsOrigin, write_weights
 from fededge.flat import as_numpy
 from fededge.storage.source import FileSource
 from fededge.wire import tensors
@@ -93,6 +94,88 @@ def test_a_second_process_goes_on_from_the_same_version(store: Store) -> None:
     assert second.progress == first.progress
     assert np.array_equal(second.model, first.model)
     assert second.model.dtype == np.float32
+
+
+def exported(versions: Versions, path: Path) -> Path:
+    """The current version's weights, as `fededge versions export --weights` writes them."""
+    progress, spec = versions.progress, versions.spec
+    origin = WeightsOrigin(
+        federation="f",
+        version=progress.version,
+        sha256=progress.sha256,
+        labels=spec.labels,
+        mean=spec.mean,
+        std=spec.std,
+    )
+    write_weights(path, versions.layout, versions.model, origin)
+    return path
+
+
+def beginning_with(path: Path, folder: Path, **model: object) -> CoordinatorConfig:
+    config = config_of(folder, "scaffold", "float32")
+    model |= {"weights": str(path)}
+    return msgspec.structs.replace(config, model=msgspec.structs.replace(config.model, **model))
+
+
+@pytest.fixture
+def start(store: Store, tmp_path: Path) -> Path:
+    """The weights of the second version of a run."""
+    before = made(store)
+    before.advance(1, before.model + np.float32(1), {}, {}, None)
+    return exported(before, tmp_path / "start.safetensors")
+
+
+@pytest.fixture
+def new(tmp_path: Path) -> Iterator[Store]:
+    opened = Store(tmp_path / "new")
+    opened.open()
+    yield opened
+    opened.close()
+
+
+def test_a_new_run_begins_with_the_weights_of_an_old_one(
+    store: Store, new: Store, start: Path
+) -> None:
+    versions = resumed(beginning_with(start, new.folder), new)
+    old = store.history()[-1]
+    assert versions.progress.version == f"000000-{old.version.partition('-')[2]}"
+    assert versions.progress.sha256 == old.sha256
+    assert versions.run != store.fact("run")
+    assert not any(vector.any() for vector in versions.state.values()), "the method's state is new"
+    (change,) = new.changes()
+    assert (change.round, change.kind) == (0, "warm start")
+    assert change.what == f"version {old.version} of federation f, by start.safetensors"
+
+
+def test_a_run_that_has_begun_needs_its_weights_no_more(new: Store, start: Path) -> None:
+    config = beginning_with(start, new.folder)
+    first = resumed(config, new)
+    assert resumed(config, new).progress == first.progress
+    start.unlink()
+    assert resumed(config, new).progress == first.progress
+    assert len(new.changes()) == 1
+
+
+def test_weights_that_come_too_late_are_refused(store: Store, start: Path) -> None:
+    late = msgspec.structs.replace(beginning_with(start, store.folder), method="fedavg")
+    with pytest.raises(ConfigError, match="has begun without these weights: leave them out to go"):
+        resumed(late, store)
+    assert len(store.history()) == 2
+
+
+def test_weights_that_do_not_fit_begin_no_run(new: Store, start: Path) -> None:
+    """The configuration is corrected, and the same folder serves."""
+    with pytest.raises(ConfigError, match=r"do not fit the network of .* head\.bias is 2, not 3"):
+        resumed(beginning_with(start, new.folder, labels=("a", "b", "c")), new)
+    assert new.fact("run") is None
+    assert resumed(beginning_with(start, new.folder), new).progress.rounds_done == 0
+
+
+def test_another_normalisation_is_told_in_the_log(
+    new: Store, start: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    resumed(beginning_with(start, new.folder, mean=(0.1,)), new)
+    assert "trained with mean [0.5]" in caplog.text
 
 
 def test_a_model_is_evaluated_where_it_lies(store: Store) -> None:

@@ -13,6 +13,7 @@ import pytest
 from fededge.errors import StoreError
 from fededge.storage import archive
 from fededge.storage.archive import Contents, VanishedError
+from fededge_server.machine.fleet.orders import PinOrder
 from fededge_server.store import CheckedUpdate, Progress, Store
 from fededge_server.store.backup import back_up
 from fededge_server.store.checking import damage
@@ -85,6 +86,23 @@ def test_the_folder_of_a_coordinator_that_does_not_run(
     other = restored(tmp_path / "backup", tmp_path / "other")
     assert other.progress() == current
     assert [*other.recall().stored] == ["a"]
+    other.close()
+
+
+def test_a_pinned_version_is_in_the_backup_and_stays_pinned(store: Store, tmp_path: Path) -> None:
+    pinned = advance(store, 0)
+    store.order(PinOrder(pinned.version), 1e9)
+    for number in range(1, 5):
+        advance(store, number)
+    store.prune(2)
+    back_up(store.folder, tmp_path / "backup", ABOUT)
+    other = restored(tmp_path / "backup", tmp_path / "other")
+    assert other.pinned() == {pinned.version}
+    other.prune(1)
+    other.load(pinned.version, LAYOUT)
+    assert [other.kept(progress.version) for progress in other.history()] == [
+        *(True, False, False, False, True)
+    ]
     other.close()
 
 

@@ -17,6 +17,7 @@ ASKED_BY_VERSION = """
 BEGIN;
 DROP TABLE orders;
 DROP TABLE standings;
+DROP TABLE settings;
 DROP TABLE asked;
 CREATE TABLE asked (version TEXT PRIMARY KEY, number INTEGER NOT NULL, devices TEXT NOT NULL);
 INSERT INTO asked VALUES ('v1', 1, '{"b": 3}'), ('v0', 0, '{"a": 1, "b": 2}');

@@ -14,11 +14,13 @@ from fededge_server.machine.fleet.orders import (
     DrainOrder,
     ForgetOrder,
     PauseOrder,
+    PinOrder,
     QuarantineOrder,
     ReleaseOrder,
     RestOrder,
     ResumeOrder,
     RevokeOrder,
+    UnpinOrder,
     read_order,
 )
 from fededge_server.machine.fleet.standings import STANDINGS, Standing
@@ -50,6 +52,13 @@ def accept(store: Store, device: str, version: str, number: int) -> None:
     manifest = Manifest(1, 1024, len(DATA), hashlib.sha256(DATA).hexdigest())
     report = Report(device, "run", version, "ab" * 32, manifest, {})
     store.accept(CheckedUpdate(device, report, number, 1.0))
+
+
+def write_files(store: Store, *versions: str) -> None:
+    """Stand-ins for the files of versions."""
+    for version in versions:
+        for path in store.version_files(version):
+            path.write_bytes(b"numbers")
 
 
 def reopened(store: Store) -> Store:
@@ -151,6 +160,33 @@ def test_a_pause_outlasts_the_process(store: Store) -> None:
     assert not reopened(store).recall().paused
 
 
+def test_a_pinned_version_is_never_pruned_until_it_is_unpinned(store: Store) -> None:
+    write_files(store, V0, V1)
+    assert store.order(PinOrder(V0), NOW).changed
+    assert not store.order(PinOrder(V0), NOW + 1).changed
+    store = reopened(store)
+    store.prune(1)
+    assert store.pinned() == {V0}
+    assert store.kept(V0)
+    assert store.order(UnpinOrder(V0), NOW + 2).changed
+    assert not store.order(UnpinOrder(V0), NOW + 3).changed
+    store.prune(1)
+    assert (store.kept(V0), store.kept(V1), store.pinned()) == (False, True, frozenset())
+    assert [(at, order["order"], order["version"]) for at, order in store.orders()] == [
+        (NOW, "pin", V0),
+        (NOW + 2, "unpin", V0),
+    ]
+
+
+def test_a_version_whose_model_is_gone_cannot_be_pinned(store: Store) -> None:
+    write_files(store, V1)
+    with pytest.raises(RefusedError, match=f"the model of {V0} was pruned"):
+        store.order(PinOrder(V0), NOW)
+    with pytest.raises(RefusedError, match="there is no version '000007-0123456789abcdef'"):
+        store.order(PinOrder("000007-0123456789abcdef"), NOW)
+    assert store.orders() == []
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -161,6 +197,8 @@ def test_a_pause_outlasts_the_process(store: Store) -> None:
         b'{"order": "drain", "device": "a/b"}',
         b'{"order": "drain", "device": "a", "more": 1}',
         b'{"order": "rest", "device": "a", "seconds": -1}',
+        b'{"order": "pin"}',
+        b'{"order": "pin", "version": "../../etc/passwd"}',
         b'{"order": "rest", "device": "a", "seconds": 1e300}',
         b'{"order": "quarantine", "device": "a", "reason": "\\u001b[31m"}',
         b"[" * 100_000,
@@ -178,3 +216,13 @@ def test_a_device_that_nobody_has_heard_of_can_be_revoked(store: Store) -> None:
     assert store.order(RevokeOrder("stolen", "stolen"), NOW).changed
     assert not store.order(RevokeOrder("stolen"), NOW).changed
     assert store.standings()["stolen"].standing is Standing.REVOKED
+
+
+def test_devices_that_were_revoked_and_released_are_known(store: Store) -> None:
+    """Only those that were revoked, and whose last word on it was a release."""
+    for device in ("a", "b", "stolen"):
+        store.order(RevokeOrder(device), NOW)
+    for order in (ReleaseOrder("a"), ReleaseOrder("b"), ForgetOrder("stolen"), RevokeOrder("b")):
+        store.order(order, NOW)
+    store.order(PauseOrder(), NOW)
+    assert reopened(store).let_in() == ["a"]

@@ -141,7 +141,7 @@ def test_a_journal_that_is_none_is_said_in_one_sentence(tmp_path: Path) -> None:
         Store(tmp_path).open()
 
 
-# What the run is
+# The run's facts
 
 
 def test_a_run_agrees_with_itself_and_a_difference_is_shown(store: Store) -> None:
@@ -474,7 +474,7 @@ def test_an_accepted_update_that_a_merge_refuses_is_no_longer_accepted(store: St
     assert memory.quarantined == {"a"}
 
 
-# Who was asked
+# The devices that were asked
 
 
 def test_who_was_asked_is_known_for_the_last_thousand_versions(store: Store) -> None:

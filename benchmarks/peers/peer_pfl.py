@@ -1,4 +1,4 @@
-"""pfl-research's simulation as a contender of `benchmarks/peers.py`: processes of torchrun."""
+"""pfl-research's simulation as a contender of `peers.py`: processes of torchrun."""
 
 from __future__ import annotations
 

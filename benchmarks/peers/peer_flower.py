@@ -1,4 +1,4 @@
-"""Flower's simulation engine (Ray) as a contender of `benchmarks/peers.py`."""
+"""Flower's simulation engine (Ray) as a contender of `peers.py`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The simulated contenders of `benchmarks/peers.py`, each in a process of its own.
+"""The simulated contenders of `peers.py`, each in a process of its own.
 
-python benchmarks/peer_simulations.py NAME JOB     (as peers.py starts it; the last line is JSON)
+python benchmarks/peers/peer_simulations.py NAME JOB  (as peers.py starts it; ends with JSON)
 """
 
 from __future__ import annotations

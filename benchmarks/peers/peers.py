@@ -1,6 +1,6 @@
 """Simulated rounds beside raw torch workers, Flower and pfl-research, interleaved in one run.
 
-python benchmarks/peers.py [--devices 20] [--participants 8] [--rounds 5] [--blocks 3]
+python benchmarks/peers/peers.py [--devices 20] [--participants 8] [--rounds 5] [--blocks 3]
                            [--epochs 2] [--limit 0] [--contenders fededge raw flower pfl]
                            [--json FILE]
 
@@ -41,7 +41,7 @@ HERE = Path(__file__).parent
 PACKAGES = {"flower": ("flwr", "ray"), "pfl": ("pfl",)}
 """Packages that a contender needs."""
 
-PATIENCE = 3600.0
+TIMEOUT = 3600.0
 WARM_UP = 1
 
 Blocks = dict[str, list[dict[str, Any]]]
@@ -56,7 +56,7 @@ def run(name: str, job: dict[str, Any]) -> dict[str, Any] | str:
     command = [*launcher, str(HERE / "peer_simulations.py"), name, json.dumps(job)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "FLWR_TELEMETRY_ENABLED": "0"}
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=PATIENCE, env=environment, check=False
+        command, capture_output=True, text=True, timeout=TIMEOUT, env=environment, check=False
     )
     found = [line for line in done.stdout.splitlines() if line.startswith('{"seconds"')]
     if done.returncode or not found:

@@ -1,4 +1,4 @@
-"""The work that the contenders of `benchmarks/peers.py` share: shards, schedule, plain training."""
+"""The work that the contenders of `peers.py` share: shards, schedule, plain training."""
 
 from __future__ import annotations
 
