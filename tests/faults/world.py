@@ -352,7 +352,9 @@ class World:
     def calm_down(self) -> None:
         self.tell("no more faults")
         orders = bool(self.faults.order)
-        self.faults, self.calm_since = NONE, self.now
+        agents = [one for one in self.processes if isinstance(one, SimulatedAgent)]
+        self.faults = NONE
+        self.calm_since = max([self.now, *(one.rests_until for one in agents)])
         self.disk.full.clear()
         if orders:
             self.operator.settle()
