@@ -76,6 +76,11 @@ def go_back(folder: Path, version: str) -> str:
     store = _store(folder)
     if version and version not in {progress.version for progress in store.history()}:
         raise StoreError(f"{store.path}: there is no version '{version}'; --list shows them")
+    if version and not store.model(version).exists():
+        raise StoreError(
+            f"the model of version {version} was pruned (keep_versions): `fededge versions list` "
+            "shows which are there, and `fededge versions pin` keeps one for good"
+        )
     request = RollbackRequest(folder)
     request.make(version)
     if not _running(folder):

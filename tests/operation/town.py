@@ -20,7 +20,7 @@ from fededge.cli import main
 from tests.integration.conftest import write_images
 from tests.mosquitto import free_port, running
 
-__all__ = ["CONFIG", "FINGERPRINT", "Town", "table"]
+__all__ = ["CONFIG", "FINGERPRINT", "Town", "table", "with_settings"]
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "operation.md"
 FINGERPRINT = r"(?:[0-9a-f]{4}-){7}[0-9a-f]{4}"

@@ -45,6 +45,12 @@ def test_the_versions_are_listed_with_their_accuracy_and_whether_they_are_there(
     assert third.endswith("accuracy 20.0%")
 
 
+def test_a_version_that_was_pruned_is_refused_at_once(folder: Path) -> None:
+    pruned = next(versions(folder)).split()[0]
+    with pytest.raises(StoreError, match=f"{pruned} was pruned"):
+        go_back(folder, pruned)
+
+
 def test_a_version_that_never_was_is_refused_at_once(folder: Path) -> None:
     with pytest.raises(StoreError, match="there is no version '000009-ffffffffffffffff'"):
         go_back(folder, "000009-ffffffffffffffff")
