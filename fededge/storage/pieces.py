@@ -40,7 +40,7 @@ RECORD = struct.Struct("<QII")  # offset, length, CRC-32
 M = TypeVar("M", bound=Message)
 
 NOTHING = hashlib.sha256(), -1
-"""Of a file of which nothing is known."""
+"""The SHA-256 and the end of a file about which nothing is known: no piece follows on it."""
 
 
 def expect(path: Path, message: Message) -> None:

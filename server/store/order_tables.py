@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -50,7 +51,7 @@ FLEET = "SELECT device, report FROM known LEFT JOIN accepted USING (device)"
 NEWEST = "SELECT MAX(number) FROM rounds"
 
 
-class OrderTables(RecordTables):
+class OrderTables(RecordTables, ABC):
     """The tables of orders and standings, read and written."""
 
     def order(self, order: Any, at: float, heard: Collection[str] = ()) -> Outcome:
@@ -219,9 +220,9 @@ class OrderTables(RecordTables):
                 f"there is no version '{version}'; `fededge versions list` shows them"
             )
 
+    @abstractmethod
     def kept(self, version: str) -> bool:
-        """True if a version's files are there; the store says so."""
-        raise NotImplementedError
+        """True if a version's files are there."""
 
     def pinned(self) -> frozenset[str]:
         """The versions that are never pruned, read as `history` is."""

@@ -249,6 +249,7 @@ class Oracle:
         progress: Progress,
         reports: Mapping[str, Mapping[str, float]],
         read: Mapping[str, Read],
+        rolled_back: bool = False,
     ) -> None:
         """The journal has a new version, made of these updates."""
         before, self.progress = self.progress, progress
@@ -258,7 +259,7 @@ class Oracle:
         _require(progress.version > before.version, "a version does not follow the one before")
         _require(progress.rounds_done == before.rounds_done + 1, "a round was left out")
         self.merges.append(Merge(before.version, progress.version, dict(read)))
-        if progress.restored == before.version:  # it begins with other settings
+        if progress.restored == before.version and not rolled_back:  # other settings begin
             lost = self.outstanding
             _require(not lost, f"{sorted(lost)} were acknowledged, and the settings changed")
             return

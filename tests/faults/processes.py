@@ -454,7 +454,9 @@ class WatchedStore(Store):
         oracle, progress = self.process.world.oracle, self.progress()
         assert progress is not None
         if progress != oracle.progress:
-            oracle.advanced(progress, *self.process.making)
+            back = (progress.rounds_done, "rollback")
+            rolled_back = back in {(one.round, one.kind) for one in self.changes()}
+            oracle.advanced(progress, *self.process.making, rolled_back)
             oracle.holds(progress.version, self.load(progress.version, NETWORK.layout)[0])
 
 
