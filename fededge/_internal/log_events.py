@@ -67,6 +67,7 @@ EVENTS = {
     # The agent
     "prepared": "ready: ",
     "method-allowed": r"method \S+: ",
+    "network-allowed": r"network \S+: ",
     "training": r"round \d+: training from",
     "training-abandoned": "training abandoned",
     "turn-failed": "the turn failed",
