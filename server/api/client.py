@@ -29,20 +29,32 @@ T = TypeVar("T")
 MOST_BYTES = 256 * 1024 * 1024
 """Largest answer."""
 
+START_PATIENCE = 10.0
+"""Seconds that a coordinator may run before it listens."""
+
 
 class FleetClient:
-    """One federation's coordinator, by its state folder."""
+    """One federation's coordinator, by its state folder.
 
-    def __init__(self, config: CoordinatorConfig) -> None:
+    `patience`: seconds to wait for a coordinator that runs and does not listen yet.
+    """
+
+    def __init__(self, config: CoordinatorConfig, patience: float = START_PATIENCE) -> None:
         self.config = config
         self.folder = Path(config.state)
+        self.patience = patience
 
     def order(self, order: Any) -> OutcomeView:
         """Give an order, which is durable when this returns."""
-        with self._reached() as connection:
-            if connection is not None:
-                body = msgspec.json.encode(order)
-                return _request(connection, "POST", "/orders", OutcomeView, body)
+        deadline = time.monotonic() + self.patience
+        while True:
+            with self._reached() as connection:
+                if connection is not None:
+                    body = msgspec.json.encode(order)
+                    return _request(connection, "POST", "/orders", OutcomeView, body)
+            if time.monotonic() >= deadline or not self._busy():
+                break
+            time.sleep(0.1)
         with self._taken() as store:
             outcome = store.order(order, time.time())
         return OutcomeView(changed=outcome.changed, text=outcome.text)

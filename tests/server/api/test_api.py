@@ -220,9 +220,19 @@ def test_a_long_path_is_no_hindrance(world: World, tmp_path: Path) -> None:
 # A coordinator that is down
 
 
+def test_an_order_waits_for_a_coordinator_that_starts(world: World) -> None:
+    site = Site(world)
+    later = threading.Timer(0.3, site.api.start)
+    later.start()
+    assert site.do(lambda: site.fleet.order(PauseOrder())).changed
+    later.join()
+    site.api.stop()
+
+
 def test_orders_work_on_the_folder_of_a_coordinator_that_is_down(world: World) -> None:
     fleet = FleetClient(world.coordinator.config)
     names = [*running(world).parts.rounds.participants]
+    fleet.patience = 0.0
     with pytest.raises(RefusedError, match="runs but does not listen"):
         fleet.order(PauseOrder())
     world.coordinator.die(power_cut=False)
